@@ -10,7 +10,7 @@ Where things are
 ``linattn_ref.theory``       each theorem as functions: what it states, what is measured
 ``linattn_ref.models``       transformers: autoregressive, bidirectional, and BERT, pretrained
 ``linattn_ref.data``         fetching the pinned model and texts
-``linattn_ref.experiments``  one module a figure: ``compute(...)`` then ``draw(...)``
+``linattn_ref.experiments``  one module per figure: ``compute(...)`` then ``draw(...)``
 
 Glossary of letters (in every shape comment)
 --------------------------------------------

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["folder", "modules"]
+__all__ = ["at_once", "folder", "modules"]
 
 PLACES: dict[str, str] = {}  # where a module lies that has another name as well, by that name
 
@@ -43,6 +43,14 @@ def folder(package: str, path: Iterable[str]) -> tuple[list[str], Callable[[str]
 
     names = sorted(module.name for module in pkgutil.iter_modules(path))
     return names, *modules(package, names)
+
+
+def at_once(package: str, path: Iterable[str]) -> list[str]:
+    """``__all__`` of a package that has all modules of its folder, and imports them with itself."""
+    names, load, _ = folder(package, path)
+    for name in names:
+        load(name)
+    return names
 
 
 class OtherNames:

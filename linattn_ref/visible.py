@@ -8,8 +8,8 @@ __all__ = ["visible"]
 def visible(text: str) -> str:
     """A text whose control characters, line feeds and tabs excepted, are written as Python writes them.
 
-    A terminal would obey them: by some a text names its window, by others it clears the screen. Bytes of a file name
-    that are not UTF-8, which no file takes and no letter shows, are written so too.
+    A terminal would obey them: with some a text renames its window, with others it clears the screen. Bytes of a file
+    name that are not UTF-8, which no file takes and no letter shows, are written so too.
 
     >>> visible("a film\\x1b[2J")
     'a film\\\\x1b[2J'

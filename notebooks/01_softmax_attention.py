@@ -17,9 +17,9 @@
 # $(N, D)$, $K$ is $(L, D)$, $V$ is $(L, M)$ and the output $O$ is $(N, M)$. In front of these two axes there may be
 # others, such as batch and heads: everything below then happens once for each of them.
 #
-# The course began with four lectures and notes on *Transformers are RNNs* and Linformer, and a round-up of linear
-# transformers; [a table](README.md) lists them, with what they claim and show, and where each is checked. A comment
-# such as `# claim 13` in a cell says which line of the table the assertion beside it is about.
+# The course began with four lectures and notes on *Transformers are RNNs* and Linformer, and with a survey of linear
+# transformers. [A table](README.md) lists these sources, what each claims and shows, and where it is checked. A
+# comment such as `# claim 13` in a cell names the line of that table that the assertion next to it checks.
 
 # %%
 import math
@@ -53,8 +53,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # ![Softmax attention, drawn](../figures/schematic_softmax.svg)
 #
 # Token $i$ asks with its query $q_i$. Token $j$ offers a key $k_j$ to be found by and a value $v_j$ to be read. The
-# *score* of the pair is a scaled inner product; the scores of one query are turned into weights that sum to 1; the
-# output is the average of the values with these weights:
+# *score* of the pair is a scaled inner product. The scores of one query are turned into weights that sum to 1, and
+# the output is the average of the values with these weights:
 #
 # $$A = s\, Q K^\top, \qquad s = \frac{1}{\sqrt D} \qquad (1)$$
 #
@@ -62,8 +62,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 #
 # $$O = P V \qquad (3)$$
 #
-# $P$ is called the *context mapping matrix*. The numbers (1) to (8) are those of the docstrings, and they
-# stand on the lines of code that do them. Here is the package's own source, read from the files when this cell ran:
+# $P$ is called the *context mapping matrix*. The numbers (1) to (8) are those of the docstrings, and each stands on
+# the line of code that computes it. Here is the package's own source, read from the files when this cell ran:
 
 # %%
 chapter.source(softmax.forward, softmax.softmax, masks.visible, doc=False)
@@ -94,8 +94,8 @@ same(out, by_loops)  # claim 13
 # - the rows of $P$ are positive and sum to 1, so **an output is an average of values**: it never leaves their
 #   range;
 # - **only differences of scores count**: $e^{A_{ij} + c_i} = e^{c_i} e^{A_{ij}}$, and $e^{c_i}$ cancels in (2);
-# - **the order of the keys does not matter**: (2) and (3) are sums over $j$. What a model knows about positions, it
-#   must have been told elsewhere;
+# - **the order of the keys does not matter**: (2) and (3) are sums over $j$. What a model knows about positions must
+#   come from somewhere else;
 # - a query of zeros attends to all keys alike.
 
 # %%
@@ -116,11 +116,11 @@ same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
 # %% [markdown]
 # ### Why divide by $\sqrt D$?
 #
-# Let the entries of $q$ and $k$ be independent with mean 0 and variance 1. Then $q^\top k = \sum_d q_d k_d$ is a
-# sum of $D$ independent terms, each with mean 0 and variance $\mathbb E[q_d^2]\, \mathbb E[k_d^2] = 1$: its
-# variance is $D$, its size $\sqrt D$. Without the scale a wide head has scores far apart and all the weight falls
-# on one key. With it the spread is 1 whatever $D$ is. We will see below that a row of $P$ with all its weight in
-# one place also passes on no gradient.
+# Let the entries of $q$ and $k$ be independent with mean 0 and variance 1. Then $q^\top k = \sum_d q_d k_d$ is a sum
+# of $D$ independent terms, each with mean 0 and variance $\mathbb E[q_d^2]\, \mathbb E[k_d^2] = 1$. Its variance is
+# $D$, and its typical size is $\sqrt D$. Without the scale, a wide head has scores that lie far apart, and all the
+# weight falls on one key. With it the spread is 1 whatever $D$ is. We will see below that a row of $P$ with all its
+# weight in one place also passes on no gradient.
 
 # %%
 rows = []
@@ -141,8 +141,8 @@ chapter.table(("D", "sqrt(D)", "spread of q·k", "mean largest weight, scale 1",
 #
 # A language model must not see the future: with `causal=True`, query $i$ sees keys $j \le i + (L - N)$. The two
 # sequences are aligned at their *ends*, so that a few new queries see all of an older cache. `key_mask` marks the
-# keys that exist, where a batch holds sequences of different lengths. Both set scores to $-\infty$, so that the
-# weight is exactly 0:
+# keys that exist, where a batch holds sequences of different lengths. Both set scores to $-\infty$, so the weight is
+# exactly 0:
 
 # %%
 P_causal = softmax.matrix(q[:3], k[:5], causal=True)
@@ -158,8 +158,8 @@ same(padded, truncated)
 # ## Three numerical traps
 #
 # **Overflow.** The largest float32 is $3.4 \cdot 10^{38} = e^{88.7}$. A score of 100 overflows, and $\infty/\infty$
-# is not a number. The cure follows from "only differences count": subtract the row's maximum first. The largest
-# term is then $e^0 = 1$, and what underflows to 0 is beside it too small to matter.
+# is not a number. The cure follows from "only differences count": subtract the row's maximum first. The largest term
+# is then $e^0 = 1$, and compared with it whatever underflows to 0 is too small to matter.
 
 # %%
 scores = np.array([[100.0, 99.0, 0.0]], np.float32)
@@ -177,14 +177,14 @@ print("without the maximum:", naive[0], "  with it:", safe[0])
 # %% [markdown]
 # **A large negative number is not minus infinity.** A widespread way to mask is to add $-10^9$ to the scores. It
 # works as long as some key of the row is left. In a row where *every* key is masked the $-10^9$ is common to all,
-# cancels, and the query attends to the padding. In float32 the scores are lost as well: around $10^9$ the floats
-# are 64 apart.
+# cancels, and the query attends to the padding. In float32 the scores are lost as well: around $10^9$, neighbouring
+# floats are 64 apart.
 #
-# **A row that sees nothing.** With $-\infty$ the maximum of such a row is $-\infty$ too, and $-\infty - (-\infty)$
-# is not a number; one such row in a batch turns the whole loss into NaN. What *should* it give? A sum over no keys
-# is 0. So the row of $P$, the output and all gradients through it are exactly 0: this is the rule in the whole
-# package. In `matrix` above it takes two precautions: 0 in place of a maximum of $-\infty$, and a sum of 0 is not
-# divided by.
+# **A row that sees nothing.** With $-\infty$ the maximum of such a row is $-\infty$ too, and $-\infty - (-\infty)$ is
+# not a number; one such row in a batch turns the whole loss into NaN. What *should* such a row return? A sum over no
+# keys is 0. So the row of $P$, the output and all gradients through it are exactly 0. This rule holds in the whole
+# package. In `matrix` above it takes two precautions: a maximum of $-\infty$ is replaced by 0, and nothing is divided
+# by a sum of 0.
 
 # %%
 assert np.spacing(np.float32(1e9)) == 64
@@ -205,12 +205,12 @@ for page in (softmax, online_softmax):
 # %% [markdown]
 # ## Temperature
 #
-# Dividing the scores by a *temperature* $T$ moves the weights between two extremes: all on the best key
-# ($T \to 0$), and all alike ($T \to \infty$). The entropy $H = -\sum_j p_j \log p_j$ of a row says where in
-# between: 0 for one key, $\log L$ for all alike.
+# Dividing the scores by a *temperature* $T$ moves the weights between two extremes: all on the best key ($T \to 0$),
+# and all alike ($T \to \infty$). The entropy $H = -\sum_j p_j \log p_j$ of a row says where in between it lies: 0 for
+# one key, $\log L$ if all are alike.
 #
-# It grows with $T$, always. Write $\beta = 1/T$ and $Z = \sum_j e^{\beta a_j}$, so that $p_j = e^{\beta a_j} / Z$
-# and $\log p_j = \beta a_j - \log Z$. Then
+# The entropy always grows with $T$. Write $\beta = 1/T$ and $Z = \sum_j e^{\beta a_j}$, so that $p_j = e^{\beta a_j}
+# / Z$ and $\log p_j = \beta a_j - \log Z$. Then
 #
 # $$H = -\sum_j p_j (\beta a_j - \log Z) = \log Z - \beta\, \mathbb E_p[a]$$
 #
@@ -250,8 +250,8 @@ same(entropies[0], np.zeros(tokens), atol=1e-3)
 same(entropies[-1], np.full(tokens, math.log(tokens)), atol=1e-3)
 
 # %% [markdown]
-# The same twelve queries at five temperatures, from weight 0 (dark) to 1 (yellow), with the mean entropy of the
-# rows; the most there is is $\log 12 = 2.48$. In a running notebook the cell gives a slider as well.
+# The same twelve queries are shown at five temperatures, from weight 0 (dark) to 1 (yellow), with the mean entropy of
+# the rows; the maximum is $\log 12 = 2.48$. In a running notebook the cell also shows a slider.
 
 
 # %%
@@ -277,9 +277,9 @@ chapter.explore(
 # ## The gradient, by hand
 #
 # Let $\ell$ be a number computed from $O$, the loss. For any array $X$ write $dX$ for the array of the same shape
-# with entries $dX_{ij} = \partial \ell / \partial X_{ij}$. Given is $dO$; wanted are $dQ$, $dK$ and $dV$. The chain
-# rule says: to get $dX$, go over everything that $X$ is used in, and sum *gradient of the result × derivative of
-# the result by $X$*.
+# with entries $dX_{ij} = \partial \ell / \partial X_{ij}$. We are given $dO$ and want $dQ$, $dK$ and $dV$. The chain
+# rule says: to get $dX$, go through everything that uses $X$, and sum *gradient of the result × derivative of the
+# result by $X$*.
 #
 # ### Step 1: through $O = PV$
 #
@@ -310,8 +310,8 @@ chapter.explore(
 # $$J_{jl} = \frac{\partial p_j}{\partial a_l} = p_j (\delta_{jl} - p_l), \qquad J = \mathrm{diag}(p) - p p^\top$$
 #
 # Three things can be read off it. It is symmetric. Its rows sum to $p_j - p_j \sum_l p_l = 0$: a constant added to
-# all scores changes nothing. And $x^\top J x = \sum_j p_j x_j^2 - (\sum_j p_j x_j)^2 = \mathrm{Var}_p(x) \ge 0$;
-# where $p$ has all its weight on one key, $J = 0$ and no gradient passes.
+# all scores changes nothing. Finally, $x^\top J x = \sum_j p_j x_j^2 - (\sum_j p_j x_j)^2 = \mathrm{Var}_p(x) \ge 0$.
+# Where $p$ has all its weight on one key, $J = 0$ and no gradient passes.
 #
 # The chain rule now sums over $j$, and $\delta_{jl}$ picks one term of the sum:
 #
@@ -322,12 +322,12 @@ chapter.explore(
 #
 # $$dA = P * \big(dP - \mathrm{rowsum}(dP * P)\big) \qquad (6)$$
 #
-# The Jacobian has $L^2$ entries a row, but (6) needs $O(L)$ work a row: it is never formed.
+# The Jacobian has $L^2$ entries per row, but (6) needs only $O(L)$ work per row, so the Jacobian is never formed.
 #
 # ### Step 3: through $A = s\,QK^\top$
 #
-# $A_{ij} = s \sum_d Q_{id} K_{jd}$. The entry $Q_{id}$ occurs in row $i$ of $A$, for every $j$, with the factor
-# $s K_{jd}$; the entry $K_{jd}$ in column $j$, for every $i$, with the factor $s Q_{id}$:
+# $A_{ij} = s \sum_d Q_{id} K_{jd}$. The entry $Q_{id}$ occurs in row $i$ of $A$, for every $j$, with the factor $s
+# K_{jd}$. The entry $K_{jd}$ occurs in column $j$, for every $i$, with the factor $s Q_{id}$:
 #
 # $$dQ_{id} = \sum_j dA_{ij}\, s K_{jd} \quad\Longrightarrow\quad dQ = s\, dA\, K \qquad (7)$$
 #
@@ -339,7 +339,7 @@ chapter.explore(
 chapter.source(softmax.backward, doc=False)
 
 # %% [markdown]
-# First check: the Jacobian in full, against what (6) does with it.
+# The first check compares the Jacobian in full with what (6) does with it.
 
 # %%
 gradients = softmax.backward(d_out, saved)
@@ -356,16 +356,16 @@ for i in range(N):
 same(gradients.k.sum(axis=0), np.zeros(D))
 
 # %% [markdown]
-# Second check, independent of all the algebra: **finite differences**. Move one entry of one input by $\pm h$ and
-# see how the loss changes,
+# The second check, **finite differences**, is independent of all the algebra. Move one entry of one input by $\pm h$
+# and see how the loss changes,
 #
 # $$\frac{\partial \ell}{\partial x} = \frac{\ell(x + h) - \ell(x - h)}{2h} + O(h^2)$$
 #
-# `linattn_ref.gradcheck` does that for every entry of every input, with a random $dO$, and reports for each input
-# the entry that is off by the most. In float64 with $h \approx 10^{-5}$ some ten digits agree. The complex step
-# needs no difference at all, $\partial f / \partial x = \mathrm{Im} f(x + i h) / h + O(h^2)$ with $h = 10^{-30}$:
-# nothing cancels, so all digits agree. It needs a formula that takes complex numbers, which the package's functions
-# refuse, so we write (1)-(3) once more.
+# `linattn_ref.gradcheck` does this for every entry of every input, with a random $dO$, and reports the entry of each
+# input that is off by the most. In float64 with $h \approx 10^{-5}$, about ten digits agree. The complex step needs
+# no difference at all, $\partial f / \partial x = \mathrm{Im} f(x + i h) / h + O(h^2)$ with $h = 10^{-30}$: nothing
+# cancels, so all digits agree. It needs a formula that takes complex numbers, which the package's functions refuse,
+# so we write (1)-(3) once more.
 
 
 # %%
@@ -409,8 +409,7 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 # twice as much again. With $N = L$ both are $O(N^2 \max(D, M))$, and so is the memory, $O(N^2)$, as $P$ has to be
 # kept for (4) and (6) (Katharopoulos et al. 2020, section 3.2.1, for time; section 3.2 for memory).
 #
-# The package does not have to take its own word for it: `count` runs a function on arrays that count what is done
-# with them.
+# The package need not be trusted on this: `count` runs a function on arrays that count the operations done with them.
 
 # %%
 assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
@@ -418,8 +417,8 @@ assert count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds 
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
-# To get a feeling for the size: one head of 64 at $N = 4096$ in float32 keeps 64 MiB of $P$, and BERT-base has 144
-# heads.
+# To get a feeling for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has
+# 144 heads.
 
 # %%
 heads, length = 12 * 12, 4096
@@ -476,7 +475,7 @@ chapter.source(online_softmax.forward, online_softmax.tile_of_scores, doc=False)
 # %% [markdown]
 # ### Backward, without the matrix either
 #
-# Equations (4) to (8) use $P$ and the row sum $\mathrm{rowsum}(dP * P)$. Neither has to be kept.
+# Equations (4) to (8) use $P$ and the row sum $\mathrm{rowsum}(dP * P)$. Neither has to be stored.
 #
 # *The weights come back from one number per row:* $e^{A_{ij} - \lambda_i} = e^{A_{ij}} / \sum_l e^{A_{il}} = P_{ij}$.
 # So (1) is computed again, tile by tile. (In floating point $e^{A_{ij} - m_i} / s_i$ is the better form: with large
@@ -488,8 +487,8 @@ chapter.source(online_softmax.forward, online_softmax.tile_of_scores, doc=False)
 # $$\sum_j dP_{ij} P_{ij} = \sum_j \Big(\sum_m dO_{im} V_{jm}\Big) P_{ij}
 # = \sum_m dO_{im} \sum_j P_{ij} V_{jm} = \sum_m dO_{im}\, O_{im}$$
 #
-# The right side needs the output only: $\mathrm{rowsum}(dP * P) = \mathrm{rowsum}(dO * O)$, known before the first
-# tile.
+# The right side needs only the output, $\mathrm{rowsum}(dP * P) = \mathrm{rowsum}(dO * O)$, so it is known before the
+# first tile.
 
 # %%
 same((d_P * P).sum(axis=1), (d_out * out).sum(axis=1))
@@ -501,17 +500,17 @@ same(np.exp(scores - online_saved.lse), P)
 chapter.source(online_softmax.backward, doc=False)
 
 # %% [markdown]
-# What is kept between the passes is `Saved`: beside the inputs there are the output, $m$ and $s$.
+# What is kept between the passes is `Saved`: the inputs, the output, $m$ and $s$.
 
 # %%
 chapter.source(online_softmax.Saved, doc=False)
 assert kept_bytes(online_saved) == (N * D + L * D + L * M + N * M + 2 * N) * 8  # no N L in it
 
 # %% [markdown]
-# Both forms are the same function, with the same gradients: here over three tiles of keys with a ragged last one,
-# with two axes in front, with both masks. The gradient is checked against finite differences once more, now in
-# random directions $w$, as the arrays are larger: with $J$ the derivative of the output by the input,
-# $\langle dO, J w \rangle = \langle J^\top dO, w \rangle$.
+# Both forms are the same function, with the same gradients. We check this here with three tiles of keys and a ragged
+# last one, with two axes in front, and with both masks. The gradient is checked against finite differences once more,
+# now in random directions $w$, as the arrays are larger. With $J$ the derivative of the output by the input, $\langle
+# dO, J w \rangle = \langle J^\top dO, w \rangle$.
 
 # %%
 rng = np.random.default_rng(6)
@@ -537,10 +536,10 @@ report.assert_ok()
 # %% [markdown]
 # ### Counted and measured
 #
-# Left, multiply-adds: the square in both forms; the online one does (1) twice, $3NL(D + M) + NLD$ in all instead of
-# $3NL(D + M)$. Middle, the bytes that the forward pass keeps beyond its inputs: $NL$ numbers against $N(M + 2)$.
-# Right, the most memory in use at any time of both passes. Points are counted or measured, lines are the formulas;
-# a slope of 2 in these logarithmic axes is growth with the square.
+# On the left are the multiply-adds. Both forms show the square; the online one computes (1) twice, so it takes $3NL(D +
+# M) + NLD$ in all instead of $3NL(D + M)$. In the middle are the bytes that the forward pass keeps beyond its inputs:
+# $NL$ numbers against $N(M + 2)$. On the right is the most memory in use at any time of both passes. Points are
+# counted or measured, and lines are the formulas. In these logarithmic axes, a slope of 2 is growth with the square.
 
 # %%
 cost = attention_cost.compute(rng=np.random.default_rng(8))  # one head, D = M = 64, float32
@@ -572,10 +571,10 @@ chapter.table(
 assert cost.online.multiply_adds[last] * 6 == cost.dense.multiply_adds[last] * 7  # (3 (D + M) + D) / (3 (D + M)), D = M
 
 # %% [markdown]
-# A sixth more arithmetic, and the memory of the square is gone. The *time* of the square is not: that is what the
-# other chapters are about.
+# A sixth more arithmetic, and the memory of the square is gone. The *time* still does, and the other chapters are
+# about that.
 #
-# Is the online form less accurate? In float32, against the dense form in float64:
+# Is the online form less accurate? Compare both, in float32, with the dense form in float64:
 
 # %%
 inputs = draw_inputs(9, 512, 1000, 64, 64)
@@ -590,9 +589,9 @@ chapter.table(("float32", "largest error"), zip(("dense", "online"), errors, str
 # %% [markdown]
 # ### Compiled
 #
-# The package has the online form once more, compiled by Numba, with tiles that fit a processor's registers. It is what
-# `softmax.forward` runs for a caller who says `kernels=jit`. The numbers are the same, to the rounding of sums taken in
-# another order and of another $\exp$:
+# The package has the online form once more, compiled by Numba, with tiles that fit a processor's registers.
+# `softmax.forward` runs it for a caller who passes `kernels=jit`. The numbers are the same, to the rounding of sums
+# taken in another order and of another $\exp$:
 
 # %%
 for dtype in (np.float64, np.float32):
@@ -608,14 +607,14 @@ for dtype in (np.float64, np.float32):
 # %% [markdown]
 # ## The key/value cache: a recurrent network whose state grows
 #
-# A language model writes one token at a time. Query $t$ needs the keys and values of all tokens up to $t$, which
-# have been computed before: keep them. With the *state* $S_t = (k_1 \dots k_t,\; v_1 \dots v_t)$ softmax attention
-# is a recurrent network,
+# A language model writes one token at a time. Query $t$ needs the keys and values of all tokens up to $t$. They have
+# been computed before, so keep them. With the *state* $S_t = (k_1 \dots k_t,\; v_1 \dots v_t)$ softmax attention is a
+# recurrent network,
 #
 # $$S_t = \mathrm{append}(S_{t-1}, k_t, v_t), \qquad o_t = \mathrm{softmax}(s\, q_t K_t^\top)\, V_t$$
 #
-# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike that of an ordinary recurrent network the
-# state grows, by $D + M$ numbers a token, and so does the work of a step.
+# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike that of an ordinary recurrent network
+# the state grows, by $D + M$ numbers per token, and so does the work of a step.
 
 # %%
 chapter.source(softmax.State, softmax.append, doc=False)
@@ -649,8 +648,8 @@ for t in range(prompt, T):
 assert state.k.shape == (T, D)
 
 # %% [markdown]
-# All $T$ steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the square of
-# the length. Without the cache, computing everything afresh at every step, it would be the cube.
+# All $T$ steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the square of the
+# length. Without the cache, computing everything afresh at every step would take time that grows with the cube.
 #
 # ### Why must the state grow?
 #
@@ -658,10 +657,10 @@ assert state.k.shape == (T, D)
 # theory even the ones using softmax attention"). For similarities $\phi(q)^\top \phi(k)$ with $C$ features the sums
 # $\sum_j \phi(k_j) v_j^\top$ and $\sum_j \phi(k_j)$ are a state of fixed size, $C \times M + C$. The exponential is
 # such a similarity too, but its $\phi$ has infinitely many entries (chapter 6 writes them out, chapter 8 runs the
-# network with more and more of them). The cache is that infinite state, written down in another way: as the terms of
-# its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of ordinary
-# length: for keys of width 8 the features up to order 4 are already 495, and the state of $495 \cdot 9$ numbers is more
-# than four times the cache of 64 tokens.
+# network with more and more of them). The cache is that infinite state, written down in another way: it holds the
+# terms of its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of
+# ordinary length. For keys of width 8, the features up to order 4 are already 495, and the state of $495 \cdot 9$
+# numbers is more than four times the cache of 64 tokens.
 
 # %%
 features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables
@@ -672,8 +671,8 @@ assert 4 < features * (8 + 1) / cache < 5  # claim 25
 # %% [markdown]
 # ## Exercises
 #
-# **1. The gradient of the scale.** Suppose $s$ in (1) is learned. Derive $\partial \ell / \partial s$ from $dA$.
-# Then show that it can be had from the results of `backward` alone, with no further look at $dA$.
+# **1. The gradient of the scale.** Suppose $s$ in (1) is learned. Derive $\partial \ell / \partial s$ from $dA$. Then
+# show that it can be obtained from the results of `backward` alone, without looking at $dA$ again.
 #
 # <details><summary>Solution</summary>
 #
@@ -743,15 +742,14 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
     same(merged[1], whole[1])
 
 # %% [markdown]
-# **3. A loss that looks at the log-sum-exp too.** After exercise 2 a gradient $d\lambda$ may arrive beside $dO$.
-# Show that $\partial \lambda_i / \partial A_{ij} = P_{ij}$, and find the one place where the backward pass changes.
-# Can `online_softmax.backward` be used as it is?
+# **3. After exercise 2 a gradient $d\lambda$ may arrive together with $dO$. Show that $\partial \lambda_i / \partial
+# A_{ij} = P_{ij}$, and find the one place where the backward pass changes. Can `online_softmax.backward` be used as
+# it is?
 #
 # <details><summary>Solution</summary>
 #
-# From $\lambda_i = \log \sum_l e^{A_{il}}$ comes
-# $\partial \lambda_i / \partial A_{ij} = e^{A_{ij}} / \sum_l e^{A_{il}} = P_{ij}$. The gradient of the scores gets
-# one term more, $P_{ij}\, d\lambda_i$:
+# From $\lambda_i = \log \sum_l e^{A_{il}}$ comes $\partial \lambda_i / \partial A_{ij} = e^{A_{ij}} / \sum_l
+# e^{A_{il}} = P_{ij}$. The gradient of the scores has one more term, $P_{ij}\, d\lambda_i$:
 #
 # $$dA = P * \big(dP - \mathrm{rowsum}(dO * O) + d\lambda\big)$$
 #
@@ -788,8 +786,8 @@ report.assert_ok()
 #   maximum.
 # - $dA = P * (dP - \mathrm{rowsum}(dP * P))$, from $J = \mathrm{diag}(p) - pp^\top$; and
 #   $\mathrm{rowsum}(dP * P) = \mathrm{rowsum}(dO * O)$.
-# - Time $O(N^2 \max(D, M))$ in every form. Memory $O(N^2)$ only if $P$ is kept: the online form keeps $O$ and two
-#   numbers per row.
+# - Time is $O(N^2 \max(D, M))$ in every form. Memory is $O(N^2)$ only if $P$ is kept: the online form keeps $O$ and
+#   two numbers per row.
 # - As a recurrent network it has a state that grows with every token, because its feature map has infinitely many
 #   entries.
 #

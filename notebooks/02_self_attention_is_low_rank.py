@@ -7,7 +7,8 @@
 # singular values of $P$ in a trained network, and a theorem (Wang et al. 2020, section 3). The theorem is chapter 3.
 # Here you will
 #
-# 1. repeat the measurement on a real network reading real text, beside networks that have learned nothing;
+# 1. repeat the measurement on a real network reading real text, and compare it with networks that have learned
+#    nothing;
 # 2. see which heads are low in rank and which are not, and what temperature and length do to it;
 # 3. know how exact computed singular values are;
 # 4. differentiate them: the gradient of singular values, by hand, down to queries and keys.
@@ -38,14 +39,14 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Two tokens. The matrix
+# Take two tokens. The matrix
 #
 # $$P = \begin{pmatrix} 3/4 & 1/4 \\ 1/4 & 3/4 \end{pmatrix}$$
 #
 # takes $(1, 1)$ to itself and $(1, -1)$ to half of itself. It is symmetric, so its singular values are 1 and 1/2, and
-# the first holds $1 / (1 + 1/2) = 2/3$ of their sum. If both queries look at both keys alike, all entries are 1/2, the
-# singular values are 1 and 0, and the first holds everything. If each looks at its own key, both values are 1, and the
-# first holds one half. The package says the same:
+# the first holds $1 / (1 + 1/2) = 2/3$ of their sum. If both queries look at both keys alike, all entries are 1/2,
+# the singular values are 1 and 0, and the first holds everything. If each looks at its own key, both values are 1,
+# and the first holds one half. The package returns the same numbers:
 
 # %%
 for name, weights in {
@@ -77,14 +78,14 @@ same(spectrum.cumulative_share(spectrum.singular_values(np.array([[0.75, 0.25], 
 chapter.source(spectrum.cumulative_share, spectrum.rank_for_share, spectrum._values_by_svd, doc=False)
 
 # %% [markdown]
-# Two attention matrices to have in mind. If all queries attend to all keys alike, $P = \frac1n 1 1^\top$ is one
-# triple, with $\sigma_1 = 1$ and $c_1 = 1$. If every query attends to its own token alone, $P$ is the identity: all
-# singular values are 1 and $c_k = k / n$, as slow as it can be, since the largest $k$ of $n$ numbers hold at least
-# the share $k/n$ of their sum.
+# Keep two attention matrices in mind. If all queries attend to all keys alike, $P = \frac1n 1 1^\top$ is one triple,
+# with $\sigma_1 = 1$ and $c_1 = 1$. If every query attends only to its own token, $P$ is the identity: all singular
+# values are 1 and $c_k = k / n$. No curve rises more slowly, since the largest $k$ of $n$ numbers hold at least the
+# share $k/n$ of their sum.
 #
-# Two facts about every square attention matrix. Its rows sum to 1, so $P 1 = 1$, and $\sigma_1$ is the largest factor
-# by which $P$ stretches a vector: $\sigma_1 \ge 1$. And a row of $n$ non-negative numbers with the sum 1 has a
-# squared length between $1/n$ and 1, so $1 \le \lVert P \rVert_F^2 = \sum_i \sigma_i^2 \le n$.
+# Two facts hold for every square attention matrix. First, its rows sum to 1, so $P 1 = 1$, and $\sigma_1$ is the
+# largest factor by which $P$ stretches a vector: $\sigma_1 \ge 1$. Second, a row of $n$ non-negative numbers with the
+# sum 1 has a squared length between $1/n$ and 1, so $1 \le \lVert P \rVert_F^2 = \sum_i \sigma_i^2 \le n$.
 
 # %%
 n = 64
@@ -103,8 +104,8 @@ for P in (uniform, identity, softmax.matrix(*np.random.default_rng(0).standard_n
 # The network is all-MiniLM-L6-v2, a BERT of 6 layers with 12 heads of width 32; the text is a film review, cut to 512
 # tokens. Both are fetched once (97 MB), by version and hash, and kept in the user's cache. The forward pass is the
 # package's own, in NumPy and float32. (Wang et al. have RoBERTa-base and -large, on 10,000 sentences of Wikipedia and
-# of the same collection of reviews. What follows is said of *one* network, at 512 tokens; others have other numbers,
-# and `linattn-ref spectrum --model DIR` draws yours.)
+# of the same collection of reviews. The statements below are about *one* network, at 512 tokens. Other networks have
+# other numbers, and `linattn-ref spectrum --model DIR` draws yours.)
 
 # %%
 model = bert.load(fetch.open_content(fetch.MODEL))
@@ -144,9 +145,9 @@ chapter.show(draw_one, alt="A sparse matrix; its singular values fall by orders 
 assert 0.8 < share[layer, head, 127] < 0.9
 
 # %% [markdown]
-# **Low rank is not meant literally.** The scores $A = s\,QK^\top$ have rank at most $D = 32$, but the exponential is
+# **Low rank is not meant literally.** The scores $A = s\,QK^\top$ have rank at most $D = 32$. But the exponential is
 # taken of each entry, and that destroys the rank: all 512 singular values are different from 0. "Low rank" is a
-# statement about *how small* the later ones are, and it always needs a number that says small compared with what.
+# statement about *how small* the later ones are, and it always needs a number that defines what counts as small.
 
 # %%
 q, k_real = Q[layer, head].astype(np.float64), K[layer, head].astype(np.float64)
@@ -160,10 +161,10 @@ print(f"smallest singular value of P over the largest: {exact_values[-1] / exact
 # %% [markdown]
 # ## All matrices: the figure
 #
-# Averaged over sentences and heads, a line a layer, this is figure 1 of Wang et al. (2020), with its heat map by layer
-# and head. Here it is drawn from four sentences, to be quick; `linattn-ref spectrum`
-# draws it from 32. What is averaged is $c_k$, the ratio, so that every matrix counts alike, however large its
-# singular values are. The middle panel has two comparisons, and they are the more interesting part.
+# Averaged over sentences and heads, with one line per layer, this is figure 1 of Wang et al. (2020), with its heat
+# map by layer and head. Here it is drawn from four sentences, to be quick; `linattn-ref spectrum` draws it from 32.
+# What is averaged is $c_k$, the ratio, so that every matrix counts alike, however large its singular values are. The
+# middle panel has two comparisons, and they are the more interesting part.
 
 # %%
 figure = spectrum_figure.compute(sentences=4, baselines=1, seed=0)
@@ -188,10 +189,10 @@ assert given.at_k.max() > 0.98
 # %% [markdown]
 # ## Is that an achievement?
 #
-# *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above. That
-# is the comparison a reader of the figure has in mind. *The same network with random weights*, drawn as BERT's authors
-# draw them, $N(0, \sigma^2)$ with $\sigma = .02$, has .97: five of the six trained layers lie **below** it. So a steep
-# curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
+# *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above.
+# Readers of the figure usually have this comparison in mind. *The same network with random weights*, drawn as BERT's
+# authors draw them, $N(0, \sigma^2)$ with $\sigma = .02$, has .97: five of the six trained layers lie **below** it.
+# So a steep curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
 
 # %%
 assert 0.67 < gaussian.mean[0, 127] < 0.69
@@ -200,9 +201,9 @@ assert (by_layer[:5] < untrained.mean[:, 127].min()).all()
 
 # %% [markdown]
 # **That is a statement about $\sigma$, not about training.** BERT's .02 was made for a width of 768 or more. This
-# network has width 384, where the same variance of the scores needs $.02 \sqrt 2 = .028$; and many networks begin with
-# the weights of Glorot and Bengio, "Xavier", whose variance is 2 over the sum of the widths of both sides, here $\sigma
-# = .051$. Larger weights make larger scores, and these a less even $P$:
+# network has width 384, where the same variance of the scores needs $.02 \sqrt 2 = .028$. Many other networks begin
+# with the weights of Glorot and Bengio, "Xavier", whose variance is 2 over the sum of the widths of both sides, here
+# $\sigma = .051$. Larger weights make larger scores, and larger scores make $P$ less even:
 
 # %%
 config = model.config
@@ -385,12 +386,14 @@ print(f"layer {worst[0]}, head {worst[1]}: {best[worst]:.0%} of its weight on th
 
 # %% [markdown]
 # The simplest thing a head can do, to read its neighbour, is as far from low rank as a matrix can be. It is also as
-# cheap as attention can be, by another way: the matrix is *sparse*. (Windows and patterns are chapter 12.)
+# cheap as attention can be, but for a different reason: the matrix is *sparse*. (Windows and patterns are chapter
+# 12.)
 #
 # ### What do all heads look at?
 #
-# A text begins with the token `[CLS]` and ends with `[SEP]`, which stand for no word. How much of its weight does each
-# of the 72 heads put on either, on average over all queries of eight reviews? An even row would give them 1/512 each.
+# A text begins with the token `[CLS]` and ends with `[SEP]`; neither stands for a word. How much of its weight does
+# each of the 72 heads put on either, on average over all queries of eight reviews? An even row would give them 1/512
+# each.
 
 # %%
 texts = text.choose_sentences(
@@ -588,11 +591,12 @@ chapter.table(
 print(f"numpy.linalg.matrix_rank of the same head: {float32_rank} in float32, {float64_rank} in float64")
 
 # %% [markdown]
-# Most values are far better than their bounds, as rounding errors of either sign average out, but the shape is as
-# derived: $1/\sigma$, then noise, then zeros (rounding made the eigenvalue negative), where the error is the value
-# itself. The curve is off by less than a thousandth, because small values hardly count in (1). The last line shows what
-# is well known: a numerical rank is a count of singular values above a threshold, and the threshold comes from the
-# dtype. The package takes the SVD unless told otherwise; `linattn-ref spectrum --method gram` reports what it lost.
+# Most values are far more accurate than their bounds, as rounding errors of either sign average out. The shape is as
+# derived: first $1/\sigma$, then noise, and then zeros, where rounding made the eigenvalue negative and the error is
+# the value itself. The curve is off by less than a thousandth, because small values hardly count in (1). The last
+# line shows a well-known fact: a numerical rank is a count of singular values above a threshold, and the threshold
+# comes from the dtype. The package takes the SVD unless told otherwise; `linattn-ref spectrum --method gram` reports
+# what it lost.
 #
 # ## The gradient of singular values
 #
@@ -627,7 +631,7 @@ print(f"numpy.linalg.matrix_rank of the same head: {float32_rank} in float32, {f
 #
 # $$\frac{\partial c_k}{\partial \sigma_i} = \frac{[i \le k]\, S - S_k}{S^2} = \frac{[i \le k] - c_k}{S} \qquad (3)$$
 #
-# Positive for the first $k$, negative for the rest.
+# The derivative is positive for the first $k$ values and negative for the rest.
 #
 # ### Step 3: together
 #
@@ -704,9 +708,9 @@ report.assert_ok()
 
 # %% [markdown]
 # On a real head the gradient answers a question of the temperature section: is it true that $T = 1$ is near the worst
-# choice? Scores are $\beta\, q_i^\top k_j / \sqrt D$ with $\beta = 1/T$; making $\beta$ larger is making all queries
-# longer, so $\partial c_k / \partial \beta = \sum_{id} Q_{id}\, dQ_{id}$ at $\beta = 1$. It should be small, and
-# agree with the difference between slightly sharper and slightly flatter attention:
+# choice? Scores are $\beta\, q_i^\top k_j / \sqrt D$ with $\beta = 1/T$. Making $\beta$ larger is the same as making
+# all queries longer, so $\partial c_k / \partial \beta = \sum_{id} Q_{id}\, dQ_{id}$ at $\beta = 1$. It should be
+# small, and agree with the difference between slightly sharper and slightly flatter attention:
 
 # %%
 q, k_real = Q[1, 3].astype(np.float64), K[1, 3].astype(np.float64)
@@ -724,7 +728,7 @@ print(f"layer 1, head 3: the derivative of c_128 by beta is {by_beta:.4f}")
 # %% [markdown]
 # **Where it fails.** Where two singular values meet, they have no derivative: the *larger of the two* has a kink, as
 # $\max(x, y)$ has at $x = y$. For $c_k$ this matters only if $\sigma_k = \sigma_{k+1}$; a tie within the first $k$ or
-# within the rest does not, since their sum stays smooth. The identity is all ties. Stretch it along one axis:
+# within the rest does not, since their sum stays smooth. The identity consists of ties. Stretch it along one axis:
 # $\mathrm{diag}(1 + h, 1)$ has $c_1 = (1 + h)/(2 + h)$ for $h > 0$ and $1/(2 + h)$ for $h < 0$. The slopes at 0 are
 # $+\frac14$ and $-\frac14$, and (4) gives whatever the SVD routine happens to choose:
 
@@ -776,10 +780,11 @@ print(f"{np.count_nonzero(wins)} of 200 keys win a query")
 # Hence $x + y = \sqrt{(1 + \beta)^2 + (n - 1)\alpha^2}$ and $x - y = \sqrt{(1 - \beta)^2 + (n-1) \alpha^2} =
 # \alpha \sqrt n$.
 #
-# For $1 \le k < n$ the first $k$ values are $x$ and $k - 1$ times $\beta$ (as $y \le \beta$), and all of them are
-# $x + y$ and $n - 2$ times $\beta$. At $\alpha = \frac12$ that is $c_{128} = 0.28$, a little more than the identity's
-# $\frac14$: one long direction weighs little beside 510 short ones. It takes a share of 99% for $c_{128} = 0.9$. A head
-# that gives half of its weight to one token is not low rank for that; what it does with the other half decides.
+# For $1 \le k < n$ the first $k$ values are $x$ and $k - 1$ times $\beta$ (as $y \le \beta$), and all of them are $x +
+# y$ and $n - 2$ times $\beta$. At $\alpha = \frac12$ that is $c_{128} = 0.28$, a little more than the identity's
+# $\frac14$: one long direction weighs little compared with 510 short ones. It takes a share of 99% for $c_{128} =
+# 0.9$. A head that puts half of its weight on one token is not low rank for that reason; what it does with the other
+# half decides.
 #
 # </details>
 
@@ -806,7 +811,7 @@ print(f"share of the first token for c_128 = 0.9 at n = 512: {needed:.3f}")
 # %% [markdown]
 # ## What to remember
 #
-# - $P$ has full rank; its singular values fall. In the network measured, a quarter of them hold some 83% of their
+# - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 83% of their
 #   sum.
 # - That alone is no achievement: a network with BERT's random weights ($\sigma = .02$) has 97%, because $P$ is nearly
 #   uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And the rank

@@ -41,12 +41,12 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take the matrix $P = \begin{pmatrix} 4 & 0 \\ 0 & 3 \end{pmatrix}$, whose singular values are 4 and 3. The best matrix
-# of rank 1 keeps the larger one, and the error is what is left, 3. For $v = (1, 1)$ the result $(4, 3)$ becomes
-# $(4, 0)$.
+# Take the matrix $P = \begin{pmatrix} 4 & 0 \\ 0 & 3 \end{pmatrix}$, whose singular values are 4 and 3. The best
+# matrix of rank 1 keeps the larger one, and the error is the one left out, 3. For $v = (1, 1)$ the result $(4, 3)$
+# becomes $(4, 0)$.
 #
-# A random projection to one dimension: $R = (1, s)$ with a random sign $s$. For $x = (3, 4)$, of squared length 25,
-# $Rx$ is $3 + 4 = 7$ or $3 - 4 = -1$, with the squares 49 and 1. Neither is right. Their mean is:
+# Now take a random projection to one dimension, $R = (1, s)$ with a random sign $s$. For $x = (3, 4)$, of squared
+# length 25, $Rx$ is $3 + 4 = 7$ or $3 - 4 = -1$, with the squares 49 and 1. Neither is right, but their mean is:
 # $(49 + 1) / 2 = 25$.
 
 # %%
@@ -87,7 +87,7 @@ layer, head = 3, 0  # an ordinary one
 # = \sqrt{\textstyle\sum_{i > k} \sigma_i^2}$$
 #
 # The right-hand equations are clear: $P - P_k = \sum_{i > k} \sigma_i u_i v_i^\top$ is an SVD, with these singular
-# values. To prove: no $B$ does better.
+# values. We have to prove that no $B$ does better.
 #
 # **Spectral norm.** $B$ has rank at most $k$, so its null space $\{x: Bx = 0\}$ has dimension at least $L - k$. The
 # span of $v_1 \dots v_{k+1}$ has dimension $k + 1$. Together that is more than $L$, so the two share a unit vector
@@ -115,7 +115,7 @@ layer, head = 3, 0  # an ordinary one
 # of chapter 2's figure has a meaning: it is the smallest error of rank $k$ in the nuclear norm, relative to that of
 # $P$.
 #
-# Every step of the proof, on a real head and a competitor $B$ that is not bad:
+# Check every step of the proof, on a real head and a competitor $B$ that is not bad:
 
 # %%
 chapter.source(eckart_young.truncated_svd, eckart_young.tail_frobenius, eckart_young.tail_spectral, doc=False)
@@ -140,9 +140,9 @@ for i, j in itertools.product(range(9), repeat=2):  # from 0: sigma_(i + j + 1) 
     assert i + j >= 9 or of_sum[i + j] <= of_x[i] + of_y[j] + 1e-11
 
 # %% [markdown]
-# And the statement itself, at all ranks: the truncated SVD (points) lies on the tail of the spectrum (line) in both
-# norms, and none of four kinds of random competitors of the same rank gets below. Look at the uppermost line, too:
-# $P R^\top R$ is the matrix of Theorem 1. It is no approximation of $P$ at all.
+# Next comes the statement itself, at all ranks. The truncated SVD (points) lies on the tail of the spectrum (line) in
+# both norms, and none of the four kinds of random competitors of the same rank gets below it. Look at the uppermost
+# line, too: $P R^\top R$ is the matrix of Theorem 1. It is no approximation of $P$ at all.
 
 # %%
 best_rank = eckart_young_figure.compute(matrix=P_real, draws=2)
@@ -159,9 +159,9 @@ for each in best_rank.errors:  # claim 6
     assert each.competitors_frobenius["johnson_lindenstrauss"] > 0.99 * best_rank.frobenius
 
 # %% [markdown]
-# What does a truncated attention matrix look like? The head from before, layer 3, head 0, its first 48 tokens.
-# Negative entries are possible and the rows no longer sum to 1 exactly: the nearest matrix need not be an attention
-# matrix.
+# What does a truncated attention matrix look like? Here is the head from before, layer 3, head 0, with its first 48
+# tokens. Negative entries are possible and the rows no longer sum to 1 exactly: the nearest matrix need not be an
+# attention matrix.
 
 
 # %%
@@ -200,8 +200,8 @@ assert eckart_young.truncated_svd(P_real, 16).min() < -1e-3
 # **Step 1: the distribution.** Let $\lVert x \rVert = 1$. Entry $r$ of $Rx$ is $\sum_j R_{rj} x_j$, a sum of
 # independent normal numbers, so it is normal, with mean 0 and variance $\sum_j x_j^2 / k = 1/k$. Different rows of
 # $R$ are independent. So $k \lVert R x \rVert^2 = Z_1^2 + \dots + Z_k^2$ with independent standard normal $Z_r$: a
-# chi-squared variable with $k$ degrees of freedom. Its mean is $k$, hence $\mathbb E \lVert Rx \rVert^2 = 1$; and
-# here $n$ is gone.
+# chi-squared variable with $k$ degrees of freedom. Its mean is $k$, hence $\mathbb E \lVert Rx \rVert^2 = 1$; and $n$
+# no longer occurs.
 #
 # **Step 2: the moment generating function.** For $t < \frac12$, completing the normal integral,
 #
@@ -252,10 +252,9 @@ for k in (1, 4, 16, 64, 256, 1024):
 #
 # $$x^\top R^\top R y = \frac{1 + c}{2}\, U - \frac{1 - c}{2}\, W, \qquad kU,\ kW \text{ independent chi-squared}$$
 #
-# Each of $U, W$ has the variance $2/k$. So the error has the variance
-# $\frac{2}{k} \cdot \frac{(1 + c)^2 + (1 - c)^2}{4} = \frac{1 + c^2}{k}$: about $1/\sqrt k$, **whatever $c$ is**.
-# Also for orthogonal vectors, where $c = 0$. Therefore the lemma for inner products must measure the error in
-# lengths,
+# Each of $U, W$ has the variance $2/k$. So the error has the variance $\frac{2}{k} \cdot \frac{(1 + c)^2 + (1 -
+# c)^2}{4} = \frac{1 + c^2}{k}$: about $1/\sqrt k$, **whatever $c$ is**. This holds for orthogonal vectors too, where
+# $c = 0$. Therefore the lemma for inner products must measure the error in lengths,
 #
 # $$\Pr\big(|x^\top R^\top R y - x^\top y| > \varepsilon \lVert x \rVert \lVert y \rVert\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (2)$$
@@ -284,8 +283,9 @@ for k in (1, 4, 16, 64, 256, 1024):
 #
 # </details>
 #
-# Measured: points are counts over 2000 draws of $R$, with 95% intervals; squares are for matrices of random *signs*
-# $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 2); lines are exact, dashed lines are the bounds.
+# The next figure shows measurements: points are counts over 2000 draws of $R$, with 95% intervals. Squares are for
+# matrices of random *signs* $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 2). Lines are exact; dashed
+# lines are the bounds.
 
 # %%
 projections = johnson_lindenstrauss_figure.compute(seed=0)
@@ -327,7 +327,7 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 
 # %% [markdown]
 # The guarantee asks for 340 of 512 dimensions, and at 256 no pair failed in any draw. A bound free of $n$ pays off
-# when $n$ is in the millions; at 512 one measures.
+# when $n$ is in the millions; at 512, measure instead.
 #
 # ## Theorem 1
 #
@@ -353,9 +353,9 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 # $$\Pr\big(\text{all } |p_i R^\top R v - p_i v| \le \varepsilon \lVert p_i \rVert \lVert v \rVert\big)
 # \ge 1 - 2 n^{-1/4}$$
 #
-# and not the theorem as printed, with the error relative to $P v$ itself. Four readings, then, by what the error is
-# compared with: the vector or every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$) or to the norms
-# ($\lVert P \rVert_F \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
+# and not the theorem as printed, with the error relative to $P v$ itself. So there are four readings, depending on
+# what the error is compared with: the vector or every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$)
+# or to the norms ($\lVert P \rVert_F \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
 
 # %%
 chapter.source(
@@ -425,10 +425,10 @@ for p, column in ((np.eye(N), v), (P_real, V[layer, head, :, 0].astype(np.float6
 # %% [markdown]
 # ### On the real matrices
 #
-# For every head of the network, two columns of its own values, one text, 200 draws of $R$: how often does each of the
-# four errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the theorem asks for? (`low_rank.action` gives errors of
-# the same distribution as `projection_errors` from fewer random numbers: its module's docstring splits $R^\top R v$
-# into a multiple of $v$ and normal noise orthogonal to $v$.)
+# Take every head of the network, two columns of its own values, one text, and 200 draws of $R$. How often does each
+# of the four errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the theorem asks for? (`low_rank.action` gives
+# errors of the same distribution as `projection_errors` from fewer random numbers: its module's docstring splits
+# $R^\top R v$ into a multiple of $v$ and normal noise orthogonal to $v$.)
 
 # %%
 eps, rng = 0.5, np.random.default_rng(9)
@@ -486,15 +486,15 @@ assert all(each.measured > n for n, each in zip(mean_zero.lengths, mean_zero.nee
 # %% [markdown]
 # So there is no one answer; it depends on which event is meant. All entries at once, relative to the norms:
 # $\Theta(\log n)$, as the theorem says, because $n$ things must go well at once. The whole vector, relative to the
-# norms: a constant. Relative to $P v$, as printed: anything between a constant and more than $n$, as the values have
-# it.
+# norms: a constant. Relative to $P v$, as printed: anything from a constant to more than $n$, depending on the
+# values.
 #
 # ## What rank says, and what it does not
 #
-# Two statements have been standing side by side: *the spectrum of $P$ falls* (measured) and *$P R^\top R$ keeps
-# $P v$* (proved). It is tempting to read the second as a consequence of the first. It is not: Theorem 1, as proved,
-# holds for every $P$, the identity included, and (4) has no $c_k$ in it. What matters to the network is the output
-# $P V$. So compare, for all 72 heads at the same $k = 128$:
+# So far we have seen two separate statements: *the spectrum of $P$ falls* (measured) and *$P R^\top R$ keeps $P v$*
+# (proved). It is tempting to read the second as a consequence of the first. It is not: Theorem 1, as proved, holds
+# for every $P$, the identity included, and (4) has no $c_k$ in it. What matters to the network is the output $P V$.
+# So compare, for all 72 heads at the same $k = 128$:
 #
 # - the truncated SVD: $\lVert (P - P_k) V \rVert_F / \lVert P V \rVert_F$;
 # - Theorem 1: $\lVert (P R^\top R - P) V \rVert_F / \lVert P V \rVert_F$. Summing (4) over the columns of $V$ gives
@@ -563,13 +563,13 @@ chapter.table(
 )
 
 # %% [markdown]
-# (The table has the means over the heads of each layer.) At a quarter of the rank the best approximation has a median
-# error below 10% over all heads: low rank *is* a useful property of these matrices. The random projection, at the same
-# rank, is worse than answering 0 on most heads: that is not what it is good for. So a network that uses $k = 128$
-# cannot rely on Theorem 1. It must *learn* projections that fit, and be trained to make do with what they keep. That is
-# Linformer, chapter 4.
+# (The table has the means over the heads of each layer.) At a quarter of the rank, the best approximation has a
+# median error below 10% over all heads. So low rank *is* a useful property of these matrices. The random projection,
+# at the same rank, is worse than answering 0 on most heads: that is not what it is good for. So a network that uses
+# $k = 128$ cannot rely on Theorem 1. It must *learn* projections that fit, and be trained to make do with what they
+# keep. That is Linformer, chapter 4.
 #
-# And mind the practical catch in both: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
+# Both also share a practical problem: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
 
 # %% [markdown]
 # ## Exercises
@@ -627,9 +627,8 @@ same(f_slope * denominator, 5 / 16 * eps**2 - 3 / 16 * eps**3 + 9 / 32 * eps**4)
 
 # %% [markdown]
 # **2. The gradient of the best error.** Let $t_k(P) = \min \lVert P - B \rVert_F^2 = \sum_{i > k} \sigma_i^2$ over
-# all $B$ of rank $k$. Find its gradient in one line from equation (2) of chapter 2,
-# $d\sigma_i = u_i^\top dP\, v_i$, and a second time without any singular vectors, by
-# thinking about the minimum.
+# all $B$ of rank $k$. Find its gradient in one line from equation (2) of chapter 2, $d\sigma_i = u_i^\top dP\, v_i$.
+# Then find it a second time without any singular vectors, by thinking about the minimum.
 #
 # <details><summary>Solution</summary>
 #
@@ -671,8 +670,8 @@ same(moved, eckart_young.truncated_svd(P_check, 3))
 #
 # - The truncated SVD is the best approximation of its rank in the spectral, the Frobenius and the nuclear norm;
 #   $1 - c_k$ is its error in the last.
-# - Johnson-Lindenstrauss: errors of $1/\sqrt k$ relative to *lengths*, never to the result; the logarithm comes from
-#   asking for many things at once.
+# - Johnson-Lindenstrauss: errors are about $1/\sqrt k$ relative to *lengths*, never to the result; the logarithm
+#   comes from asking for many things at once.
 # - Theorem 1 is right with $\lVert p_i \rVert \lVert v \rVert$ on the right side, wrong as printed, and has nothing
 #   to do with the spectrum.
 # - At $k = 128$ of 512 the best approximation leaves a median error of the output below 10%, the random projection one

@@ -9,7 +9,7 @@
 #
 # 1. see what it computes, and count what that costs;
 # 2. see why the softmax has to come *after* the mixing, and what that breaks;
-# 3. measure the theorem that is to justify it;
+# 3. measure the theorem that is meant to justify it;
 # 4. derive the gradients of $E$ and $F$, and share these matrices between heads and layers in four ways;
 # 5. measure the error against $R$ on a real network: with random, pooled and fitted projections;
 # 6. see why the mechanism cannot be causal.
@@ -80,16 +80,16 @@ assert abs(exact.item() - 6.5) < 1e-12
 #
 # $$O = \tilde P\, \tilde V \qquad (3)$$
 #
-# Row $r$ of $\tilde K$ is a mixture of all keys, $\tilde k_r = \sum_j E_{rj} k_j$; row $r$ of $\tilde V$ one of all
-# values. Then softmax attention as in chapter 1, to $R$ keys instead of $L$. $E$ and $F$ are parameters of the
-# network: they are learned and then the same for every text. The whole mechanism is one line on top of softmax
-# attention:
+# Row $r$ of $\tilde K$ is a mixture of all keys, $\tilde k_r = \sum_j E_{rj} k_j$; row $r$ of $\tilde V$ is a mixture
+# of all values. Then comes softmax attention as in chapter 1, to $R$ keys instead of $L$. $E$ and $F$ are parameters
+# of the network: they are learned, and afterwards they are the same for every text. The whole mechanism is one line
+# on top of softmax attention:
 
 # %%
 chapter.source(linformer.forward, linformer.matrix, doc=False)
 
 # %% [markdown]
-# Loops that share nothing with that code give the same:
+# Loops that share nothing with that code return the same:
 
 # %%
 N, L, D, M, R = 6, 9, 4, 3, 5
@@ -113,16 +113,16 @@ assert P_mixed.shape == (N, R)  # claim 7: the context mapping matrix is N x R
 same(P_mixed @ (f @ v), out)
 
 # %% [markdown]
-# Four facts to keep in mind.
+# Keep four facts in mind.
 #
 # - With $E = F = I$ it *is* softmax attention. With one row of $1/L$ in both, every query gets the mean of the
 #   values.
 # - What is applied to $V$ is the matrix $\tilde P F$, which is $N \times L$ like $P$. Its **rank is at most $R$**.
 #   It is never formed; here we form it to look at it.
-# - The rows of $\tilde P$ sum to 1, those of $\tilde P F$ need not, and their entries may be negative. So, unlike
-#   in softmax attention, **an output is not an average of values** and may lie outside their range.
-# - Column $j$ of $E$ belongs to *position* $j$. Exchange two keys together with their values, and softmax attention
-#   gives the same output, Linformer another; and **a longer text than $L$ cannot be read at all**.
+# - The rows of $\tilde P$ sum to 1; those of $\tilde P F$ need not, and their entries may be negative. So, unlike in
+#   softmax attention, **an output is not an average of values** and may lie outside their range.
+# - Column $j$ of $E$ belongs to *position* $j$. If you exchange two keys together with their values, softmax
+#   attention returns the same output, but Linformer another; and **a longer text than $L$ cannot be read at all**.
 
 # %%
 identity, average = np.eye(L), np.full((1, L), 1 / L)
@@ -152,10 +152,10 @@ same(linformer.forward(q, k[order], v[order], e[:, order], f[:, order])[0], out)
 #
 # $$(N + L)\, R\, (D + M) \qquad\text{instead of}\qquad N L\, (D + M)$$
 #
-# and $N R$ exponentials instead of $N L$. Backward, softmax attention to $R$ keys takes $2 N R (D + M)$; the gradients
-# of $E$, $F$, $K$ and $V$ are four products of $L R D$ or $L R M$ (they are derived below). Between the passes,
-# $\tilde K$, $\tilde V$ and $\tilde P$ are kept beside the inputs: $R (D + M) + N R$ numbers, and no $N L$. With $R$
-# fixed everything is linear in the length (Wang et al. 2020, section 4), counted while the code runs:
+# and $N R$ exponentials instead of $N L$. Backward, softmax attention to $R$ keys takes $2 N R (D + M)$; the
+# gradients of $E$, $F$, $K$ and $V$ are four products of $L R D$ or $L R M$ (they are derived below). Between the
+# passes, $\tilde K$, $\tilde V$ and $\tilde P$ are kept in addition to the inputs: $R (D + M) + N R$ numbers, and no
+# $N L$. With $R$ fixed everything is linear in the length (Wang et al. 2020, section 4), counted while the code runs:
 
 # %%
 counted = count(linformer.forward, q, k, v, e, f)
@@ -232,8 +232,8 @@ assert online.kept == 4096 * (width + 2) * 4 < linear[4096, 128].kept
 
 # %% [markdown]
 # Wang et al. (2020, section 5.3, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a
-# whole network, whose layers share one projection. Here it is attention alone, on a CPU: what softmax attention takes
-# over what Linformer takes, forward pass, 8 heads.
+# whole network, whose layers share one projection. Here we measure attention alone, on a CPU: the time or memory of
+# softmax attention divided by that of Linformer, forward pass, 8 heads.
 
 # %%
 savings = chapter.results("linformer_savings")
@@ -279,21 +279,21 @@ chapter.table(
 # %% [markdown]
 # - The time saved is what counting says, $n / 2k$, to within a third; at $k = n / 2$, with as many multiply-adds,
 #   little is saved.
-# - The time saved grows faster with $n$ here than in the paper: attention alone against a whole network, of which it is
-#   a part that Linformer makes cheaper and the rest stays as it is.
+# - The time saved grows faster with $n$ here than in the paper. We time attention alone; the paper times a whole
+#   network, in which Linformer makes only one part cheaper.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
-#   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has $\tilde K$ and
-#   $\tilde V$ to hold besides. Time is still saved, but for $k = n / 2$: there Linformer takes a little longer.
+#   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has to hold $\tilde
+#   K$ and $\tilde V$ as well. Time is still saved, except at $k = n / 2$: there Linformer takes a little longer.
 
 # %% [markdown]
 # ## Why the softmax cannot wait
 #
-# Chapter 2 says: $P$ is close to a matrix of rank $k$. So why not take a low-rank factorisation of $P$ and apply
-# that? Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure 1, say it of the
-# Nyström method). There are three ways to try, and each fails for its own reason.
+# By chapter 2, $P$ is close to a matrix of rank $k$. So why not take a low-rank factorisation of $P$ and apply that?
+# Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure 1, say it of the Nyström method).
+# There are three ways to try, and each fails for its own reason.
 #
 # **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
-# exponential works on entries, and an entry of $A$ is an inner product: no finite number of features, computed from
+# exponential works on entries, and an entry of $A$ is an inner product. No finite number of features, computed from
 # each row of $Q$ alone and each row of $K$ alone, has $e^{A_{ij}}$ as its inner product. The rank of $e^A$ is full.
 # (Infinitely many features do it; how few are enough is the subject of the chapters on linear attention.)
 #
@@ -334,8 +334,8 @@ assert (
 #
 # The two sides are different functions: the left mixes *weights* after the softmax, the right mixes *scores* before
 # it, and softmax is not linear. They agree where $E$ is a permutation, and hardly anywhere else. Even mean pooling,
-# the tamest $E$, does not pass through: by Jensen's inequality a mean of exponentials is at least the exponential
-# of the mean, so a segment with one strong key among weak ones loses most of its weight.
+# the tamest $E$, does not pass through. By Jensen's inequality a mean of exponentials is at least the exponential of
+# the mean, so a segment with one strong key among weak ones loses most of its weight.
 
 # %%
 permutation = np.eye(L)[order]
@@ -354,8 +354,8 @@ assert 0.6 < pooled_share < 0.63  # of the mean score 1.5 against 1
 print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {pooled_share:.3f} after mean pooling")
 
 # %% [markdown]
-# So Linformer mixes *inside* the softmax. It no longer approximates $P$ by construction; whether the output is any
-# good is a question of its own, for a theorem or for a measurement. First the theorem.
+# So Linformer mixes *inside* the softmax. It no longer approximates $P$ by construction. Whether the output is any
+# good is a separate question, for a theorem or for a measurement. First the theorem.
 #
 # ## Theorem 2: what it states, what its proof does
 #
@@ -393,10 +393,10 @@ assert theorem_2.stated_dimension(512, 32, 0.5) == 125
 #
 # $$\mathbb E\, \Big\lVert \frac1k g^\top V - p V \Big\rVert^2 = \lVert p V \rVert^2 + \frac{\lVert V \rVert_F^2}{k^2}$$
 #
-# The second part goes away as $k$ grows. The first is the error of answering 0, whatever was asked. It is within
-# the theorem's tolerance $\epsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0
-# the answer 0 passes. For values with a common part no $k$ helps. In floating point the paper's $\delta$ makes the
-# weights equal to the last bit. All of this measured, for random queries and keys:
+# The second part goes away as $k$ grows. The first is the error of answering 0 to every query. It is within the
+# theorem's tolerance $\epsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0 the
+# answer 0 passes. For values with a common part no $k$ helps. In floating point the paper's $\delta$ makes the
+# weights equal to the last bit. We measure all of this, for random queries and keys:
 
 # %%
 measured_2 = theorem_2_figure.compute(seed=0)
@@ -414,10 +414,9 @@ for by_exponent in measured_2.dependence.values():
     assert by_exponent[-1] == 0  # all weights are equal to the last bit, far above delta = 1/2^512
 
 # %% [markdown]
-# The step that fails is the proof's (b), equations 22 and 23, which says that
-# $\lVert e^{x E^\top} - e^{x} R^\top \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to
-# $\lVert 1 - e^x R^\top \rVert$, whose mean square is $k + \lVert e^x \rVert^2$: never below the right side.
-# Measured for one row of scores:
+# The step that fails is the proof's (b), equations 22 and 23, which says that $\lVert e^{x E^\top} - e^{x} R^\top
+# \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to $\lVert 1 - e^x R^\top \rVert$, whose
+# mean square is $k + \lVert e^x \rVert^2$: never below the right side. Here it is for one row of scores:
 
 # %%
 x = rng.standard_normal(512)
@@ -428,10 +427,10 @@ assert abs(rms / step.needed_limit - 1) < 0.05  # sampling error of 200 trials o
 print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {step.needed_limit:.3f}")
 
 # %% [markdown]
-# And on a real network? It is that of chapter 2, trained with softmax attention: all 72 heads, on film reviews of 512
-# tokens. With $\epsilon = 1/2$ the theorem states $k = 125$. Errors are root mean squares over the rows of all twelve
-# heads of a layer, four reviews and five draws of $R$, in the theorem's unit
-# $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
+# And on a real network? The network is that of chapter 2, trained with softmax attention: all 72 heads, on film
+# reviews of 512 tokens. With $\epsilon = 1/2$ the theorem states $k = 125$. Errors are root mean squares over the
+# rows of all twelve heads of a layer, four reviews and five draws of $R$, in the theorem's unit $\lVert
+# \mathrm{softmax}(w) \rVert \lVert V \rVert$:
 
 # %%
 real, _sources = heads.read_heads(sentences=8, length=512, seed=0)
@@ -460,23 +459,28 @@ mean_wins = (mean_of_v < theorem_1s).mean()
 print(f"the mean of V beats Theorem 1 in {mean_beats_theorem_1} of 6 layers, and in {mean_wins:.0%} of heads")
 
 # %% [markdown]
-# Hardly a row misses the theorem's tolerance, and that means nothing: the answer 0 hardly misses it either, and is
-# nearer than the construction in nine heads of ten. Nor is Theorem 1's $P R^\top R V$ worth its price at this $k$: it
-# needs all of $P$, and *one and the same answer for every query*, the mean of the values, is nearer in five layers of
-# six and in three quarters of the heads. The unit is too large to say anything. In what follows errors are measured
-# against the output $\lVert P V \rVert$ itself.
+# Hardly a row misses the theorem's tolerance. That means nothing, because the answer 0 hardly misses it either, and
+# it is nearer than the construction in nine heads of ten. Nor is Theorem 1's $P R^\top R V$ worth its price at this
+# $k$, since it needs all of $P$. *One and the same answer for every query*, the mean of the values, is nearer in five
+# layers of six and in three quarters of the heads. The unit is too large to be informative. In what follows errors
+# are measured against the output $\lVert P V \rVert$ itself.
 #
 # So the theorem's *proof* does not explain why Linformer works. Its *statement* is about matrices that may depend
 # on $Q$, $K$ and $V$; exercise 3 finds the best $F$ of that kind. Neither speaks of one $E$ and one $F$ that serve
 # all texts, which is what is trained. For that there is only measurement; it comes after the gradients that
 # training needs.
 #
+# > **A break.** Linformer mixes $L$ keys and values into $R$ before the softmax, for $(N + L) R (D + M)$ multiply-adds,
+# > and the matrix it applies has rank $R$. The softmax cannot come first, because each row of $P$ needs all its scores.
+# > Theorem 2's proof does not explain why this works: its construction gives every query the same answer. After the
+# > break come the gradients, sharing, and the error on a real network.
+#
 # ## The gradient, by hand
 #
-# Given $dO$; wanted are $dQ$, $dK$, $dV$, $dE$, $dF$.
+# We are given $dO$ and want $dQ$, $dK$, $dV$, $dE$ and $dF$.
 #
 # **Step 1: through the attention.** (2) and (3) are softmax attention with queries $Q$, keys $\tilde K$ and values
-# $\tilde V$. Chapter 1's backward pass gives $dQ$, $d\tilde K$ and $d\tilde V$. Nothing new.
+# $\tilde V$. Chapter 1's backward pass gives $dQ$, $d\tilde K$ and $d\tilde V$. Nothing here is new.
 #
 # **Step 2: through $\tilde K = EK$.** In indices, $\tilde K_{rd} = \sum_j E_{rj} K_{jd}$. The entry $E_{rj}$ occurs
 # in $\tilde K_{rd}$ for every $d$, with the factor $K_{jd}$:
@@ -527,12 +531,12 @@ print(exact)
 exact.assert_ok()
 
 # %% [markdown]
-# With heads, a shared $E$ and a mask. And the mistake that is easiest to make: with a forgotten sum the shapes
-# still fit if one writes `[0]`, only the numbers are wrong, and the check says where.
+# We check this with heads, a shared $E$ and a mask. Then we make the easiest mistake: forget the sum. If one writes
+# `[0]` instead, the shapes still fit and only the numbers are wrong; the check says where.
 
 # %%
 q_h, k_h, v_h = (rng.standard_normal((2, 3, *shape)) for shape in ((N, D), (L, D), (L, M)))  # 2 examples, 3 heads
-e_each = rng.standard_normal((3, R, L))  # one a head
+e_each = rng.standard_normal((3, R, L))  # one per head
 masked = partial(linformer.forward, key_mask=rng.random((2, 3, L)) < 0.8)
 # f is (R, L): it serves all examples and heads
 report = gradcheck.check_directions(masked, linformer.backward, q_h, k_h, v_h, e_each, f, rng=np.random.default_rng(4))
@@ -588,9 +592,9 @@ chapter.table(("sharing", "matrices", "parameters", "of the network's"), rows)
 print(f"BERT-base, embeddings included: {network:,} parameters")
 
 # %% [markdown]
-# All four at work: three layers of four heads, each layer's values being the output of the one before, forward and
-# backward. `distinct_gradients` does step 3 over layers and over key and value; `forward` and `backward` do it over
-# heads. Finite differences move every distinct matrix.
+# Here all four are at work: three layers of four heads, each layer's values being the output of the one before,
+# forward and backward. `distinct_gradients` does step 3 over layers and over key and value; `forward` and `backward`
+# do it over heads. Finite differences perturb every distinct matrix.
 
 # %%
 chapter.source(linformer_projections.distinct_gradients, doc=False)
@@ -682,10 +686,10 @@ for head, r in enumerate(reduced_by_head[0]):
 #
 # The paper names other ways to get from $L$ rows to $R$ ("general projections", section 4). **Mean pooling** over $R$
 # segments is a matrix $E$ with nothing to learn. **Strided convolution**, with a window as wide as its stride, mixes
-# each segment with learned weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$: the same for all segments, so it
-# works at any length, and its $W_t$, $(D, D)$ each, can mix *features* too, which $E$ cannot. It has $w D^2$ parameters
-# where $E$ has $R L$: fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in each
-# segment; that is no matrix, as it is not linear.
+# each segment with learned weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$. They are the same for all segments,
+# so it works at any length. Its $W_t$, $(D, D)$ each, can also mix *features*, which $E$ cannot. It has $w D^2$
+# parameters where $E$ has $R L$: fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in
+# each segment; that is no matrix, as it is not linear.
 
 # %%
 chapter.source(
@@ -709,11 +713,10 @@ assert abs(max_pool.forward(-x, 3)[0] + pooled).max() > 0.1  # not linear
 assert all(((512 // r) * 32**2 < r * 512) == (r > 32) for r in (8, 16, 32, 64, 128))  # a head of width D = 32
 
 # %% [markdown]
-# Their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one linear
-# layer to each, so it has a linear layer's gradients. The maximum of a segment changes with its largest entry, one
-# for one, and with no other: the gradient goes to the key that gave the maximum. (Where two are equal there is no
-# derivative, and the first one gets it all.) Softmax attention to the pooled keys and values, by finite
-# differences:
+# Now their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one
+# linear layer to each, so it has a linear layer's gradients. The maximum of a segment changes with its largest entry,
+# one for one, and with no other: the gradient goes to the key that gave the maximum. (Where two are equal there is no
+# derivative, and the first one gets it all.) Softmax attention to the pooled keys and values, by finite differences:
 
 
 # %%
@@ -755,9 +758,9 @@ for report in (
 # Now the question itself: how far is Linformer's output from softmax attention's, on those real heads, when $Q$,
 # $K$ and $V$ stay as they are?
 #
-# How does a pooled matrix look? The matrix $\tilde P F$ that mean pooling applies, beside $P$ (that is $R = 512$),
-# for the first 128 tokens of one head, and the relative error of the output. In a running notebook a slider goes
-# through $R$.
+# How does a pooled matrix look? The cell draws the matrix $\tilde P F$ that mean pooling applies next to $P$ (that
+# is, $R = 512$), for the first 128 tokens of one head, with the relative error of the output. In a running notebook a
+# slider goes through $R$.
 
 # %%
 q_1, k_1, v_1, out_1 = (x[3, 0] for x in real.sentence(0))  # layer 3, head 0 of the first sentence
@@ -792,11 +795,12 @@ assert errors[-1] < 1e-5  # R = 512: E is the identity
 assert all(later < earlier for earlier, later in pairwise(errors))
 
 # %% [markdown]
-# The figure: all 72 heads, eight reviews. The *relative error* of an output is
-# $\lVert \tilde O - O \rVert_F / \lVert O \rVert_F$: 1 is what answering 0 would give. Beside random, mean pooled
-# and max pooled projections, three are *fitted*, by Adam on the squared relative error, with the gradients derived
-# above, starting from mean pooling: $E$ and $F$ of each head, or its convolutions, on 48 other reviews; and $E$ and $F$
-# for one single review, measured on that same review. The fits take minutes; what needs no fit is computed again below.
+# The figure: all 72 heads, eight reviews. The *relative error* of an output is $\lVert \tilde O - O \rVert_F / \lVert
+# O \rVert_F$: 1 is what answering 0 would give. There are random, mean pooled and max pooled projections, and three
+# that are *fitted*, by Adam on the squared relative error, with the gradients derived above, starting from mean
+# pooling. Fitted are $E$ and $F$ of each head, or its convolutions, on 48 other reviews, and $E$ and $F$ for one
+# single review, measured on that same review. The fits take minutes; everything that needs no fit is computed again
+# below.
 
 # %%
 figure_results = chapter.results("linformer")
@@ -835,25 +839,25 @@ for i, r in enumerate(figure_results.reduced):
         np.testing.assert_allclose(heads.spread(again).median, figure_results.output[way].median[i], rtol=1e-4)
 
 # %% [markdown]
-# What it says, line by line.
+# Here is what it shows, line by line.
 #
 # 1. **Random $E$ and $F$ are useless in a network trained without them**: the error is larger than the output. The
-#    rows of $E$ have the length $\sqrt{L/R}$, so mixed keys, mixed values and scores are about that much larger
-#    than real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 3's lemma is about lengths
-#    of whole columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over
-#    $R$, but a single draw has an error of about $\sqrt{(1 + a^2)/k}$ with
-#    $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O \rVert_F$ (chapter 3): for $k = 128$ not yet below 1.
+#    rows of $E$ have the length $\sqrt{L/R}$, so mixed keys, mixed values and scores are about that much larger than
+#    real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 3's lemma is about lengths of whole
+#    columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over $R$. But a
+#    single draw has an error of about $\sqrt{(1 + a^2)/k}$ with $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O
+#    \rVert_F$ (chapter 3): for $k = 128$ not yet below 1.
 # 2. **Mean pooling is better than answering with the mean of all values**, but not by much.
 # 3. **Fitting helps a little, on other text.** $E$ and $F$ know positions only. What a token attends to depends on
 #    what the other tokens *are*, and that is somewhere else in the next review.
-# 4. **A fitted convolution is better**: it is the same at every position, so that 48 reviews teach it more, and it
-#    can weigh features. (From $k = 64$ on it has fewer parameters as well.)
-# 5. **For one given sentence there are good $E$ and $F$**, as Theorem 2 says there should be: their error is a
-#    fraction of it, at $k = 8$ even below that of the truncated SVD of $P$. (No contradiction to Eckart-Young: that
-#    is about $P$; the output $P V$ has only 32 columns.)
-# 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young say. The real $P$ *is*
-#    close to low rank, for some heads much closer than for others, and $\tilde P F$ is far from it all the same: the
-#    fit to the output makes the matrix worse, not better.
+# 4. **A fitted convolution is better.** It is the same at every position, so 48 reviews teach it more, and it can
+#    weigh features. (From $k = 64$ on it has fewer parameters as well.)
+# 5. **For one given sentence there are good $E$ and $F$**, as Theorem 2 says there should be. Their error is a
+#    fraction of the others', and at $k = 8$ it is even below that of the truncated SVD of $P$. (No contradiction to
+#    Eckart-Young: that is about $P$; the output $P V$ has only 32 columns.)
+# 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young proved. The real $P$
+#    *is* close to low rank, for some heads much closer than for others. Yet $\tilde P F$ is far from it: the fit to
+#    the output makes the matrix worse, not better.
 # 7. **Heads differ more than methods do.** The bands, the middle 80% of heads and texts, are wide: at $k = 128$ fitted
 #    matrices leave 31% of error in one head and 70% in another. The order of the methods is the same in every text.
 
@@ -899,9 +903,9 @@ assert linformer.matrix(q_1, k_1, drawn).max(axis=1).mean() > 2 * P_1.max(axis=1
 # **What does sharing cost?** One matrix for all layers, heads, keys and values has a 144th of the parameters. On text
 # that nothing was fitted to, it gives back a quarter of what fitting had gained over mean pooling (15% to 37%, from
 # text to text). On the text of the fit it gives back half: much of what separate matrices learn beyond it is about
-# those 48 reviews. In *training* the paper finds less: with layerwise sharing the validation perplexity "almost
-# matches" that of separate matrices (section 5.1), and of the fine-tuned networks with $k = 256$ the layerwise one does
-# best (section 5.2, table 2):
+# those 48 reviews. In *training* the paper finds less. With layerwise sharing the validation perplexity "almost
+# matches" that of separate matrices (section 5.1), and of the fine-tuned networks with $k = 256$ the layerwise one
+# does best (section 5.2, table 2):
 
 # %%
 none, layerwise = figure_results.sharing["none"], figure_results.sharing["layerwise"]
@@ -928,7 +932,7 @@ chapter.table(
 
 # %% [markdown]
 # **What all this does not say.** The paper trains $E$ and $F$ together with all other weights, for the network's own
-# loss, so that $Q$, $K$ and $V$ adapt to the mixing. Here they could not adapt: these numbers say how well Linformer
+# loss, so that $Q$, $K$ and $V$ adapt to the mixing. Here they could not adapt: these numbers show how well Linformer
 # *imitates* the attention of one given network at 512 tokens. That it can *learn as well* does not follow from
 # imitation, nor from the low rank of $P$.
 #
@@ -998,11 +1002,11 @@ chapter.show(
 )
 
 # %% [markdown]
-# The brighter, the larger the weight; above the red line is the future. Pooling leaks within its segments; a
-# learned $E$, whose every row mixes all positions, leaks everywhere. Allow only mixtures that lie *wholly in the
-# past*, and nothing leaks; but then the first segment sees nothing, no token sees its neighbours, and of a learned
-# $E$ no query but the last may see anything at all. (Pooled past segments together with a local window *do* make a
-# causal mechanism: the Long-Short Transformer, in a later chapter.)
+# The brighter, the larger the weight; above the red line is the future. Pooling leaks within its segments; a learned
+# $E$, whose every row mixes all positions, leaks everywhere. If we allow only mixtures that lie *wholly in the past*,
+# nothing leaks. But then the first segment sees nothing, no token sees its neighbours, and with a learned $E$ no
+# query but the last may see anything at all. (Pooled past segments together with a local window *do* make a causal
+# mechanism: the Long-Short Transformer, in a later chapter.)
 #
 # A language model that leaks has a low loss in training and, when it writes, no future to copy from. So the package
 # refuses:
@@ -1117,10 +1121,10 @@ chapter.table(header, rows)
 #
 # - $O = \mathrm{softmax}(s\,Q (EK)^\top)\, F V$: $(N + L) R (D + M)$ multiply-adds, no $N \times L$ array. It saves
 #   something from $R < N/2$ on, and ties the network to a length.
-# - The softmax must come after the mixing, as $P$'s normaliser needs the whole row; so $\tilde P F$ is not a
-#   low-rank approximation of $P$, it replaces it.
-# - $dE = d\tilde K K^\top$, $dF = d\tilde V V^\top$, summed over all places where a matrix is used: that is all
-#   there is to sharing, of which there are four modes (288, 24, 12 and 1 matrices in BERT-base).
+# - The softmax must come after the mixing, as $P$'s normaliser needs the whole row. So $\tilde P F$ is not a low-rank
+#   approximation of $P$; it replaces it.
+# - $dE = d\tilde K K^\top$, $dF = d\tilde V V^\top$, summed over all places where a matrix is used. That is all there
+#   is to sharing, of which there are four modes (288, 24, 12 and 1 matrices in BERT-base).
 # - The theorem's construction gives every query the same answer. A given network is imitated only roughly, and the
 #   low rank of $P$ is not what limits it: one $E$ and one $F$ have to serve all texts. The paper's results rest on
 #   training the whole network with them.

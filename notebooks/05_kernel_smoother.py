@@ -10,9 +10,9 @@
 # 2. write the weight as an inner product of features, move one bracket, and count what that saves and what it costs;
 # 3. derive the gradient by hand.
 #
-# You need chapter 1. The letters are the same: $N$ queries, $L$ keys, keys of width $D$, values of width $M$; new is
-# $C$, the number of features. Which features there are is chapter 6, the causal case chapter 7, the recurrent network
-# chapter 8.
+# You need chapter 1. The letters are the same: $N$ queries, $L$ keys, keys of width $D$, values of width $M$. The
+# only new one is $C$, the number of features. Chapter 6 is about which features there are, chapter 7 about the causal
+# case, chapter 8 about the recurrent network.
 
 # %%
 import math
@@ -43,13 +43,13 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# One query and two keys, and a similarity of one feature, $\mathrm{sim}(q, k) = \phi(q)\, \phi(k)$ with
-# $\phi(x) = x + 1$ for $x \ge 0$. The query is 0, so $\phi(q) = 1$. The keys are 2 and 0, so their features are 3 and
+# Take one query and two keys, and a similarity of one feature, $\mathrm{sim}(q, k) = \phi(q)\, \phi(k)$ with $\phi(x) =
+# x + 1$ for $x \ge 0$. The query is 0, so $\phi(q) = 1$. The keys are 2 and 0, so their features are 3 and
 # 1. The values are 10 and 20.
 #
-# - As an average: the weights are $3/4$ and $1/4$, and the output is $7.5 + 5 = 12.5$.
-# - With the bracket moved: add up first, $3 \cdot 10 + 1 \cdot 20 = 50$ and $3 + 1 = 4$, then multiply both by
-#   $\phi(q) = 1$ and divide: $50 / 4 = 12.5$. However many queries there are, the two sums are made once.
+# - As an average, the weights are $3/4$ and $1/4$, and the output is $7.5 + 5 = 12.5$.
+# - With the bracket moved, first add up: $3 \cdot 10 + 1 \cdot 20 = 50$ and $3 + 1 = 4$. Then multiply both by
+#   $\phi(q) = 1$ and divide: $50 / 4 = 12.5$. However many queries there are, the two sums are computed once.
 
 # %%
 one_query, two_keys, two_values = np.array([[0.0]]), np.array([[2.0], [0.0]]), np.array([[10.0], [20.0]])
@@ -85,10 +85,10 @@ q, k, v, d_out = draw_inputs(0, N, L, D, M)
 same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])  # claim 13
 
 # %% [markdown]
-# Statisticians have known $(\ast)$ since 1964 as the *Nadaraya-Watson kernel smoother*: $k_j$ are points at which
-# noisy values $v_j$ were measured, and $o_i$ is the estimate at a new point $q_i$, an average over the points that are
-# similar to it. Their usual similarity is the Gaussian kernel of the distance. It is nearly the softmax one already.
-# Since $\lVert q - k \rVert^2 = \lVert q \rVert^2 - 2 q^\top k + \lVert k \rVert^2$,
+# Statisticians have known $(\ast)$ since 1964 as the *Nadaraya-Watson kernel smoother*. The $k_j$ are points at which
+# noisy values $v_j$ were measured, and $o_i$ is the estimate at a new point $q_i$, an average over the points that
+# are similar to it. Their usual similarity is the Gaussian kernel of the distance. It is already close to that of
+# softmax. Since $\lVert q - k \rVert^2 = \lVert q \rVert^2 - 2 q^\top k + \lVert k \rVert^2$,
 #
 # $$\exp\Big(-\frac{\lVert q - k \rVert^2}{2 \sigma^2}\Big)
 # = \exp\Big(-\frac{\lVert q \rVert^2}{2 \sigma^2}\Big) \exp\Big(-\frac{\lVert k \rVert^2}{2 \sigma^2}\Big)
@@ -123,11 +123,11 @@ same(smooth(gaussian, q, k_unit, v), smooth(exponential, q, k_unit, v))
 # $$\min_j v_{jm} = \sum_j P_{ij} \min_l v_{lm} \;\le\; \sum_j P_{ij} v_{jm} = o_{im} \;\le\;
 # \sum_j P_{ij} \max_l v_{lm} = \max_j v_{jm}$$
 #
-# An average stays in the range of what it averages. If some $w_{ij}$ are negative, both inequalities are gone, and,
-# what is worse, the denominator is a sum of numbers of either sign. It can come out anywhere, near 0 too.
+# An average stays in the range of what it averages. If some $w_{ij}$ are negative, both inequalities fail. Worse, the
+# denominator is then a sum of numbers of either sign. It can take any value, also one near 0.
 #
-# To look at it, sixty keys on a circle, $k = (\cos \theta, \sin \theta)$, each with a noisy value; the queries go all
-# around. (On a circle all keys have one length: softmax and the Gaussian kernel are one smoother.)
+# To see this, put sixty keys on a circle, $k = (\cos \theta, \sin \theta)$, each with a noisy value; the queries go
+# all around. (On a circle all keys have one length: softmax and the Gaussian kernel are one smoother.)
 
 
 # %%
@@ -192,10 +192,10 @@ for name, similarity in SIMILARITIES.items():
         assert (smoothed <= highest).all()
 
 # %% [markdown]
-# Every non-negative similarity smooths. How *well* is another matter. Exp and box look at neighbours and
-# follow the points. The quadratic kernel and $\mathrm{elu} + 1$ are wide, and of a wave with two periods they leave
-# little. The last one, $q^\top k$, is not an average at all: where its denominator passes through 0 the output runs
-# off to infinity.
+# Every non-negative similarity smooths. How *well* is another matter. Exp and box look at neighbours and follow the
+# points. The quadratic kernel and $\mathrm{elu} + 1$ are wide, and little of a wave with two periods is left. The
+# last one, $q^\top k$, is not an average at all: where its denominator passes through 0 the output runs off to
+# infinity.
 #
 # "Non-negative" has one gap, the sum that is 0: far from all keys the box kernel sees nothing. The package's rule for
 # a query that sees nothing is an output of 0, here as in chapter 1. A positive similarity has no such queries.
@@ -207,13 +207,14 @@ for name, similarity in SIMILARITIES.items():
 #
 # - **non-negative**: $\mathrm{sim}(x, y) \ge 0$ for all $x$, $y$. It makes outputs averages.
 # - **positive semi-definite**: for any points $x_1 \dots x_n$ the matrix $G_{ij} = \mathrm{sim}(x_i, x_j)$ has no
-#   negative eigenvalue. It is what the word *kernel* means in "kernel method". An inner product of features has it:
-#   with the rows $\phi(x_i)$ in a matrix $\Phi$, $G = \Phi \Phi^\top$, and
-#   $z^\top G z = \lVert \Phi^\top z \rVert^2 \ge 0$. Conversely (Moore and Aronszajn) whatever has it *is* an inner
-#   product of features, perhaps of infinitely many.
+#   negative eigenvalue. This is what the word *kernel* means in "kernel method". An inner product of features has it:
+#   with the rows $\phi(x_i)$ in a matrix $\Phi$, $G = \Phi \Phi^\top$, and $z^\top G z = \lVert \Phi^\top z \rVert^2
+#   \ge 0$. Conversely (Moore and Aronszajn), every similarity with this property *is* an inner product of features,
+#   perhaps of infinitely many.
 #
 # Neither implies the other. And there is a third property, a small $C$: as $\Phi$ has $C$ columns, the rank of $G$ is
-# at most $C$, however many points there are. Forty random points in three dimensions say which similarity has what:
+# at most $C$, however many points there are. Forty random points in three dimensions show which similarity has which
+# property:
 
 # %%
 points = np.random.default_rng(2).standard_normal((40, 3))
@@ -268,7 +269,8 @@ same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
 # $$o_i^\top = \frac{\sum_j \phi(q_i)^\top \phi(k_j)\, v_j^\top}{\sum_j \phi(q_i)^\top \phi(k_j)}
 # = \frac{\phi(q_i)^\top \sum_j \phi(k_j)\, v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j)}$$
 #
-# What is left in the sums does not depend on $i$: it is computed **once, for all queries**. The package's numbers:
+# What is left in the sums does not depend on $i$: it is computed **once, for all queries**. With the package's
+# numbers:
 #
 # $$S = \sum_j \phi(k_j)\, v_j^\top \quad (C, M) \qquad (1)$$
 #
@@ -287,9 +289,9 @@ same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
 # = \mathrm{diag}\big(\phi(Q)\, Z\big)$$
 #
 # (Equation (3) has an $\epsilon$ that the paper's has not; in the code it is $10^{-6}$ unless another is given. It
-# keeps the quotient finite where all features of a query are tiny. It is not free: it draws every output a little
-# towards 0, and where all features are small, but well defined, not a little. Six keys with four features of $e^{-7}$
-# each and all values 1 ought to give 1. They give 0.952.)
+# keeps the quotient finite where all features of a query are tiny. This has a price: it draws every output a little
+# towards 0, and by a lot where all features are small. Six keys with four features of $e^{-7}$ each and all values 1
+# should return 1. They return 0.952.)
 
 # %%
 small, ones = np.full((6, 4), -7.0), np.ones((6, 1))
@@ -315,8 +317,9 @@ same(out, smooth(SIMILARITIES["elu + 1"], q, k, v))
 same(linear.matrix(q, k, eps=0.0) @ v, out)  # the matrix that is applied without being formed
 
 # %% [markdown]
-# The package's forward pass: features, (1) and (2), (3). Here the loop has one round, for all queries and all keys.
-# (`causal` and (4) belong to chapter 7, `state` to chapter 8, exponential feature maps to chapter 6.)
+# The package's forward pass computes the features, then (1) and (2), then (3). Here the loop has one round, for all
+# queries and all keys. (`causal` and (4) belong to chapter 7, `state` to chapter 8, exponential feature maps to
+# chapter 6.)
 
 # %%
 chapter.source(linear.forward, doc=False)
@@ -325,9 +328,10 @@ chapter.source(linear.forward, doc=False)
 # ### What the bracket saves
 #
 # The left bracket costs $N L C$ multiply-adds for $\phi(Q)\phi(K)^\top$ and $N L M$ for the product with $V$. The
-# right one costs $L C M$ for (1) and, in (3), $N C M$ for the numerators and $N C$ for the denominators. (Sums such as
-# (2) multiply nothing.) So $O(N^2 \max(D, M))$ against $O(N C M)$ (Katharopoulos et al. 2020, section 3.2.1). Counted
-# while the code runs, and once more by hand, in loops over single numbers that share nothing with the package:
+# right one costs $L C M$ for (1) and, in (3), $N C M$ for the numerators and $N C$ for the denominators. (Sums such
+# as (2) multiply nothing.) So we compare $O(N^2 \max(D, M))$ with $O(N C M)$ (Katharopoulos et al. 2020, section
+# 3.2.1). We count this while the code runs, and once more by hand, in loops over single numbers that share nothing
+# with the package:
 
 
 # %%
@@ -453,8 +457,8 @@ assert 15 < feature_maps_figure.crossover_formula(64, 64, 8) < 16
 assert feature_maps_figure.crossover(elu_plus_one, 64, 8) == 16  # narrow values: earlier
 
 # %% [markdown]
-# This compares *one* number, multiply-adds. Softmax needs $N L$ exponentials besides, and linear attention makes $C$
-# features a row. How fast either runs is another question, and only a clock answers it: forward and backward pass,
+# This compares *one* number, multiply-adds. Softmax also needs $N L$ exponentials, and linear attention makes $C$
+# features per row. How fast either runs is another question, which only a clock answers: forward and backward pass,
 # eight heads of 64, from 64 to 65,536 tokens.
 
 # %%
@@ -474,11 +478,11 @@ print(f"linear attention is the faster one from between {faster.after} and {fast
 # %% [markdown]
 # ### What the bracket costs: rank $C$
 #
-# Associativity is exact; nothing was approximated *given $\phi$*. But the matrix that linear attention applies,
-# $P = \mathrm{diag}(\dots)^{-1} \phi(Q)\, \phi(K)^\top$, has a rank of at most $C$, and softmax's has not. A head that
-# wants to copy every token to itself needs $P = I$, of rank $N$. By the theorem of Eckart, Young and Mirsky
-# (chapter 3) a matrix of rank $C$ is at least $\sqrt{N - C}$ away from it, in the Frobenius norm: all its other $N - C$
-# singular values are missed.
+# Associativity is exact; nothing was approximated *given $\phi$*. But the matrix that linear attention applies, $P =
+# \mathrm{diag}(\dots)^{-1} \phi(Q)\, \phi(K)^\top$, has rank at most $C$, and that of softmax has no such limit. A
+# head that wants to copy every token to itself needs $P = I$, of rank $N$. By the theorem of Eckart, Young and Mirsky
+# (chapter 3) a matrix of rank $C$ is at least $\sqrt{N - C}$ away from it, in the Frobenius norm: all its other $N -
+# C$ singular values are missed.
 
 # %%
 tokens, width = 64, 16
@@ -500,8 +504,8 @@ chapter.table(
 # %% [markdown]
 # ## The gradient, by hand
 #
-# As in chapter 1, $\ell$ is the loss, $dX$ the array of $\partial \ell / \partial X$. Given is $G_i = do_i$, one row a
-# query; wanted are $dQ$, $dK$, $dV$. Write the two sums of (3) as $n_i = S^\top \phi(q_i)$ ($M$ numbers) and
+# As in chapter 1, $\ell$ is the loss, $dX$ the array of $\partial \ell / \partial X$. We are given $G_i = do_i$, one
+# row per query, and want $dQ$, $dK$, $dV$. Write the two sums of (3) as $n_i = S^\top \phi(q_i)$ ($M$ numbers) and
 # $d_i = Z^\top \phi(q_i) + \epsilon$ (one number), so that $o_i = n_i / d_i$.
 #
 # ### Step 1: through the quotient
@@ -513,7 +517,7 @@ chapter.table(
 # dd_i = -\sum_m G_{im} \frac{n_{im}}{d_i^2} = -\sum_m \frac{G_{im}}{d_i} \cdot \frac{n_{im}}{d_i}
 # = -\sum_m dn_{im}\, o_{im} \qquad (5)$$
 #
-# The output is at hand, so $n_i$ need not be kept.
+# The output is available, so $n_i$ need not be kept.
 #
 # ### Step 2: through the reading of $S$ and $Z$
 #
@@ -538,9 +542,9 @@ chapter.table(
 #
 # $$dv_{jm} = \sum_c dS_{cm}\, \phi(k_j)_c \quad\Longrightarrow\quad dv_j = dS^\top \phi(k_j) \qquad (9)$$
 #
-# The shape of it is worth a look. Going forward, the keys write a sum, $S$ and $Z$, and the queries read it. Going
-# backward, **the queries write a sum**, $dS$ and $dZ$, **and the keys read it**. No step has an $i$ and a $j$ at once,
-# so the gradient is linear in the length too.
+# The pattern is worth noticing. Going forward, the keys write a sum, $S$ and $Z$, and the queries read it. Going
+# backward, **the queries write a sum**, $dS$ and $dZ$, **and the keys read it**. No step has an $i$ and a $j$ at
+# once, so the gradient is linear in the length too.
 
 # %%
 chapter.source(linear.backward, doc=False)
@@ -574,9 +578,9 @@ same(d_v, P.T @ d_out)
 same(d_v, linear.backward(d_out, saved).v)
 
 # %% [markdown]
-# **What it costs.** (6), (7), (8) and (9) are products of $N C M$, $N C M$, $L C M$ and $L C M$ multiply-adds: twice
-# the forward pass, as ever. The code adds up $S$ once more, for $L C M$, because a causal pass (chapter 7) keeps no
-# sums. What is kept is rows, the features, $V$, the output and the denominators, and a state of $C M + C$ numbers.
+# **What it costs.** (6), (7), (8) and (9) are products of $N C M$, $N C M$, $L C M$ and $L C M$ multiply-adds: as
+# always, twice the forward pass. The code adds up $S$ once more, for $L C M$, because a causal pass (chapter 7) keeps
+# no sums. We keep only rows (the features, $V$, the output and the denominators) and a state of $C M + C$ numbers.
 # Nothing has $N L$ entries.
 
 
@@ -595,8 +599,8 @@ assert kept_bytes(saved) == ((N + L) * C + L * M + N * M + N + C * M + C) * 8
 # %% [markdown]
 # ### Checked
 #
-# Against finite differences, and with the complex step, which takes nothing but the formula $(q^\top k + 1)^2$: no
-# feature map, no bracket. ($\mathrm{elu} + 1$ and the quadratic map are taken apart in chapter 6.)
+# We check against finite differences, and with the complex step, which takes nothing but the formula $(q^\top k +
+# 1)^2$: no feature map, no bracket. ($\mathrm{elu} + 1$ and the quadratic map are taken apart in chapter 6.)
 
 # %%
 for feature_map in (elu_plus_one, quadratic(1.0)):
@@ -646,7 +650,7 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 #
 # Let $\phi(q_i)$ be multiplied by $s$ and differentiate by $s$ at $s = 1$ (Euler's theorem on homogeneous functions).
 # The output does not move, so $\phi(q_i)^\top d\phi(q_i) = 0$: the gradient is orthogonal to the features, row by
-# row. For the keys $\sum_j \phi(k_j)^\top d\phi(k_j) = 0$, the sum only.
+# row. For the keys $\sum_j \phi(k_j)^\top d\phi(k_j) = 0$; this holds only for the sum.
 #
 # With $\epsilon$, $o_i = s\, n_i / (s\, \phi(q_i)^\top Z + \epsilon)$. The derivative by $s$ at 1 is
 # $\frac{n_i}{d_i} - \frac{n_i\, \phi(q_i)^\top Z}{d_i^2} = o_i \big(1 - \frac{d_i - \epsilon}{d_i}\big)
@@ -672,19 +676,19 @@ same(along_q, 0.5 / saved.d[:, 0] * (d_out * saved.out).sum(axis=1))
 
 # %% [markdown]
 # **2. One query.** How many queries must share the sums over $L$ keys before linear attention takes fewer
-# multiply-adds than softmax? Is it of any use for a single query? Take $C = D = M = 64$.
+# multiply-adds than softmax? Is it useful for a single query? Take $C = D = M = 64$.
 #
 # <details><summary>Solution</summary>
 #
-# Softmax takes $N L (D + M)$ and linear attention $(N + L)\, C M + N C$. It is the lesser one if
+# Softmax takes $N L (D + M)$ and linear attention $(N + L)\, C M + N C$. Linear attention is cheaper if
 #
 # $$N \big[L (D + M) - C (M + 1)\big] > L C M$$
 #
-# If $L (D + M) \le C (M + 1)$ that never happens: there are too few keys. Else $N$ must exceed
-# $\frac{L C M}{L (D + M) - C (M + 1)}$, which for many keys is about $\frac{C M}{D + M}$: here 32. For one query it
-# is a loss: adding up $S$ costs $C M$ a key, and a score and a weighted value cost $D + M$. Linear attention is not
-# faster at attending; it *shares* work between queries. (A language model asks one query at a time, but there $S$ is
-# still there from the last one. That is chapter 8.)
+# If $L (D + M) \le C (M + 1)$ that never happens: there are too few keys. Otherwise $N$ must exceed $\frac{L C M}{L
+# (D + M) - C (M + 1)}$, which for many keys is about $\frac{C M}{D + M}$: here 32. For one query it is a loss: adding
+# up $S$ costs $C M$ per key, and a score and a weighted value cost $D + M$. Linear attention is not faster at
+# attending; it *shares* work between queries. (A language model asks one query at a time, but there $S$ is kept from
+# the last one. That is chapter 8.)
 #
 # </details>
 
@@ -706,8 +710,8 @@ assert not pays(500, 32)  # 32 * 128 < 64 * 65: too few keys for any number of q
 # %% [markdown]
 # ## What to remember
 #
-# - Attention is a kernel smoother. Any non-negative similarity gives averages of values; with a sign-changing one the
-#   denominator can pass through 0.
+# - Attention is a kernel smoother. Any non-negative similarity yields averages of values; with a sign-changing one
+#   the denominator can pass through 0.
 # - A similarity that is an inner product of $C$ features lets the query out of the sum: $S$ and $Z$ once, for all
 #   queries. $(\phi(Q)\phi(K)^\top) V = \phi(Q)(\phi(K)^\top V)$: $O(N C M)$ in place of $O(N^2 \max(D, M))$, forward
 #   and backward, and fewer multiply-adds from about $N = C$ on.

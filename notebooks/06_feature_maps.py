@@ -93,11 +93,11 @@ same(features_x @ features_y, 4)
 # = \langle x^{\otimes p}, y^{\otimes p} \rangle$$
 #
 # The $D^p$ products $x_{d_1} \cdots x_{d_p}$ are the features of order $p$, each over $\sqrt{p!}$ so that the $p!$ is
-# shared by both sides. Built one order from the last:
+# shared by both sides. Each order is built from the one before:
 #
 # $$\phi(x) = (t_0, t_1, t_2, \dots), \qquad t_0 = 1, \qquad t_p = \frac{t_{p-1} \otimes x}{\sqrt p} \qquad (4)$$
 #
-# The Gaussian kernel is the same with a factor for each side:
+# The Gaussian kernel is the same, with one more factor on each side:
 #
 # $$e^{-\lVert x - y \rVert^2 / 2\sigma^2} = e^{-\lVert x \rVert^2 / 2\sigma^2}\, e^{-\lVert y \rVert^2 / 2\sigma^2}
 # \sum_{p=0}^\infty \frac{(x^\top y)^p}{p!\, \sigma^{2p}} \qquad\Longrightarrow\qquad
@@ -145,8 +145,8 @@ assert determinant != 0
 # - **For $t > 0$** the relative error is $\sum_{r > p} e^{-t}\, t^r / r!$: the probability that a Poisson variable of
 #   mean $t$ exceeds $p$. Its spread is $\sqrt t$. So the error is close to 1 until $p$ reaches $t$, and falls steeply
 #   after: **a score of $t$ needs orders up to about $t$**.
-# - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: beside the first few
-#   orders the *relative* error is enormous. The truncated series does not know how to be small.
+# - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: with only the first
+#   few orders the *relative* error is enormous. The truncated series cannot become small.
 # - **Odd orders go negative** (as a polynomial of odd degree must, on the far left); **even orders never do.** Proof:
 #   an even $E_p$ has a minimum. There $E_p' = E_{p-1} = 0$, so that $E_p(t) = E_{p-1}(t) + t^p / p! = t^p / p!$ at
 #   that point; and this is positive, as $t = 0$ is not such a point ($E_{p-1}(0) = 1$, for $p \ge 2$).
@@ -171,7 +171,7 @@ poisson_tail = 1 - sum(math.exp(-score) * score**r / math.factorial(r) for r in 
 same((math.exp(score) - series(score, order)) / math.exp(score), poisson_tail)
 
 # %% [markdown]
-# Measured with the package's features in the left panel: points are errors, lines the bound. The two other panels are
+# The left panel shows this for the package's features: points are errors, lines the bound. The two other panels are
 # about cost; we come to them below.
 
 # %%
@@ -189,12 +189,12 @@ for order, errors in zip(results.orders, results.errors, strict=True):
     assert (errors[results.scores < -4] > 1).all()
 
 # %% [markdown]
-# The truncated exponential as a similarity, on a circle, as in chapter 5: sixty keys $k = (\cos \theta, \sin \theta)$,
-# each with a noisy value, and queries all around, with scores $t = 4 \cos(\text{angle})$. Above: the similarity to the
-# query at angle 0 (line) and $e^t$ (dashed), on a scale that shows both signs. Below: what it makes of the noisy
-# points, and softmax (dashed). Odd orders turn negative: what they give is an average no more. Even orders remain
-# averages, but low ones look *behind* themselves, at the keys with the lowest scores. Order 8 is as good as softmax. It
-# has 511 features, for vectors of two entries and 60 keys.
+# Use the truncated exponential as a similarity, on a circle, as in chapter 5: sixty keys $k = (\cos \theta, \sin
+# \theta)$, each with a noisy value. There are queries all around, with scores $t = 4 \cos(\text{angle})$. The upper
+# row shows the similarity to the query at angle 0 (line) and $e^t$ (dashed), on a scale that shows both signs. The
+# lower row shows what it makes of the noisy points, and softmax (dashed). Odd orders turn negative: their output is
+# no longer an average. Even orders remain averages, but low ones look *behind* themselves, at the keys with the
+# lowest scores. Order 8 is as good as softmax. It has 511 features, for vectors of two entries and 60 keys.
 
 
 # %%
@@ -255,15 +255,16 @@ exact, by_series = (w @ circle_values / w.sum(axis=1, keepdims=True) for w in (e
 assert abs(by_series - exact).max() < 0.01  # order 8
 
 # %% [markdown]
-# As attention, on random inputs: $x$ and $y$ are $q$ and $k$ over $D^{1/4}$ each, so that $x^\top y$ is softmax's
-# score. The error falls with the order, and the features multiply by $D$ with each. For a head of $D = 64$ order 2 has
-# 4161 features, and order 4 has 17 million: not for linear attention, as a way to *come close* to softmax.
+# Next, attention on random inputs: $x$ and $y$ are $q$ and $k$ over $D^{1/4}$ each, so that $x^\top y$ is softmax's
+# score. The error falls with the order, and each order multiplies the number of features by $D$. For a head of $D =
+# 64$, order 2 has 4161 features and order 4 has 17 million: linear attention cannot *come close* to softmax in this
+# way.
 #
-# It is in use all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
-# keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features a head, for which its authors wrote
-# kernels of their own, beside a window of exact softmax attention for what is near. That is no close approximation, as
-# the table says; like $\mathrm{elu} + 1$ below it is a similarity that a network is trained with, and an even order is
-# never negative.
+# It is used all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
+# keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features per head, for which its authors wrote
+# their own kernels. It adds a window of exact softmax attention for what is near. That is no close approximation, as
+# the table shows. Like $\mathrm{elu} + 1$ below, it is a similarity that a network is trained with, and an even order
+# is never negative.
 
 # %%
 rows, errors = [], {}
@@ -346,9 +347,9 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
 assert count(quadratic().forward, arrays[0]).elementwise <= 2 * n * C  # making the features: two products each at most
 
 # %% [markdown]
-# Counted, not timed: multiply-adds are a fair measure of either side, and they cross where they do on any machine. Once
-# more by hand, at $D = 3$: the products in loops over single numbers, with the features typed out one by one, until
-# linear attention takes fewer.
+# The comparison is counted, not timed: multiply-adds are a fair measure of either side, and they cross at the same
+# point on any machine. We count once more by hand, at $D = 3$: the products in loops over single numbers, with the
+# features typed out one by one, until linear attention takes fewer.
 
 
 # %%
@@ -398,8 +399,8 @@ assert d**2 < n < 1.5 * d**2  # C = 10: at this width not yet half of D^2
 print(f"D = {d}: {products} products against {by_hand_softmax(q_n, k_n, v_n)} from N = {n} on; D^2 = {d**2}")
 
 # %% [markdown]
-# As a similarity the square has a property to be aware of: it is smallest at $x^\top y = -c$, and grows again below.
-# Keys that point *away* from the query get weight.
+# As a similarity the square has an unusual property: it is smallest at $x^\top y = -c$, and grows again below. Keys
+# that point *away* from the query get weight.
 
 # %%
 towards = np.array([1.0, 0.0, -1.0, -3.0])  # x.y
@@ -413,9 +414,9 @@ np.testing.assert_array_equal((towards + 1) ** 2, [4, 1, 0, 4])  # c = 1: away b
 #
 # $$\phi(x) = \mathrm{elu}(x) + 1 = \begin{cases} x + 1 & x > 0 \\ e^x & x \le 0 \end{cases} \qquad (1)$$
 #
-# Why not simply $\max(x, 0)$? Its derivative, says the paper, is 0 wherever $x < 0$: a feature that is off gets
-# no gradient and stays off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and
-# the slope 1.
+# Why not simply $\max(x, 0)$? The paper argues that its derivative is 0 wherever $x < 0$: a feature that is off gets
+# no gradient and stays off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1
+# and the slope 1.
 
 # %%
 chapter.source(feature_maps_exact.EluPlusOne)
@@ -438,15 +439,15 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
 # ### Temperature: what $\mathrm{elu} + 1$ cannot do
 #
 # Divide queries and keys by $\sqrt T$ each, so that scores are divided by $T$. Softmax moves between the best key
-# alone ($T \to 0$) and all alike ($T \to \infty$), see chapter 1. Now $\mathrm{elu} + 1$ with $\lambda = 1 / \sqrt T$:
-# as $\lambda \to \infty$,
+# alone ($T \to 0$) and all keys alike ($T \to \infty$), as chapter 1 showed. Now $\mathrm{elu} + 1$ with $\lambda = 1
+# / \sqrt T$: as $\lambda \to \infty$,
 #
 # $$\frac{\phi(\lambda x)}{\lambda} \to \max(x, 0), \qquad\text{so}\qquad
 # P_{ij} \to \frac{\max(q_i, 0)^\top \max(k_j, 0)}{\sum_l \max(q_i, 0)^\top \max(k_l, 0)}$$
 #
-# as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: a polynomial kernel does not care
-# for scale as an exponential does. (For $\lambda \to 0$ all features are 1, and all keys alike.) A model with linear
-# attention must live with softer attention, or learn other directions.
+# as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: unlike an exponential, a polynomial
+# kernel does not depend on scale in this way. (For $\lambda \to 0$ all features are 1, and all keys alike.) A model
+# with linear attention must live with softer attention, or learn other directions.
 
 # %%
 tokens, width = 12, 8
@@ -501,29 +502,29 @@ chapter.explore(
 # %% [markdown]
 # ## Random features
 #
-# Where the features are infinitely many, one can also draw some of them at random: for softmax's similarity
-# $\frac{1}{\sqrt m} e^{\omega^\top x - \lVert x \rVert^2 / 2}$ with $m$ normal directions $\omega$, or sines and
+# Where there are infinitely many features, one can also draw some of them at random. For softmax's similarity they
+# are $\frac{1}{\sqrt m} e^{\omega^\top x - \lVert x \rVert^2 / 2}$ with $m$ normal directions $\omega$, or sines and
 # cosines of $\omega^\top x$ in place of the exponential. Chapter 9 derives both, their errors, and which is better
-# when. What is needed from here on is only that such features are exponentials.
+# when. From here on, all we need is that such features are exponentials.
 
 # %% [markdown]
 # ## Keeping exponentials in range
 #
 # Features such as $e^{\omega^\top x - \lVert x \rVert^2/2}$ or $e^{\lVert x \rVert^2/2} \sin \omega^\top x$ leave the
-# range of float32 soon: it ends at $e^{88.7}$ above and at about $e^{-103}$ below. With $D = 16$ and entries of
-# size 5, $\lVert x \rVert^2 / 2 = 200$: the first kind underflows to 0 in every feature, and $0/0$ is not a number;
-# the second overflows, and $\infty/\infty$ is not one either.
+# range of float32 soon: it ends at $e^{88.7}$ above and at about $e^{-103}$ below. With $D = 16$ and entries of size
+# 5, $\lVert x \rVert^2 / 2 = 200$. The first kind underflows to 0 in every feature, and $0/0$ is not a number; the
+# second overflows, and $\infty/\infty$ is not one either.
 #
 # In softmax the cure was to subtract the maximum of a row. Here a row of $P$ is never formed, and what is subtracted
 # from a key's exponent must be the same for all queries. Write $\phi_c(x) = e^{a_c(x)} b_c(x)$. For *any* numbers
-# $r_c$, one a feature, and $t_i$, one a query,
+# $r_c$, one per feature, and $t_i$, one per query,
 #
 # $$\sum_c \phi_c(q_i)\, \phi_c(k_j) = e^{t_i} \sum_c
 # \Big[e^{a_c(q_i) + r_c - t_i}\, b_c(q_i)\Big] \Big[e^{a_c(k_j) - r_c}\, b_c(k_j)\Big]$$
 #
-# ($r_c$ is added on one side and subtracted on the other), and the factor $e^{t_i}$ is common to numerator and
-# denominator of row $i$. So the brackets may be used as features in place of $\phi$, **exactly**, whatever $r$ and $t$
-# are. Now choose them:
+# ($r_c$ is added on one side and subtracted on the other). The factor $e^{t_i}$ is common to numerator and
+# denominator of row $i$. So the brackets may be used as features in place of $\phi$, **exactly**, whatever $r$ and
+# $t$ are. Now choose them:
 #
 # $$r_c = \max_j a_c(k_j), \qquad t_i = \max_c \big(a_c(q_i) + r_c\big)$$
 #
@@ -597,12 +598,12 @@ assert rows[2][3] < 1e-6
 # - **One maximum for all features is not enough.** Say there are two features; the only key has the exponents
 #   $(200, 0)$ and the query $(-200, 0)$. Both terms of the sum are $e^0 = 1$. With the single maximum 200 the key's
 #   features become $(1, e^{-200})$ and the query's $(e^{-200}, 1)$, and in float32 both products are 0.
-# - **$\epsilon$ must be 0.** $(n_i, d_i)$ may be multiplied by $e^{-t_i}$, but $n_i / (d_i + \epsilon)$ may not: how
-#   much $\epsilon$ weighs would depend on the largest key. The package refuses it.
+# - **$\epsilon$ must be 0.** $(n_i, d_i)$ may be multiplied by $e^{-t_i}$, but $n_i / (d_i + \epsilon)$ may not: the
+#   weight of $\epsilon$ would depend on the largest key. The package refuses it.
 # - **The exponent is all of $\omega^\top x - \lVert x \rVert^2/2$**, not $\omega^\top x$ alone; what remains outside
 #   the maximum can overflow or underflow by itself.
 #
-# What changes for a causal query, whose $r$ must not depend on later keys, is a matter for chapter 7.
+# What changes for a causal query, whose $r$ must not depend on later keys, is the subject of chapter 7.
 
 # %%
 key_exponent, query_exponent = np.float32([200, 0]), np.float32([-200, 0])
@@ -627,10 +628,10 @@ except ValueError as error:
 # **$\mathrm{elu} + 1$.** $\phi' = 1$ for $x > 0$ and $\phi' = e^x = \phi$ for $x \le 0$. As $\phi > 1$ in the first
 # case and $\phi \le 1$ in the second, both are $\min(\phi, 1)$: only $\phi$ is kept. **ReLU** (2): 1 or 0.
 #
-# **Quadratic**, (3). The constant passes nothing on. The linear features give
-# $\sqrt{2c}\, d\phi_{\text{linear}}$. Let $g_{ij}$, $i \le j$, be the gradient of the product $x_i x_j$ (that of the
-# feature, times its factor 1 or $\sqrt 2$), and 0 for $i > j$. The entry $x_l$ occurs in $x_l x_j$, with the derivative
-# $x_j$, and in $x_i x_l$, with the derivative $x_i$; in $x_l^2$ both count, and $2 x_l$ is right:
+# **Quadratic**, (3). The constant passes nothing on. The linear features give $\sqrt{2c}\, d\phi_{\text{linear}}$.
+# Let $g_{ij}$, $i \le j$, be the gradient of the product $x_i x_j$ (that of the feature, times its factor 1 or $\sqrt
+# 2$), and 0 for $i > j$. The entry $x_l$ occurs in $x_l x_j$, with the derivative $x_j$, and in $x_i x_l$, with the
+# derivative $x_i$. In $x_l^2$ both count, and $2 x_l$ is right:
 #
 # $$dx_l = \sqrt{2c}\, d\phi_l + \sum_j g_{lj} x_j + \sum_i g_{il} x_i
 # \quad\Longrightarrow\quad dx = \sqrt{2c}\, d\phi_{\text{linear}} + (g + g^\top)\, x$$
@@ -641,14 +642,14 @@ except ValueError as error:
 # $$dt_{p-1, a} \mathrel{+}= \frac{1}{\sqrt p} \sum_b dt_{p, ab}\, x_b, \qquad
 # dx_b \mathrel{+}= \frac{1}{\sqrt p} \sum_a t_{p-1, a}\, dt_{p, ab}$$
 #
-# **Gaussian**, (5). With $u = x / \sigma$ and $e = e^{-\lVert u \rVert^2 / 2}$, $\phi = e\, t(u)$, and the
-# product rule: $t$ receives $e\, d\phi$, which goes on as above; and $\partial e / \partial u = -u\, e$ gives
-# $-u \sum_c \phi_c\, d\phi_c$. Their sum over $\sigma$ is $dx$.
+# **Gaussian**, (5). With $u = x / \sigma$ and $e = e^{-\lVert u \rVert^2 / 2}$ we have $\phi = e\, t(u)$, and apply
+# the product rule. $t$ receives $e\, d\phi$, which goes on as above; and $\partial e / \partial u = -u\, e$
+# contributes $-u \sum_c \phi_c\, d\phi_c$. Their sum over $\sigma$ is $dx$.
 #
 # (Random features: chapter 9; those of random feature attention: chapter 10.)
 #
 # **And the scale?** With $\epsilon = 0$ the output does not depend on $r_c$ and $t_i$ at all. So although they are
-# computed from the inputs, as maxima, with kinks, no gradient goes through them: they are constants. The gradient
+# computed from the inputs, as maxima with kinks, no gradient goes through them: they are constants. The gradient
 # above is used with the scaled features as it stands, since $e^{a - r}$ is its own derivative just as $e^a$ is.
 
 # %%
@@ -657,7 +658,7 @@ chapter.source(feature_maps_exact._tensor_powers_backward, doc=False)
 # %% [markdown]
 # ### Checked
 #
-# Every map alone, and every positive one in attention, against finite differences.
+# We check every map alone, and every positive one in attention, against finite differences.
 
 # %%
 omega = feature_maps.gaussian(6, D, np.random.default_rng(19))
@@ -692,9 +693,9 @@ chapter.table(("map", "C, D = 4", "alone: worst difference", "in attention: wors
 # %% [markdown]
 # ## What each costs
 #
-# One head, $N = L = 512$, $D = M = 16$, float32; all numbers counted or added up while the code ran. The last column
-# is the least $N = L$ at which a forward pass takes fewer multiply-adds than softmax's. As $C$ grows, linear attention
-# stays linear, and ceases to be cheap.
+# Take one head, $N = L = 512$, $D = M = 16$, float32; all numbers are counted or added up while the code runs. The
+# last column is the least $N = L$ at which a forward pass takes fewer multiply-adds than softmax's. As $C$ grows,
+# linear attention stays linear, and ceases to be cheap.
 
 # %%
 tokens, width = 512, 16
@@ -747,11 +748,10 @@ chapter.table(
 #
 # <details><summary>Solution</summary>
 #
-# Multiply the sums out: $\sum_a \phi_a(x) \phi_a(y) \sum_b \phi_b(x) \phi_b(y)
-# = \sum_{ab} [\phi_a(x) \phi_b(x)]\, [\phi_a(y) \phi_b(y)]$. The features are all products. (And the *sum* of two
-# similarities has both lists of features, one after the other.) The gradient by the product rule: $\phi_a$ receives
-# $\sum_b d\phi_{ab}\, \phi_b$, and $\phi_b$ receives $\sum_a d\phi_{ab}\, \phi_a$; both pass theirs on to $x$, where
-# they add up.
+# Multiply the sums out: $\sum_a \phi_a(x) \phi_a(y) \sum_b \phi_b(x) \phi_b(y) = \sum_{ab} [\phi_a(x) \phi_b(x)]\,
+# [\phi_a(y) \phi_b(y)]$. The features are all products. (The *sum* of two similarities has both lists of features,
+# one after the other.) The product rule yields the gradient. $\phi_a$ receives $\sum_b d\phi_{ab}\, \phi_b$, and
+# $\phi_b$ receives $\sum_a d\phi_{ab}\, \phi_a$. Both pass theirs on to $x$, where they add up.
 #
 # $(x^\top y + 1)^4$ is the product of the quadratic kernel with itself. For $D = 4$ that makes $15^2 = 225$ features.
 # The monomials of degree up to 4 in four variables are only $\binom{8}{4} = 70$, and as the rank of the Gram matrix of
@@ -809,11 +809,11 @@ assert np.linalg.matrix_rank((x @ x.T + 1) ** 4) == math.comb(8, 4) == 70
 # <details><summary>Solution</summary>
 #
 # $\frac12 (t + 1)^2 + \frac12 = \frac12 t^2 + t + 1$. So the features are those of the quadratic kernel with $c = 1$,
-# over $\sqrt 2$, and one constant, $\frac{1}{\sqrt 2}$; and the quadratic kernel has a constant already, so that the
-# two can be one. That makes $\binom{D + 2}{2}$ features: 153 instead of 273 at $D = 16$.
+# over $\sqrt 2$, and one constant, $\frac{1}{\sqrt 2}$. The quadratic kernel has a constant already, so the two can
+# be merged. That makes $\binom{D + 2}{2}$ features: 153 instead of 273 at $D = 16$.
 #
-# It is never below $\frac12$. Softmax can tell a query to leave a key alone; this similarity gives the key it likes
-# least half of what it gives to one that is orthogonal to the query.
+# It is never below $\frac12$. Softmax lets a query ignore a key. With this similarity, the key that the query likes
+# least still gets half the weight of a key that is orthogonal to the query.
 #
 # </details>
 
@@ -832,12 +832,12 @@ assert by_tensors.min() >= 1 / 2
 # %% [markdown]
 # ## What to remember
 #
-# - Softmax's features are infinitely many: $N$ different tokens give a matrix of rank $N$. Cut off after order $p$,
+# - Softmax has infinitely many features: $N$ different tokens make a matrix of rank $N$. Cut off after order $p$,
 #   scores up to about $p$ come out right; odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
-# - $\mathrm{elu} + 1$ has $D$, approximates nothing, and gives soft attention whatever the temperature.
-# - Exponential features need a scale: one maximum a feature for the keys, then one a query; exact, and constant in the
-#   backward pass. $\epsilon$ must then be 0.
+# - $\mathrm{elu} + 1$ has $D$, approximates nothing, and yields soft attention whatever the temperature.
+# - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and
+#   constant in the backward pass. $\epsilon$ must then be 0.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.2.1. Arora et al. (2024), *Simple linear
 # attention language models balance the recall-throughput tradeoff*, and its code, github.com/HazyResearch/based.

@@ -10,9 +10,9 @@
 # 1. the causal form as a running sum, and its cost counted;
 # 2. its gradient, equations 13 to 15 of *Transformers are RNNs*, derived index by index, and Algorithm 1;
 # 3. what plain automatic differentiation keeps for the same gradient, in bytes;
-# 4. the same numbers a chunk at a time, with a gate, and cut into pieces with a state in between;
-# 5. mistakes that look like savings: rewinding the state, one maximum for all keys, and an $\varepsilon$ beside a
-#    stabiliser.
+# 4. the same numbers one chunk at a time, with a gate, and cut into pieces with a state in between;
+# 5. mistakes that look like savings: rewinding the state, one maximum for all keys, and an $\varepsilon$ together
+#    with a stabiliser.
 #
 # You need chapters 5 and 6: feature maps $\phi$, and $\phi(Q) (\phi(K)^\top V)$. The letters are the same: $N$ tokens,
 # keys of width $D$ and values of width $M$, $C$ features. Unless said otherwise there are as many keys as queries,
@@ -55,12 +55,35 @@ def draw_inputs(seed, n, c, m, dtype=np.float64):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take three tokens with the values 3, 6 and 9. All queries and keys are 0, whose feature is $\phi(0) = 1$, so all
+# weights are alike. Token by token there are two running sums, and the output is their quotient:
+#
+# | token | sum of values | sum of weights | output |
+# | ---: | ---: | ---: | ---: |
+# | 1 | 3 | 1 | 3 |
+# | 2 | $3 + 6 = 9$ | 2 | 4.5 |
+# | 3 | $9 + 9 = 18$ | 3 | 6 |
+#
+# No token has seen a later one, and there was no mask. In the backward pass, let the loss be the sum of the outputs.
+# The first value is in all three, with the weights $1, \tfrac12, \tfrac13$. The second is in the last two, and the
+# third in the last. So the gradients are sums from the other end: $\tfrac{11}{6}, \tfrac56, \tfrac13$.
+
+# %%
+alike, three_values = np.zeros((3, 1)), np.array([[3.0], [6.0], [9.0]])
+three_out, three_saved = linear.forward(alike, alike, three_values, causal=True, eps=0.0)
+three_gradients = linear.backward(np.ones((3, 1)), three_saved).v
+print("outputs:", three_out.ravel(), " gradients of the values:", three_gradients.ravel().round(4))
+same(three_out.ravel(), [3, 4.5, 6])
+same(three_gradients.ravel(), [11 / 6, 5 / 6, 1 / 3])
+
+# %% [markdown]
 # ## A running sum
 #
-# Take the numerator first; the denominator will turn out to be one more column of it. Without a mask it is
-# $\phi(Q) \phi(K)^\top V$, and the bracket may go left or right. Write $\triangle$ for the $N \times N$ lower
-# triangle of ones, $\triangle_{ij} = 1$ if $j \le i$, and $*$ for the product entry by entry. With a causal mask the
-# numerator is
+# Take the numerator first; the denominator will turn out to be one extra column of it. Without a mask it is $\phi(Q)
+# \phi(K)^\top V$, and the bracket may go left or right. Write $\triangle$ for the $N \times N$ lower triangle of
+# ones, $\triangle_{ij} = 1$ if $j \le i$, and $*$ for the product entry by entry. With a causal mask the numerator is
 #
 # $$O = \big(\triangle * (\phi(Q)\, \phi(K)^\top)\big)\, V$$
 #
@@ -76,28 +99,29 @@ masked = (triangle * (phi_q @ phi_k.T)) @ v
 assert abs(masked - phi_q @ (phi_k.T @ v)).max() > 1  # there is no such thing with the mask
 
 # %% [markdown]
-# But look at one row. $\triangle_{ij}$ only says where the sum over $j$ ends, and $\phi(q_i)$ does not depend on $j$:
+# But look at one row. $\triangle_{ij}$ only determines where the sum over $j$ ends, and $\phi(q_i)$ does not depend
+# on $j$:
 #
 # $$o_i = \sum_{j \le i} \big(\phi(q_i)^\top \phi(k_j)\big)\, v_j
 # = \Big(\sum_{j \le i} \phi(k_j)\, v_j^\top\Big)^{\!\top} \phi(q_i) = S_i^\top \phi(q_i)$$
 #
 # The bracket is moved *within the row*, and what is left of the mask is the upper end of a sum. And the sum of one
-# row is that of the row before and one term more (Katharopoulos et al. 2020, section 3.3, equations 10 to 12):
+# row is that of the row before plus one term (Katharopoulos et al. 2020, section 3.3, equations 10 to 12):
 #
 # $$S_i = S_{i-1} + \phi(k_i)\, v_i^\top, \qquad S_0 = 0 \qquad (4)$$
 #
 # $$o_i = S_i^\top \phi(q_i) \qquad (3)$$
 #
 # $S_i$ is a $C \times M$ matrix, the *state*. Going from one token to the next takes $C M$ multiply-adds for (4) and
-# $C M$ for (3), the same for the first token and for the millionth. The numbers (1) to (9) are those of chapter 5 and
-# of `linear.py`. Its forward pass is the loop in (4) and (3), one query a round. (It carries the denominator's sum,
-# `z`, beside `s`. That comes below.)
+# $C M$ for (3). This is the same for the first token and for the millionth. The numbers (1) to (9) are those of
+# chapter 5 and of `linear.py`. Its forward pass is the loop in (4) and (3), one query per round. (It carries the
+# denominator's sum, `z`, together with `s`. We come to it below.)
 
 # %%
 chapter.source(linear.forward, masks.first_seen, doc=False)
 
 # %% [markdown]
-# In the following we leave features and denominator out, and look at the loop alone:
+# From here on we leave features and denominator out, and look at the loop alone:
 
 
 # %%
@@ -157,11 +181,11 @@ for n in (256, 512, 1024):
 chapter.table(("all S_i, C = M = 32, float64", "N", "multiply-adds", "KiB at the peak"), rows)
 
 # %% [markdown]
-# How much is "all $S_i$"? $N C M$ numbers. The keys are $N C$ numbers and the values $N M$: $M$ times the keys, $C$
-# times the values. The paper says that storing every $S_i$ costs $\max(D, M)$ times the memory (section 3.3.1, with
-# $C = D$). That is right beside the *smaller* of the two; beside the larger it is $\min(D, M)$. Beside all that has to
-# be there in any case, $\phi(Q)$, $\phi(K)$, $V$ and the output, it is $C M / (2 C + 2 M)$, which for $C = M$ is a
-# quarter of the width. Measured, as the most bytes in use while the sums are made:
+# How much is "all $S_i$"? It is $N C M$ numbers. The keys are $N C$ numbers and the values $N M$: $M$ times the keys,
+# $C$ times the values. The paper says that storing every $S_i$ costs $\max(D, M)$ times the memory (section 3.3.1,
+# with $C = D$). That is right compared with the *smaller* of the two; compared with the larger it is $\min(D, M)$.
+# Compared with everything that must be stored anyway, $\phi(Q)$, $\phi(K)$, $V$ and the output, it is $C M / (2 C + 2
+# M)$, which for $C = M$ is a quarter of the width. We measure it, as the most bytes in use while the sums are made:
 
 # %%
 rows = []
@@ -180,9 +204,9 @@ chapter.table(
 # %% [markdown]
 # ### The denominator is a column of ones
 #
-# Linear attention divides by $\sum_{j \le i} \phi(q_i)^\top \phi(k_j) = \phi(q_i)^\top Z_i$ with
-# $Z_i = \sum_{j \le i} \phi(k_j)$. That is (4) and (3) once more, for values that are all 1. So put a column of ones
-# beside $V$: $\tilde v_j = (v_j, 1)$. Then
+# Linear attention divides by $\sum_{j \le i} \phi(q_i)^\top \phi(k_j) = \phi(q_i)^\top Z_i$ with $Z_i = \sum_{j \le
+# i} \phi(k_j)$. That is (4) and (3) once more, for values that are all 1. So append a column of ones to $V$: $\tilde
+# v_j = (v_j, 1)$. Then
 #
 # $$\tilde S_i = \sum_{j \le i} \phi(k_j)\, \tilde v_j^\top = (S_i, Z_i), \qquad
 # \tilde S_i^\top \phi(q_i) = (\text{numerator}, \text{denominator})$$
@@ -199,8 +223,8 @@ for i in range(N):
     same(both[i, :-1], states[i, :, :-1].T @ phi_q[i])
 
 # %% [markdown]
-# The mechanism is `linear.forward(..., causal=True)`. Against the masked, normalised matrix, and with one step at a
-# time; a step costs the same at every position:
+# The mechanism is `linear.forward(..., causal=True)`. We compare it with the masked, normalised matrix, and with one
+# step at a time; a step costs the same at every position:
 
 # %%
 rng = np.random.default_rng(3)
@@ -223,13 +247,13 @@ same(state.z, saved.state.z)
 # %% [markdown]
 # ## The gradient, by hand
 #
-# $\phi$ acts on each token by itself and its gradient belongs to the feature map (chapter 6), the division has its
-# own step below. What is new is the causal product, $\phi(Q), \phi(K), V \to O$. Let $\ell$ be the loss and
-# $G_{im} = \partial \ell / \partial O_{im}$. In indices,
+# $\phi$ acts on each token by itself, and its gradient belongs to the feature map (chapter 6). The division has its
+# own step below. What is new is the causal product, $\phi(Q), \phi(K), V \to O$. Let $\ell$ be the loss and $G_{im} =
+# \partial \ell / \partial O_{im}$. In indices,
 #
 # $$O_{im} = \sum_{j \le i} \sum_c \phi(q_i)_c\, \phi(k_j)_c\, V_{jm}$$
 #
-# For any input $X$, $d\ell = \sum_{im} G_{im}\, dO_{im}$: go over every place where $X$ occurs.
+# For any input $X$, $d\ell = \sum_{im} G_{im}\, dO_{im}$: go through every place where $X$ occurs.
 #
 # ### Step 1: queries
 #
@@ -240,13 +264,13 @@ same(state.z, saved.state.z)
 # = \sum_m (S_i)_{cm} G_{im}
 # \quad\Longrightarrow\quad \nabla_{\phi(q_i)} \ell = S_i\, G_i \qquad (6)$$
 #
-# This is the paper's equation 13. A running sum from the first token on, as in the forward pass.
+# This is the paper's equation 13. It is a running sum from the first token on, as in the forward pass.
 #
 # ### Step 2: the swap
 #
-# A key is another matter: $\phi(k_j)$ occurs in the output of token $j$ *and of all later ones*. We have a sum over
-# rows $i$ and, inside, over $j \le i$; for one key we need the sum over $i$ *inside*. Both go over the same pairs,
-# the lower triangle: by rows, or by columns.
+# A key is different: $\phi(k_j)$ occurs in the output of token $j$ *and of all later ones*. We have a sum over rows
+# $i$ and, inside, over $j \le i$; for one key we need the sum over $i$ *inside*. Both go over the same pairs, the
+# lower triangle: by rows, or by columns.
 #
 # $$\sum_{i=1}^{N} \sum_{j=1}^{i} x_{ij} = \sum_{j=1}^{N} \sum_{i=j}^{N} x_{ij}$$
 #
@@ -279,12 +303,12 @@ assert sorted(by_rows) == sorted(by_columns)
 # \qquad\qquad \nabla_{v_j} \ell = A_j^\top \phi(k_j) \qquad (9)$$
 #
 # the paper's equations 14 and 15. (The paper writes $\bar V$ for the numerator, and $G_i$ as a row.) $A_j$ is also
-# the gradient of the *state*: in (4) and (3) $S_j$ is used by $o_j$, with the gradient $\phi(q_j) G_j^\top$, and by
-# $S_{j+1}$, which hands down $A_{j+1}$ unchanged. That is (7) again, with no swap at all.
+# the gradient of the *state*. In (4) and (3) $S_j$ is used by $o_j$, with the gradient $\phi(q_j) G_j^\top$, and by
+# $S_{j+1}$, which passes $A_{j+1}$ on unchanged. That is (7) again, without any swap.
 #
-# The same in matrices, as it would be with the mask:
-# $d\phi(Q) = (\triangle * G V^\top)\, \phi(K)$, $d\phi(K) = (\triangle * G V^\top)^\top \phi(Q)$,
-# $dV = (\triangle * \phi(Q) \phi(K)^\top)^\top G$. Transposing $\triangle$ turns "up to $i$" into "from $j$ on".
+# With matrices and the mask it would be $d\phi(Q) = (\triangle * G V^\top)\, \phi(K)$, $d\phi(K) = (\triangle * G
+# V^\top)^\top \phi(Q)$, $dV = (\triangle * \phi(Q) \phi(K)^\top)^\top G$. Transposing $\triangle$ turns "up to $i$"
+# into "from $j$ on".
 
 # %%
 S = all_at_once(phi_k, v)  # (N, C, M)
@@ -300,8 +324,8 @@ same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
 # %% [markdown]
 # ### Algorithm 1
 #
-# (6) wants $S_i$ in forward order; (8) and (9) want $A_j$ in backward order. No position needs both. So there are two
-# loops, and each holds *one* $C \times M$ matrix. $S$ is not fetched from anywhere: the first loop makes it again.
+# (6) needs $S_i$ in forward order; (8) and (9) need $A_j$ in backward order. No position needs both. So there are two
+# loops, and each holds *one* $C \times M$ matrix. $S$ is not read from memory: the first loop makes it again.
 
 # %%
 chapter.source(linear.backward, doc=False)
@@ -322,8 +346,8 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# The mistake to make here is the direction: a prefix sum where a suffix sum belongs. The check names the input, and
-# the entry that is off by the most:
+# The typical mistake is the direction: a prefix sum where a suffix sum belongs. The check names the input, and the
+# entry that is off by the most:
 
 
 # %%
@@ -369,8 +393,8 @@ report.assert_ok()
 chapter.source(causal_cost.naive_forward, causal_cost.naive_backward)
 
 # %% [markdown]
-# It differs from Algorithm 1 in where $S_i$ comes from: from the tape here, from a second running sum there. The
-# gradients are the same. What is kept between the passes is $N C M$ numbers here, and nothing there.
+# It differs from Algorithm 1 in where $S_i$ comes from: here it comes from the tape, there from a second running sum.
+# The gradients are the same. Here $N C M$ numbers are kept between the passes; there nothing is.
 
 # %%
 phi_q, phi_k, v, d_out = draw_inputs(6, 150, 32, 24)
@@ -385,8 +409,9 @@ for name in ("naive", "rows", "chunks"):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)  # claim 22; sums of 150 * 32 terms
 
 # %% [markdown]
-# That tape is the project's own. Does a framework's agree? The formula typed once more in PyTorch, running sums and
-# all, and differentiated by it; where PyTorch is not installed (it comes with the extra `peers`) the cell says so.
+# That tape is the project's own. Does a framework's agree? The next cell types the formula once more in PyTorch,
+# running sums and all, and lets PyTorch differentiate it. Where PyTorch is not installed (it comes with the extra
+# `peers`) the cell says so.
 
 # %%
 if importlib.util.find_spec("torch") is None:
@@ -405,8 +430,8 @@ else:
     print(f"PyTorch {torch.__version__} gives the same outputs and the same three gradients as Algorithm 1")
 
 # %% [markdown]
-# Counted and measured, with $C = M = 64$ in float32, forward and backward together: points are what was counted,
-# lines are the formulas in the module's docstring, a slope of 2 is growth with the square.
+# We count and measure with $C = M = 64$ in float32, forward and backward together. Points are what was counted, lines
+# are the formulas in the module's docstring, and a slope of 2 is growth with the square.
 
 # %%
 cost = causal_cost.compute(rng=np.random.default_rng(7))
@@ -442,11 +467,11 @@ assert cost.rows.kept[longest] == 0  # claim 22
 assert cost.naive.kept[longest] / cost.masked.kept[longest] == 64 * 64 / 2048
 
 # %% [markdown]
-# Two things to take from the table. One running sum more is a sixth more arithmetic, and the memory of the states is
-# gone. And the naive form keeps *more* than the masked matrix that it was to replace, until $N$ reaches
-# $C M = 4096$: linear is no help if the constant is that large.
+# The table shows two things. For one more running sum, a sixth more arithmetic, the memory of the states is gone. And
+# the naive form keeps *more* than the masked matrix that it was meant to replace, until $N$ reaches $C M = 4096$:
+# linear growth does not help if the constant is that large.
 #
-# "Constant memory" means: beyond the outputs, which every form has to write. Measured, at four lengths:
+# "Constant memory" means: beyond the outputs, which every form has to write. Here it is measured at four lengths:
 
 # %%
 beyond = []
@@ -462,8 +487,8 @@ print("KiB that the backward pass needs beyond its outputs, at N = 100, 400, 160
 # %% [markdown]
 # ## Chunks
 #
-# A rank-1 update $S + \phi(k_i) v_i^\top$ reads and writes all of $S$ for two operations a number. Processors are
-# fast at matrix products, where a number that was fetched is used many times. So take $T$ rows at once. Let $S$ be
+# A rank-1 update $S + \phi(k_i) v_i^\top$ reads and writes all of $S$ for only two operations per number. Processors
+# are fast at matrix products, where a number that was loaded is used many times. So take $T$ rows at once. Let $S$ be
 # the state before them. Row $i$ of the chunk sees the keys before the chunk, all of them through $S$, and those of
 # the chunk up to its own, through a small triangle:
 #
@@ -473,17 +498,17 @@ print("KiB that the backward pass needs beyond its outputs, at N = 100, 400, 160
 # $$S' = S + \phi_K^\top V \qquad (11)$$
 #
 # Both are exact: a sum over $j \le i$ was cut in two. $T = 1$ is Algorithm 1, $T = N$ is the masked matrix, and
-# anything between them gives the same numbers. The backward pass is the transpose of these two lines, with $A$ from
+# anything between them returns the same numbers. The backward pass is the transpose of these two lines, with $A$ from
 # the other end.
 
 # %%
 chapter.source(causal_cost.chunks_forward, doc=False)
 
 # %% [markdown]
-# The page `chunked_linear.py` is this with the denominator, a state to begin from, and its gradient. The picture shows
-# the $24 \times 24$ pairs: those within a chunk (dark) cost $T$ a row, those through the state (light) cost the same
-# however many they are. The count is what the function above does with its constant `CHUNK` set to $T$ and
-# $C = M = 4$, a row:
+# The page `chunked_linear.py` does this with the denominator, an initial state, and its gradient. The picture shows
+# the $24 \times 24$ pairs. Those within a chunk (dark) cost $T$ per row; those through the state (light) cost the
+# same however many they are. The count is what the function above takes per row, with its constant `CHUNK` set to $T$
+# and $C = M = 4$:
 
 # %%
 shown, small = 24, draw_inputs(9, 24, 4, 4)[:3]
@@ -551,8 +576,8 @@ report.assert_ok()
 chapter.source(causal_product_plain.scan_plain, causal_product_plain.backward_by_row, doc=False)
 
 # %% [markdown]
-# `kernels.jit` has, beside this plain form, one with the processor's vectors spelled out. These two and the chunks in
-# NumPy agree to the rounding of sums taken in another order:
+# `kernels.jit` has, in addition to this plain form, one with the processor's vectors spelled out. These two and the
+# chunks in NumPy agree to the rounding of sums taken in another order:
 
 # %%
 for dtype in (np.float64, np.float32):
@@ -570,10 +595,16 @@ for dtype in (np.float64, np.float32):
             np.testing.assert_allclose(ours, expected, rtol=math.sqrt(n) * 8 * np.finfo(dtype).eps)
 
 # %% [markdown]
+# > **A break.** A causal mask on $\phi(Q) \phi(K)^\top$ is a running sum $S_i$, and the denominator is one more column
+# > of it. The gradient is two running sums, one from each end, and Algorithm 1 keeps neither. Chunks compute the same
+# > numbers with matrix products. After the break the state fades by a gate, sequences are cut into pieces, and
+# > exponential features set traps.
+
+# %% [markdown]
 # ## A gate, and why the state is not rewound
 #
 # A plain sum never forgets. Many later mechanisms, random feature attention for one, let the state fade by a gate
-# $g_i$ between 0 and 1, and weigh what comes in by $w_i$:
+# $g_i$ between 0 and 1, and weight new tokens by $w_i$:
 #
 # $$S_i = g_i S_{i-1} + w_i\, \phi(k_i)\, v_i^\top
 # \quad\Longrightarrow\quad S_i = \sum_{j \le i} (g_{j+1} \cdots g_i)\, w_j\, \phi(k_j)\, v_j^\top \qquad (4')$$
@@ -582,8 +613,8 @@ for dtype in (np.float64, np.float32):
 #
 # $$A_i = \phi(q_i)\, G_i^\top + g_{i+1} A_{i+1} \qquad (7')$$
 #
-# (6) stays, (8) and (9) get the factor $w_i$. And $S_i$ is linear in $w_i$ and in $g_i$, so that what stands beside
-# each in ($4'$), times $A_i$ entry by entry, is the gradient:
+# (6) stays, (8) and (9) get the factor $w_i$. And $S_i$ is linear in $w_i$ and in $g_i$. So the factor of each in
+# ($4'$), times $A_i$ entry by entry and summed, is its gradient:
 #
 # $$\frac{\partial \ell}{\partial w_i} = \sum_{cm} (A_i)_{cm}\, \phi(k_i)_c\, V_{im}
 # = \phi(k_i)^\top A_i\, v_i \qquad (12)$$
@@ -591,9 +622,9 @@ for dtype in (np.float64, np.float32):
 # $$\frac{\partial \ell}{\partial g_i} = \sum_{cm} (A_i)_{cm} (S_{i-1})_{cm} = \langle A_i, S_{i-1} \rangle
 # \qquad (13)$$
 #
-# Here are all of them, every $S_i$ kept for now, and by finite differences. The gates of 0 (forget everything) and 1
-# (forget nothing) are among them, and so are the state before the first token and, as part of the output, the state
-# after the last:
+# Here are all of them, with every $S_i$ kept for now, checked by finite differences. The gates of 0 (forget
+# everything) and 1 (forget nothing) are among them, and so are the state before the first token and, as part of the
+# output, the state after the last:
 
 
 # %%
@@ -638,8 +669,8 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# The package's page with a gate is `gated_linear.py`. It has no weight, which may as well be a factor of $V$, and it
-# takes $\log g_i$, whose gradient is $g_i\, \partial \ell / \partial g_i$:
+# The package's page with a gate is `gated_linear.py`. It has no weight, since a weight may as well be a factor of
+# $V$. It takes $\log g_i$, whose gradient is $g_i\, \partial \ell / \partial g_i$:
 
 
 # %%
@@ -664,20 +695,21 @@ same(gate_gradient_of_page(d_out, phi_q, phi_k, weight[:, None] * v, no_resets),
 
 # %% [markdown]
 # Now the difficulty. (13) is the first equation that needs $S$ and $A$ *at one position*, and $S$ comes from the
-# front, $A$ from the back. Keeping every $S_i$ is what we wanted to be rid of. It is tempting to solve ($4'$) for the
-# state before and to run it backwards beside $A$, with no memory at all:
+# front, $A$ from the back. Keeping every $S_i$ is what we wanted to avoid. It is tempting to solve ($4'$) for the
+# state before and to run it backwards along with $A$, with no memory at all:
 #
 # $$S_{i-1} = \frac{S_i - w_i\, \phi(k_i)\, v_i^\top}{g_i}$$
 #
-# In exact arithmetic that is right. In floating point $S_N$ no longer holds what it takes. One token that is large
-# beside the others is enough, and a gate of 0 has no inverse:
+# In exact arithmetic that is right. In floating point $S_N$ no longer holds the information. One token that is large
+# compared with the others is enough, and a gate of 0 has no inverse:
 
 # %%
 small_one, large_one = np.float32(1), np.float32(2**25)
 assert small_one + large_one - large_one == 0  # S_1 was 1
 
 # %% [markdown]
-# How bad is it for ordinary inputs? Both ways in float32, on the same keys and values, beside float64:
+# How bad is it for ordinary inputs? Both ways run in float32, on the same keys and values, and are compared with
+# float64:
 
 # %%
 chapter.source(rewind.forward_states, rewind.rewound_states, doc=False)
@@ -696,9 +728,8 @@ assert lost.rewound_z[0, 0] > 1e-4  # Z_1 out of Z_16384: of seven digits three 
 assert (lost.worst_rewound[2:, -1] > rewind.NOTHING_LEFT).all()  # g = 0.999, 0.99, 0.9: nothing is left
 
 # %% [markdown]
-# *Without a gate* (left) the error that stands in $S_N$ stays as large as it is while the state shrinks on the way
-# back: the first states lose most. $Z$, a sum of positive numbers, grows as $N$ and loses more than $S$, whose values
-# cancel.
+# *Without a gate* (left) the error in $S_N$ stays as large as it is while the state shrinks on the way back, so the
+# first states lose most. $Z$, a sum of positive numbers, grows as $N$ and loses more than $S$, whose values cancel.
 #
 # *With a gate* (middle) the state does not grow, but each step back divides the error by $g$: after $n$ steps it is
 # $g^{-n}$ times as large (dotted). The seven digits of float32 are gone after
@@ -714,7 +745,7 @@ digits_at = [f"digits of S, N = {lost.lengths[i]}" for i in (0, 4, 8)]
 chapter.table(("gate", "steps for 10^7 times the error", *digits_at), rows)
 
 # %% [markdown]
-# The same for what we were after, the gradient of the gates (13), with gates drawn between 0.8 and 1:
+# The same happens to what we wanted, the gradient of the gates (13), with gates drawn between 0.8 and 1:
 
 
 # %%
@@ -747,8 +778,8 @@ assert rows[2][-1] > 1e6
 chapter.table(("N", "relative error of the gates' gradient, the page", "by rewinding"), rows)
 
 # %% [markdown]
-# What does the page do instead? Its forward pass notes every $C$-th state, together $N M$ numbers, as many as $V$ has.
-# The backward pass computes the others again, forwards, $C$ of them at a time. (`gated_linear.py` leaves that to
+# What does the page do instead? Its forward pass stores every $C$-th state, together $N M$ numbers, as many as $V$
+# has. The backward pass computes the others again, forwards, $C$ of them at a time. (`gated_linear.py` leaves that to
 # `delta_rule.py`, of which it is a case.)
 
 # %%
@@ -763,8 +794,8 @@ for n in (512, 2048):
 #
 # Within a chunk of $T$ rows one needs $g_{j+1} \cdots g_i$ for all pairs $j \le i$. It is tempting to take one
 # cumulative product $c_i = g_1 \cdots g_i$ and divide: $c_i / c_j$. But $c$ leaves the range of float32 soon, and
-# $0/0$ is not a number. Multiplying from $j$ on, for every $j$, costs $T^2 / 2$ products a chunk and has no such case.
-# So the page `chunked_delta.py` does it, with a gate per channel or one for all:
+# $0/0$ is not a number. Multiplying from $j$ on, for every $j$, costs $T^2 / 2$ products per chunk and has no such
+# case. So the page `chunked_delta.py` does it, with a gate per channel or one for all:
 
 # %%
 chapter.source(chunked_delta.products, doc=False)
@@ -788,10 +819,10 @@ chapter.table(("gate", f"product of {length} gates, float32", "pairs that c_i / 
 # %% [markdown]
 # ## A state comes in, a state goes out
 #
-# All that later tokens need to know of earlier ones is $S$ (and $Z$). So a sequence may be cut: the state that comes
-# out of one piece goes into the next, and the outputs are those of the whole. Backwards it is the same with $A$. The
-# piece after hands its gradient of the state, $g_1 A_1$, to the piece before, where it takes the place of
-# $A_{N+1} = 0$.
+# All that later tokens need from earlier ones is $S$ (and $Z$). So a sequence may be cut: the state that comes out of
+# one piece goes into the next, and the outputs are those of the whole. The backward pass does the same with $A$. The
+# piece after passes its gradient of the state, $g_1 A_1$, to the piece before, where it takes the place of $A_{N+1} =
+# 0$.
 
 # %%
 rng = np.random.default_rng(15)
@@ -820,10 +851,10 @@ for ours, expected in zip(in_pieces(truncate=False), whole[:3], strict=True):
     same(ours, expected)
 
 # %% [markdown]
-# If the gradient is *not* handed back, we have **truncated back-propagation**: the forward pass still sees the whole
+# If the gradient is *not* passed back, we have **truncated back-propagation**: the forward pass still sees the whole
 # past, but no piece learns what it did for the pieces after it. What exactly is lost can be read off (6) to (9). The
-# gradient of a query needs $S$ only: it is exact. Those of keys and values lack the part of $A$ that comes from
-# later pieces; in the last piece nothing is missing.
+# gradient of a query needs $S$ only: it is exact. Those of keys and values lack the part of $A$ that comes from later
+# pieces; in the last piece nothing is missing.
 
 # %%
 rows = []
@@ -892,28 +923,29 @@ def by_matrix_of(phi_q, phi_k, v, eps):
 
 # %% [markdown]
 # **First trap: one maximum over all keys.** With $r = \max_j a(k_j)$ over the whole sequence nothing overflows. But
-# $r$ depends on the future. Let a late key have the exponent 100: every earlier feature becomes $e^{a - 100}$, which
+# $r$ depends on the future. Let a late key have the exponent 100. Every earlier feature becomes $e^{a - 100}$, which
 # float32 holds with few digits ($e^{-87}$ is the smallest number with all of them) and beyond 104 not at all. The
 # rows before then divide 0 by 0.
 #
-# **Second trap: a constant on every feature.** It is there against the first: features of $\varepsilon$ are not 0. But
-# once a late key has pushed $e^{a(k_j) - r}$ below $\varepsilon$ for all earlier $j$, *all earlier keys have the same
-# features*, $\varepsilon$ in every entry, and with them the same weight. The first output does not move, whatever
-# $\varepsilon$: it has one key to average over. Every later one drifts to the plain mean of the values so far:
+# **Second trap: a constant on every feature.** It is meant to prevent the first trap: features of $\varepsilon$ are
+# not 0. But once a late key has pushed $e^{a(k_j) - r}$ below $\varepsilon$ for all earlier $j$, *all earlier keys
+# have the same features*, $\varepsilon$ in every entry, and with them the same weight. The first output does not
+# move, whatever $\varepsilon$: it has one key to average over. Every later one drifts to the plain mean of the values
+# so far:
 #
 # $$o_i = \frac{\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)\, v_j}
 # {\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)}
 # \;\longrightarrow\; \frac1i \sum_{j \le i} v_j$$
 #
 # **Third trap: a constant in the denominator.** Numerator and denominator are both multiplied by $e^{-r}$, but an
-# $\varepsilon$ added after that is not:
+# $\varepsilon$ that is added afterwards is not:
 #
 # $$\frac{e^{-r} n_i}{e^{-r} d_i + \varepsilon} = \frac{n_i}{d_i + \varepsilon\, e^{r}}$$
 #
 # The scale no longer cancels. It leaks into the output as an $\varepsilon$ that is $e^r$ times as large: a late key of
 # exponent 15, nothing special, multiplies $\varepsilon = 10^{-6}$ by $3 \cdot 10^6$, and all outputs before it shrink.
 #
-# Five tokens. Only the *last key* changes from line to line. Neither the first output nor the fourth may notice:
+# Take five tokens. Only the *last key* changes from line to line. Neither the first output nor the fourth may notice:
 
 # %%
 rng = np.random.default_rng(16)
@@ -951,10 +983,10 @@ chapter.table(header, rows)
 print(f"mean of the first four values: {mean_so_far[0]:.4f}")
 
 # %% [markdown]
-# The first trap springs late and then altogether, and silently: a denominator of 0 is taken for a query that has seen
+# The first trap springs late, completely, and silently: a denominator of 0 is taken for a query that has seen
 # nothing, and the output is 0. The second and the third spring for ordinary keys, at exponents of 10 to 15. With an
-# $\varepsilon$ inside, the output depends on how the stabiliser was chosen, so that a pass over the whole, chunks and
-# single steps would have to choose it alike. Without one the choice does not matter.
+# $\varepsilon$ inside, the output depends on how the stabiliser was chosen, so a pass over the whole sequence, chunks
+# and single steps would all have to choose it alike. Without one the choice does not matter.
 #
 # ### What the package does
 #
@@ -969,9 +1001,9 @@ else:
     raise AssertionError("an eps beside a stabiliser was let through")
 
 # %% [markdown]
-# And $r$ follows the *running* maximum, as in online softmax (chapter 1): when a key rises above it, $S$ and $Z$ are
+# And $r$ follows the *running* maximum, as in online softmax (chapter 1). When a key rises above it, $S$ and $Z$ are
 # multiplied by $e^{r_{\text{old}} - r_{\text{new}}}$, a factor below 1 that is the same in numerator and denominator.
-# A gate, in fact. (Its equations have their own numbers, in the docstring of `exponential.py`.)
+# This factor is in fact a gate. (Its equations have their own numbers, in the docstring of `exponential.py`.)
 
 # %%
 chapter.source(exponential_page.forward, exponential_page.add, doc=False)
@@ -982,9 +1014,9 @@ chapter.source(exponential_page.forward, exponential_page.add, doc=False)
 # 40 above it, and then to that key. Between two rises the causal product is the ordinary one.
 
 # %% [markdown]
-# Twelve keys whose first exponent climbs by 15 a token, to 165, far beyond float32's 88. The queries' first exponent
-# falls as fast, so that no feature drowns the others. Float64 still holds $e^{165}$ and needs no stabiliser, which
-# gives the truth:
+# The first exponent of twelve keys climbs by 15 per token, to 165, far beyond float32's 88. The queries' first
+# exponent falls as fast, so that no feature drowns the others. Float64 still holds $e^{165}$ and needs no stabiliser,
+# so it tells us the true values:
 
 
 # %%
@@ -1018,8 +1050,8 @@ assert all(f[0] < 1e-3 for f in saved.f)  # the first feature's r rises with eve
 chapter.table(("token", "r of the first feature", "its factor on S and Z before the token"), rows)
 
 # %% [markdown]
-# Backwards $r$ is a constant: the output does not depend on it. The gradient of a state is multiplied by the same
-# factor on its way back, as with a gate.
+# In the backward pass $r$ is a constant: the output does not depend on it. The gradient of a state is multiplied by
+# the same factor on its way back, as with a gate.
 
 # %%
 assert all(f[0] < 1e-3 for f in steep(*draw_steep(18, 7))[1].f)
@@ -1044,7 +1076,7 @@ report.assert_ok()
 # $$\nabla_{\phi(Q)} \ell = \mathcal C(G, V, \phi(K)), \qquad \nabla_{\phi(K)} \ell = \mathcal R(V, G, \phi(Q)), \qquad
 # \nabla_V \ell = \mathcal R(\phi(K), \phi(Q), G)$$
 #
-# and $\mathcal R$ is $\mathcal C$ of the sequences turned around, turned around. It costs $6 C M$ multiply-adds a
+# and $\mathcal R$ is $\mathcal C$ of the sequences turned around, turned around. It costs $6 C M$ multiply-adds per
 # row, where Algorithm 1 takes $5 C M$, because both (8) and (9) make $A$.
 #
 # </details>
@@ -1081,7 +1113,7 @@ assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:
 # $$e_i = e_{i+1} + \phi(q_i)^\top \nabla_{\phi(q_i)} \ell - \phi(k_i)^\top \nabla_{\phi(k_i)} \ell$$
 #
 # so that, after (6) and (8), a running sum from the end gives all of (13) with no state at all. Yang et al. (2024,
-# section 4.3) train their gates so. When would you not?
+# section 4.3) train their gates this way. When would you not?
 #
 # <details><summary>Solution</summary>
 #
@@ -1096,10 +1128,10 @@ assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:
 # At the end $e_{N+1} = \langle dS_N, S_N \rangle$ with the gradient of the last state, 0 if nothing continued from
 # it.
 #
-# The price: it is $\log g$ that gets its gradient, so $g = 0$ needs another way. And what is small is the difference
-# of things that are not. With gates near 0, $e_i$ is of the size of $g_i$, but the sum carries the rounding errors of
-# all terms from $i$ to $N$, and these do not fade as the state does. Below: gates of 0.99 lose nothing, gates of 0.1
-# more than a digit, gates of 0.001 four.
+# The price: it is $\log g$ that gets its gradient, so $g = 0$ needs another way. And a small number is computed as a
+# difference of numbers that are not small. With gates near 0, $e_i$ is of the size of $g_i$. But the sum carries the
+# rounding errors of all terms from $i$ to $N$, and these do not fade as the state does. Below: gates of 0.99 lose
+# nothing, gates of 0.1 more than a digit, gates of 0.001 four.
 #
 # </details>
 
@@ -1181,14 +1213,15 @@ chapter.table(("block B", "states held, N / B + B", "peak, in states, measured")
 # ## What to remember
 #
 # - A causal mask on $\phi(Q) \phi(K)^\top$ is a running sum: $S_i = S_{i-1} + \phi(k_i) v_i^\top$,
-#   $o_i = S_i^\top \phi(q_i)$. Constant cost a token. The denominator is one column more.
+#   $o_i = S_i^\top \phi(q_i)$. The cost per token is constant. The denominator is just one extra
+#   column.
 # - $\sum_i \sum_{j \le i} = \sum_j \sum_{i \ge j}$: the gradient of a sum over the past is a sum over the future. $S$
 #   runs forward for the queries, $A$ backward for keys and values; neither is kept.
-# - Plain automatic differentiation keeps every $S_i$: $C M$ numbers a token, more than the matrix itself for
+# - Plain automatic differentiation keeps every $S_i$: $C M$ numbers per token, more than the matrix itself for
 #   sequences of ordinary length.
 # - Algorithm 1, chunks, the masked matrix and steps are the same numbers.
-# - Do not rewind and do not divide by gates: compute again. Do not take a maximum over the future, and no
-#   $\varepsilon$ beside a stabiliser, neither on the features nor below the line.
+# - Do not rewind and do not divide by gates: compute again. Do not take a maximum over the future, and use no
+#   $\varepsilon$ together with a stabiliser, neither on the features nor below the line.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, sections 3.3 and 3.4 and Algorithm 1. Choromanski
 # et al. (2021), *Rethinking attention with Performers*, and its code, google-research/performer/fast_attention. Peng et

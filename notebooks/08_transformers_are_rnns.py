@@ -1,16 +1,16 @@
 # %% [markdown]
-# # 8. Transformers are RNNs: two sums a head, constant memory a token, one sequence on many machines
+# # 8. Transformers are RNNs: two sums per head, constant memory per token, one sequence across many machines
 #
-# In what sense is a transformer with linear attention a recurrent neural network, and what does that change when text
-# is written token by token, when gradients go back, and when one sequence is shared by many machines?
+# In what sense is a transformer with linear attention a recurrent neural network, and what follows for writing text
+# token by token, for gradients, and for sharing one sequence among machines?
 #
-# Chapter 5 took the softmax out and moved a bracket, chapter 7 made it causal. Here the result is read as a recurrent
+# Chapter 5 took the softmax out and moved a bracket; chapter 7 made it causal. Here the result is read as a recurrent
 # network:
 #
 # 1. one head and many heads, the paper's equations as ten lines of code;
 # 2. parallel, by chunks and recurrent: three orders of one sum;
 # 3. infinitely many features: softmax attention is such a network too, and its state grows;
-# 4. writing text with a state of constant size, beside a key/value cache: bytes, operations, measured time;
+# 4. writing text with a state of constant size, compared with a key/value cache: bytes, operations, measured time;
 # 5. back-propagation through time by hand, the gradient of a state and through a state;
 # 6. one sequence on several processes, forward and backward;
 # 7. a question left open by others: does it help to combine Linformer with linear attention?
@@ -50,8 +50,8 @@ def phi(x):
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# One head of width 1, and three tokens. Queries are 0, with the feature $\phi(0) = 1$. The keys are 0, 1 and 3, with
-# the features 1, 2 and 4, and the values 6, 3 and 4. The hidden state is two numbers, $s$ and $z$:
+# Take one head of width 1, and three tokens. Queries are 0, with the feature $\phi(0) = 1$. The keys are 0, 1 and 3,
+# with the features 1, 2 and 4, and the values 6, 3 and 4. The hidden state is two numbers, $s$ and $z$:
 #
 # | token | $s$ | $z$ | output $s / z$ |
 # | ---: | ---: | ---: | ---: |
@@ -59,7 +59,7 @@ def phi(x):
 # | 2 | $6 + 2 \cdot 3 = 12$ | $1 + 2 = 3$ | 4 |
 # | 3 | $12 + 4 \cdot 4 = 28$ | $3 + 4 = 7$ | 4 |
 #
-# After the third token nothing of the three is kept but 28 and 7. Step by step, and all at once:
+# After the third token, only 28 and 7 are kept of the three. We compute it step by step, and all at once:
 
 # %%
 no_query, some_keys, some_values = np.zeros((3, 1)), np.array([[0.0], [1.0], [3.0]]), np.array([[6.0], [3.0], [4.0]])
@@ -124,8 +124,8 @@ def recurrent_layer(x, w):
 
 
 # %% [markdown]
-# The same layer as everybody else computes it: all rows at once, with a matrix and a mask; and by the package, with
-# neither. All three agree:
+# Here is the same layer as it is usually computed, all rows at once with a matrix and a mask, and by the package,
+# with neither. All three agree:
 
 
 # %%
@@ -161,16 +161,17 @@ later[7:] += 100
 np.testing.assert_array_equal(recurrent_layer(later, w)[:7], y[:7])  # causal without a mask, to the last bit
 
 # %% [markdown]
-# A stack of such layers is a recurrent network as well, whose hidden state is those of all layers: at step $t$, $y_t$
-# of one layer is $x_t$ of the next, and nothing waits for $t + 1$.
+# A stack of such layers is a recurrent network as well, whose hidden state is that of all layers together. At step
+# $t$, $y_t$ of one layer is $x_t$ of the next, and nothing waits for $t + 1$.
 #
 # ### The package's step
 #
-# `linear.step` is the equations above for one token: `linear.forward` for a single row, from a state. It returns a new
-# state and leaves the one it is given alone. (A loop that needs the old state no more says `overwrite_state=True`, and
-# compiled code then works in its arrays.) What it does beyond the ten lines above: it checks its arguments, it works
-# for any number of leading axes, and it lets $s$ carry a scale for exponential feature maps. It has an $\epsilon$ in
-# the denominator, $10^{-6}$ unless another is given; the paper has none.
+# `linear.step` is the equations above for one token: `linear.forward` for a single row, from a state. It returns a
+# new state and does not change the one that is passed in. (A loop that no longer needs the old state passes
+# `overwrite_state=True`, and compiled code then works in its arrays.) It does three things beyond the ten lines
+# above. It checks its arguments, it works for any number of leading axes, and it lets $s$ carry a scale for
+# exponential feature maps. It has an $\epsilon$ in the denominator, $10^{-6}$ unless another is given; the paper has
+# none.
 
 # %%
 chapter.source(linear.State, recurrent.step_of, doc=False)
@@ -193,21 +194,21 @@ assert kept_bytes(state) == (D * E + D) * 8
 # one. To know $h_t$ one has to have computed $h_{t-1}$: training walks through the sequence, $N$ steps one after the
 # other. Here the new state is the old one *plus something that does not depend on it*:
 #
-# - the steps commute and associate, so that they can be taken in any grouping, all at once if need be;
-# - nothing is ever forgotten, and nothing has to be kept from fading: the derivative of $s_t$ by $s_0$ is the identity,
-#   at any distance. It is neither lost nor does it explode. (The weights of an output sum to 1, so that on average a
-#   token has $1/t$ of it.)
+# - the steps commute and associate, so they can be taken in any grouping, even all at once;
+# - nothing is ever forgotten, and nothing has to be protected from fading: the derivative of $s_t$ by $s_0$ is the
+#   identity, at any distance. It is neither lost nor does it explode. (The weights of an output sum to 1, so on
+#   average each of $t$ tokens has the weight $1/t$.)
 #
 # All nonlinearity is *between* the layers: in $\phi$, in the quotient, in $f_l$.
 #
 # ## Parallel, by chunks, recurrent
 #
-# Because the state is a sum, it may be added up in any grouping. One row at a time is the recurrent network; all rows
-# at once, with the $(N, N)$ matrix and its mask, is the parallel form; chunks of $T$ rows are everything in between,
-# with a matrix inside the chunk and the state for what came before it. Chapter 7 has the equations and the picture, and
-# counts $T (C + M) + 2 C M$ multiply-adds a row. The recurrent form is the cheapest in operations and the worst in what
-# it lets a machine do at once, $N$ steps one after the other; chunks of about $C$ rows cost twice as much and turn all
-# work into products of matrices, $N / T$ of them in a row.
+# Because the state is a sum, it may be added up in any grouping. One row at a time is the recurrent network. All rows
+# at once, with the $(N, N)$ matrix and its mask, is the parallel form. Chunks of $T$ rows are everything in between,
+# with a matrix inside the chunk and the state for what came before it. Chapter 7 has the equations and the picture,
+# and counts $T (C + M) + 2 C M$ multiply-adds per row. The recurrent form needs the fewest operations and leaves a
+# machine the least to do at once: $N$ steps one after the other. Chunks of about $C$ rows cost twice as much and turn
+# all work into products of matrices, $N / T$ of them in a row.
 #
 # Its user has the same freedom: a prompt in one pass (*prefill*), then single steps; or blocks, each continuing from
 # the state of the one before.
@@ -234,8 +235,9 @@ for t in range(40, n):
 # %% [markdown]
 # ## Many heads: $2H$ hidden states
 #
-# Each head $h = 1 \dots H$ has matrices of its own and a width of $M = E / H$; the heads' outputs are put side by side
-# and mixed by a matrix $W_O$ of $E \times E$ (Merali 2020, "Multi-head linear attention as an RNN"; not in the paper):
+# Each head $h = 1 \dots H$ has its own matrices and a width of $M = E / H$. The heads' outputs are put side by side
+# and mixed by a matrix $W_O$ of $E \times E$ (Merali 2020, "Multi-head linear attention as an RNN"; not in the
+# paper):
 #
 # $$\begin{aligned}
 # s^h_t &= s^h_{t-1} + \phi(x_t W_K^h)\, (x_t W_V^h)^\top, \qquad z^h_t = z^h_{t-1} + \phi(x_t W_K^h) \\
@@ -243,9 +245,9 @@ for t in range(40, n):
 # y_t &= f_l\big(\mathrm{Concat}(a^1_t, \dots, a^H_t)\, W_O + x_t\big)
 # \end{aligned}$$
 #
-# "Concat and multiply" is a sum over heads: cut $W_O$ into $H$ pieces of rows, and
-# $\mathrm{Concat}(a^1, \dots, a^H)\, W_O = \sum_h a^h W_O^h$. The hidden states do not meet: one head is one recurrent
-# network, and a layer has $H$ of them, so $2H$ hidden states.
+# "Concat and multiply" is a sum over heads. Cut $W_O$ into $H$ pieces of rows, and $\mathrm{Concat}(a^1, \dots,
+# a^H)\, W_O = \sum_h a^h W_O^h$. The hidden states do not meet: one head is one recurrent network, and a layer has
+# $H$ of them, so $2H$ hidden states.
 
 
 # %%
@@ -330,8 +332,8 @@ assert kept_bytes(states) == H * (E // H * (E // H) + E // H) * 8 == (E * E // H
 #
 # $$H \left( \frac{E}{H} \cdot \frac{E}{H} + \frac{E}{H} \right) = \frac{E^2}{H} + E \quad (C = D = M = E/H)$$
 #
-# *falls* with the number of heads, while a key/value cache has $2E$ numbers a token whatever $H$ is. If one writes the
-# states of all heads into one matrix of $E \times E$, they are its diagonal blocks:
+# *falls* with the number of heads, while a key/value cache has $2E$ numbers per token whatever $H$ is. If one writes
+# the states of all heads into one matrix of $E \times E$, they are its diagonal blocks:
 
 # %%
 state = linear.summarise(x_heads @ w_heads.w_k, x_heads @ w_heads.w_v)
@@ -372,14 +374,14 @@ chapter.explore(
 # %% [markdown]
 # ## Infinitely many features: softmax is such a network too
 #
-# Nothing above asks how many features there are. "Our theoretical analysis holds for all transformers even when using
-# infinite dimensional feature maps", say the authors' slides (Katharopoulos et al. 2020, slide 26): softmax attention
-# is the case $\phi(q)^\top \phi(k) = e^{q^\top k}$, with all monomials for features (chapter 6), and its recurrent
-# network has the state $s_t = \sum_{j \le t} \phi(k_j) v_j^\top$ of infinitely many rows.
+# Nothing above depends on how many features there are. "Our theoretical analysis holds for all transformers even when
+# using infinite dimensional feature maps", say the authors' slides (Katharopoulos et al. 2020, slide 26). Softmax
+# attention is the case $\phi(q)^\top \phi(k) = e^{q^\top k}$, with all monomials as features (chapter 6). Its
+# recurrent network has the state $s_t = \sum_{j \le t} \phi(k_j) v_j^\top$ of infinitely many rows.
 #
-# It can be watched on the way there. `taylor_exp(p)` is the exponential's feature map with all terms up to order $p$:
-# run the recurrent network with it, step by step, and let $p$ grow. The outputs go to those of softmax, at the price
-# of a state that grows like $D^p$.
+# We can watch how it gets there. `taylor_exp(p)` is the exponential's feature map with all terms up to order $p$. Run
+# the recurrent network with it, step by step, and let $p$ grow. The outputs go to those of softmax, at the price of a
+# state that grows like $D^p$.
 
 # %%
 narrow, tokens = 2, 30
@@ -407,11 +409,11 @@ assert cache.k.size + cache.v.size == 120
 chapter.table(("order p", "features C", "numbers in the state", "largest error to softmax"), rows)
 
 # %% [markdown]
-# No finite state would do. $N$ different keys, and as many queries, have a matrix $e^{q_i^\top k_j}$ of rank $N$: that
-# is what infinitely many features mean, as $C$ features allow a rank of $C$ at most. But the infinite sums need not be
-# written out. They are known as soon as the terms are: $(k_1, v_1), \dots, (k_t, v_t)$, the **key/value cache**, of
-# $t\,(D + M)$ numbers. That is the "kernel trick": the cache is the infinite state written down without loss, and it
-# grows. (The step is `softmax.step`, chapter 1.)
+# No finite state would do. $N$ different keys, and as many queries, have a matrix $e^{q_i^\top k_j}$ of rank $N$.
+# That is what infinitely many features mean, as $C$ features allow a rank of $C$ at most. But the infinite sums need
+# not be written out. They are known as soon as the terms are: $(k_1, v_1), \dots, (k_t, v_t)$, the **key/value
+# cache**, of $t\,(D + M)$ numbers. That is the "kernel trick": the cache is the infinite state written down without
+# loss, and it grows. (The step is `softmax.step`, chapter 1.)
 
 # %%
 points = np.linspace(-1, 1, 9)[:, None]
@@ -428,10 +430,10 @@ chapter.table(("tokens", "rank of exp(q·k)", "rank with three features"), rows)
 # %% [markdown]
 # ### What a state of constant size cannot hold
 #
-# The other side of the coin. Store $N$ pairs $(k_j, v_j)$, then ask for each with $q = k_j$, and see whether the answer
-# is nearest to the right value. The cache has all pairs. A state of $C \times M$ numbers has them added up: its matrix
-# of weights has rank $C$, so beyond $C$ pairs it cannot be the identity, whatever $\phi$ is. Here with random keys of
-# length 1, values of random signs, and $\phi(q)^\top \phi(k) = (q^\top k)^2$ for keys of three widths:
+# This has another side. Store $N$ pairs $(k_j, v_j)$, then ask for each with $q = k_j$, and see whether the answer is
+# nearest to the right value. The cache has all pairs. A state of $C \times M$ numbers has them added up: its matrix
+# of weights has rank $C$, so beyond $C$ pairs it cannot be the identity, whatever $\phi$ is. We try it with random
+# keys of length 1, values of random signs, and $\phi(q)^\top \phi(k) = (q^\top k)^2$ for keys of three widths:
 
 
 # %%
@@ -478,22 +480,22 @@ chapter.show(
 )
 
 # %% [markdown]
-# "The nearest value" forgives some noise, so recall holds out a little beyond $C$. Then it falls: the price of a state
-# of constant size. More features move the point where it starts, and cost in proportion.
+# "The nearest value" forgives some noise, so recall holds out a little beyond $C$. Then it falls, which is the price
+# of a state of constant size. More features move the point where it starts, and cost in proportion.
 #
 # ## Writing text: constant state against growing cache
 #
-# A language model writes token by token: the output at $t$ decides what token $t + 1$ is. So at writing time both
-# attentions run as recurrent networks, and a token costs
+# A language model writes token by token: the output at $t$ decides what token $t + 1$ is. So during generation both
+# kinds of attention run as recurrent networks, and a token costs
 #
-# | | state, in numbers | multiply-adds a token |
+# | | state, in numbers | multiply-adds per token |
 # | --- | --- | --- |
 # | linear | $H C (M + 1)$ | about $2 H C M$ |
 # | softmax with its cache | $H t\,(D + M)$ | about $H t\,(D + M)$ |
 #
-# Below, bytes of the actual arrays and operations counted while one step runs, at a few positions $t$. Where do the two
-# cross? For $C = D = M = 64$ in memory at $t = (M + 1)/2 = 32.5$, in operations at $t = M = 64$: short texts are
-# cheaper with a cache.
+# The table below has the bytes of the actual arrays, and the operations counted while one step runs, at a few
+# positions $t$. Where do the two cross? For $C = D = M = 64$ they cross in memory at $t = (M + 1)/2 = 32.5$, and in
+# operations at $t = M = 64$: short texts are cheaper with a cache.
 
 # %%
 HEADS, WIDTH = 8, 64
@@ -514,7 +516,7 @@ chapter.table(
 )
 
 # %% [markdown]
-# The figure goes on to $t = 16384$ and adds measured time: of one step, for both networks in NumPy on one thread.
+# The figure goes on to $t = 16384$ and adds the measured time of one step, for both networks in NumPy on one thread.
 
 # %%
 chapter.source(decoding.setup)
@@ -557,16 +559,18 @@ chapter.table(
 # %% [markdown]
 # ### The bottleneck is still the loop
 #
-# While writing, the sequential loop remains, but linear attention makes it much faster. Both halves can be seen.
+# While writing, the sequential loop remains, but linear attention makes it much faster. Both halves of this sentence
+# can be seen.
 #
-# *Much faster*: summed over a text of $N$ tokens, $2 N H C M$ multiply-adds against
-# $\sum_t H t (D + M) = H \frac{N (N + 1)}{2} (D + M)$. In the right panel the step's time stays where it was while the
-# cache's grows with $t$.
+# *Much faster*: summed over a text of $N$ tokens, it is $2 N H C M$ multiply-adds against $\sum_t H t (D + M) = H
+# \frac{N (N + 1)}{2} (D + M)$. In the right panel the time of a step stays where it was, while with the cache it
+# grows with $t$.
 #
-# *The loop remains*: the last column of the table, and the dashed line. If all $t$ tokens are known beforehand, one
-# pass over them (chunks, matrix products) takes a fraction of the time that as many single steps take, though it does
-# *more* arithmetic. When writing, they are not known: $x_{t+1}$ is made from $y_t$. So a text can be *checked* in one
-# parallel pass, but not written in one. Here a layer that feeds itself, and the same text checked afterwards:
+# *The loop remains*: see the last column of the table, and the dashed line. If all $t$ tokens are known beforehand,
+# one pass over them (chunks, matrix products) takes a fraction of the time that as many single steps take, though it
+# does *more* arithmetic. When writing, they are not known: $x_{t+1}$ is made from $y_t$. So a text can be *checked*
+# in one parallel pass, but not written in one. Here is a layer that feeds itself, and the same text checked
+# afterwards:
 
 
 # %%
@@ -592,7 +596,7 @@ moved = abs(write(other, 50, w_heads)[0] - text).max(axis=1)
 assert (moved > 0).all()  # claim 44: every later input waits for, and depends on, what was written first
 
 # %% [markdown]
-# How much faster? By the clock, from the record, at position 16384: less than the count of multiply-adds says, for a
+# How much faster? By the clock, at position 16384 of the record, less than the count of multiply-adds suggests. A
 # step of linear attention is so small that calling NumPy is a good part of it, and short texts gain nothing at all.
 
 # %%
@@ -602,17 +606,17 @@ assert measured.positions[-1] == 16384
 assert at_end > 30  # claim 44: measured
 assert at_end < counted
 constant = measured.linear.seconds.max() / measured.linear.seconds.min()
-assert constant < 1.5  # from 16 to 16384 tokens: the same time a step
+assert constant < 1.5  # from 16 to 16384 tokens: the same time per step
 print(f"at 16384: {at_end:.0f} times measured, {counted:.0f} times counted")
 print(f"from 16 to 16384 tokens the linear step's time varies by a factor of {constant:.2f}")
 
 # %% [markdown]
-# And beside what is printed? Katharopoulos et al. (2020) generate images pixel by pixel: 784 tokens for MNIST, 3072 for
-# CIFAR-10, with networks of 8 and 16 layers that were trained for the purpose; here there is one layer of attention
-# alone, and nothing is trained. What can be set side by side is *how many times longer* a whole text takes with the
-# cache: here by adding up measured steps, there at batch size 1 on a CPU, which is most like it, and on a GPU at the
-# largest batch that fits, where the linear network's small state lets it write up to 10,000 images at once (section
-# 4.2.1).
+# How does this compare with what is printed? Katharopoulos et al. (2020) generate images pixel by pixel: 784 tokens
+# for MNIST, 3072 for CIFAR-10, with networks of 8 and 16 layers that were trained for the purpose. Here there is one
+# layer of attention alone, and nothing is trained. What can be compared is *how many times longer* a whole text takes
+# with the cache. Here we add up measured steps. The paper has two cases: batch size 1 on a CPU, which is most like
+# ours, and a GPU at the largest batch that fits. There the linear network's small state lets it write up to 10,000
+# images at once (section 4.2.1).
 
 
 # %%
@@ -663,13 +667,13 @@ chapter.table(
 # little work for a GPU. Nothing here computes that.
 
 # %% [markdown]
-# The "317 times" and "4462 times" that are often quoted compare with a softmax network that computes everything afresh
-# for every pixel. Against one that keeps its keys and values it is 19 and 56 times in images a second on a GPU, and 1.3
-# and 1.6 times for a single image on a CPU. There attention is so cheap that "the main computational bottleneck becomes
-# the inevitable outer loop over the sequence" (appendix C.2).
+# The "317 times" and "4462 times" that are often quoted compare with a softmax network that computes everything
+# afresh for every pixel. Compared with one that keeps its keys and values it is 19 and 56 times in images per second
+# on a GPU, and 1.3 and 1.6 times for a single image on a CPU. There attention is so cheap that "the main
+# computational bottleneck becomes the inevitable outer loop over the sequence" (appendix C.2).
 #
-# Networks of the paper's sizes were timed with this package too, in all five ways of its tables (chapter 21). How many
-# times longer than with linear attention does one image take, on one thread of a CPU?
+# Networks of the paper's sizes were timed with this package too, in all five ways of its tables (chapter 21). How
+# many times longer than with linear attention does one image take, on one thread of a CPU?
 
 # %%
 drawn = chapter.results("bench_drawing")
@@ -682,18 +686,25 @@ for name, seconds in (("MNIST", reported.MNIST_SECONDS), ("CIFAR-10", reported.C
 chapter.table(("one image, over linear, CPU", "here, the record", "in print (table 5)"), rows)
 
 # %% [markdown]
+# > **A break.** Causal linear attention is a recurrent network: two sums per head, to which each token adds. The same
+# > sums can be computed in parallel, by chunks, or step by step. Softmax attention is such a network too, with
+# > infinitely many features, and its cache is that infinite state. A state of constant size makes long texts cheap, and
+# > keeps apart about $C$ things. After the break gradients go back through the state, machines share a sequence, and
+# > Linformer meets linear attention.
+
+# %% [markdown]
 # ## Back-propagation through time
 #
-# The gradient of the layer can be had from the parallel form, by the formulas of chapters 5 and 7. A recurrent network
-# is usually differentiated in its own way, by *back-propagation through time*. Both must give the same. Let us see.
+# The gradient of the layer can be obtained from the parallel form, by the formulas of chapters 5 and 7. A recurrent
+# network is usually differentiated in its own way, by *back-propagation through time*. Both must agree. Let us check.
 #
-# Write $dX$ for the gradient of the loss by $X$. Given are $dy_1 \dots dy_N$. One step of the network, with every
-# intermediate result named:
+# Write $dX$ for the gradient of the loss by $X$. We are given $dy_1 \dots dy_N$. Here is one step of the network,
+# with every intermediate result named:
 #
 # $$n_t = s_t^\top \phi(q_t), \quad d_t = z_t^\top \phi(q_t), \quad a_t = n_t / d_t, \quad u_t = a_t + x_t, \quad
 # h_t = \max(u_t W_1, 0), \quad y_t = u_t + h_t W_2$$
 #
-# **Down to $a_t$.** These lines do not know of other positions. From $y_t = u_t + h_t W_2$,
+# **Down to $a_t$.** These lines do not depend on other positions. From $y_t = u_t + h_t W_2$,
 #
 # $$dh_t = dy_t W_2^\top \text{ where } h_t > 0, \text{ else } 0; \qquad du_t = dy_t + dh_t W_1^\top; \qquad
 # da_t = du_t; \qquad dx_t \text{ gets } du_t$$
@@ -713,8 +724,8 @@ chapter.table(("one image, over linear, CPU", "here, the record", "in print (tab
 #
 # $$\sigma_t = \sigma_{t+1} + \phi(q_t)\, dn_t^\top, \qquad \zeta_t = \zeta_{t+1} + \phi(q_t)\, dd_t \qquad (7)$$
 #
-# starting from $\sigma_{N+1} = 0$, $\zeta_{N+1} = 0$; or from the gradient of the last state, if somebody uses it. It
-# is the same network once more, running backwards: queries in the place of keys, $dn$ in the place of values.
+# starting from $\sigma_{N+1} = 0$, $\zeta_{N+1} = 0$, or from the gradient of the last state, if it is used. It is
+# the same network once more, running backwards: queries in the place of keys, $dn$ in the place of values.
 #
 # **Through the writing.** $\phi(k_t) v_t^\top$ was added to $s_t$, and $\phi(k_t)$ to $z_t$:
 #
@@ -782,8 +793,8 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# And the parallel form, all rows at once, with `linear.backward` in the middle: the same gradient of the input and of
-# every weight.
+# Now the parallel form, all rows at once, with `linear.backward` in the middle, returns the same gradient of the
+# input and of every weight.
 
 
 # %%
@@ -804,10 +815,10 @@ for by_steps, at_once in zip(through_time_backward(d_y, saved), parallel_gradien
     same(by_steps, at_once)  # claim 23: one function, one gradient
 
 # %% [markdown]
-# (7) is a prefix sum from the other end, so everything said about the forward pass holds again: rows, chunks or all at
-# once, and in parallel. `through_time` keeps every $s_t$, as automatic differentiation would, $N C M$ numbers; that
-# this is not needed is the subject of chapter 7. A mistake that leaves no trace in the forward pass: forget that $s_t$
-# is passed on, $\sigma_t = \phi(q_t)\, dn_t^\top$. The check finds it, in $W_K$, $W_V$ and the input:
+# (7) is a prefix sum from the other end, so everything said about the forward pass holds again: rows, chunks or all
+# at once, and in parallel. `through_time` keeps every $s_t$, as automatic differentiation would, $N C M$ numbers.
+# Chapter 7 showed that this is not needed. One mistake leaves no trace in the forward pass: to forget that $s_t$ is
+# passed on, $\sigma_t = \phi(q_t)\, dn_t^\top$. The check finds it, in $W_K$, $W_V$ and the input:
 
 
 # %%
@@ -825,10 +836,10 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # ### The gradient of a state, and through a state
 #
 # A long text is often trained in blocks, each starting from the state that the last one left. Then the state is an
-# input of the second block with a gradient, and an output of the first with one. In the package: `forward(state=...)`,
-# whose gradients have a field `state`; and `backward(..., d_state=...)`, which takes the gradient of `saved.state`. By
-# (7) the gradient of the state a block starts from is $(\sigma_1, \zeta_1)$, and $(\sigma_{N+1}, \zeta_{N+1})$ is what
-# a later block hands back.
+# input of the second block, with a gradient, and an output of the first, with one too. In the package,
+# `forward(state=...)` has gradients with a field `state`, and `backward(..., d_state=...)` takes the gradient of
+# `saved.state`. By (7) the gradient of the state from which a block starts is $(\sigma_1, \zeta_1)$, and
+# $(\sigma_{N+1}, \zeta_{N+1})$ is what a later block passes back.
 
 # %%
 chapter.source(linear.backward, doc=False)
@@ -865,8 +876,9 @@ report.assert_ok()
 
 # %% [markdown]
 # Four blocks, forward from left to right, backward from right to left, are one pass. To leave out `d_state` is
-# *truncated* back-propagation: the state's numbers are passed on, the blame for them is not. How much of the gradient
-# is then missing? None for queries, none in the last block; for keys and values, here, most of it if blocks are short:
+# *truncated* back-propagation: the state's numbers are passed on, but its gradient is not passed back. How much of
+# the gradient is then missing? None is missing for queries, and none in the last block. For keys and values, here,
+# most of it is missing if blocks are short:
 
 
 # %%
@@ -914,7 +926,7 @@ chapter.table(("block length", "missing of the keys' gradient", "missing of the 
 # - token by token from the left, $((\Sigma_1 \oplus \Sigma_2) \oplus \Sigma_3) \oplus \dots$: **the recurrent
 #   network**;
 # - tokens grouped by $T$: **chunks**;
-# - pieces summed up where they lie, and only the sums sent around: **machines**;
+# - pieces summed up where they are, and only the sums sent around: **machines**;
 # - in a tree: all prefixes of $p$ pieces in $\lceil \log_2 p \rceil$ rounds.
 #
 # With an exponential feature map a state carries a scale, $S = e^r s$, and $\oplus$ first brings both to the larger
@@ -966,15 +978,17 @@ for feature_map in (elu_plus_one, feature_maps.favor_positive(omega)):
 # %% [markdown]
 # ### A sequence shared by processes
 #
-# Cut a sequence into pieces, one a process. Forward takes two rounds: every process sums up its keys and values; the
-# states before each piece are the prefixes of these sums; then every process reads with its own queries.
+# Cut a sequence into pieces, one per process. The forward pass takes two rounds. First every process sums up its keys
+# and values. The states before each piece are the prefixes of these sums, and then every process reads with its own
+# queries.
 #
-# Backward is the mirror image. What a piece's queries *ask* of the state they started from is, by (7),
-# $\sum_t \phi(q_t)\, dn_t^\top$ and $\sum_t \phi(q_t)\, dd_t$. The gradient of the state that a piece hands on is the
-# sum of what all *later* pieces ask, a suffix sum; `combine_gradients` adds two. So the second round sends back what
-# it asks, and in a third every process takes the gradient of its own keys and values.
+# The backward pass is the mirror image. The gradient that a piece's queries *ask for*, of the state they started
+# from, is by (7) $\sum_t \phi(q_t)\, dn_t^\top$ and $\sum_t \phi(q_t)\, dd_t$. The gradient of the state that a piece
+# passes on is the sum of what all *later* pieces ask for, a suffix sum; `combine_gradients` adds two. So the second
+# round sends back what it asks for, and in a third every process takes the gradient of its own keys and values.
 #
-# Here it is with `joblib`, on two processes and five pieces: same numbers as in one process, forward and backward.
+# Here it is with `joblib`, on two processes and five pieces, with the same numbers as in one process, forward and
+# backward.
 
 # %%
 chapter.source(linear.combine_gradients, doc=False)
@@ -1016,9 +1030,9 @@ for by_pieces, expected in zip(grads, whole[:3], strict=True):
 
 # %% [markdown]
 # A process sends one state of $C (M + 1)$ numbers forward and one back, **whatever the length of its piece**. Softmax
-# attention on several machines has to send keys and values around, $n (D + M)$ numbers a piece of $n$ tokens. And with
-# $p$ machines nobody waits for $N / p$ tokens on another one: what comes one after the other is $p$ additions of
-# states, or $\log_2 p$ in a tree.
+# attention on several machines has to send keys and values around, $n (D + M)$ numbers per piece of $n$ tokens. And
+# with $p$ machines nobody waits for another one to finish its $N / p$ tokens. Only $p$ additions of states come one
+# after the other, or $\log_2 p$ in a tree.
 
 # %%
 rows = []
@@ -1040,8 +1054,8 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 # $$\tilde K = E\, \phi(K), \quad \tilde V = F V \qquad
 # o_i = \frac{\phi(q_i)^\top \tilde K^\top \tilde V}{\phi(q_i)^\top \sum_r \tilde K_r}$$
 #
-# ($E$ and $F$ of $R \times L$; $E$ is not the model's width in this section.) His answer: one can, but the
-# similarity is no longer positive, and nothing is gained in time or space. Two remarks on how it is written there:
+# ($E$ and $F$ of $R \times L$; $E$ is not the model's width in this section.) His answer: we can, but the similarity
+# is no longer positive, and nothing is gained in time or space. Two remarks on how it is written there:
 #
 # - the lecture writes $\mathrm{sim}(q, k) = \phi(q)^\top E\, \phi(k)$. $E$ acts on positions, so the similarity is that
 #   of a query and a *mixed* key, $\phi(q_i)^\top \big(E \phi(K)\big)_r$;
@@ -1049,8 +1063,8 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 #   longer add up to 1: not even values that are all alike come out as they were. The package mixes both, and they do
 #   if the rows of $F$ sum to 1.
 #
-# "Positive definite", as it is put there, is not what is missed. What makes an output an average is that the
-# similarities are **not negative** (chapter 5).
+# What is missing is not that it is "positive definite", as the lecture puts it. What makes an output an average is
+# that the similarities are **not negative** (chapter 5).
 
 # %%
 chapter.source(linformer_linear.forward, linformer_linear.negative_similarity_fraction, doc=False)
@@ -1126,8 +1140,9 @@ chapter.table(
 #
 # $$\Pr(|o| > x) \approx \frac{\mathrm{const}}{x}$$
 #
-# Ten times the size, a tenth as often: so heavy a tail that the output has *no expectation*, as the Cauchy
-# distribution has none. That does not depend on $R$. Twenty thousand draws each, of one query with 32 keys:
+# Ten times the size occurs a tenth as often. So heavy a tail means that the output has *no expectation*, just as the
+# Cauchy distribution has none. That does not depend on $R$. Here are twenty thousand draws each, of one query with 32
+# keys:
 
 # %%
 DRAWS, SHORT = 20_000, 32
@@ -1183,21 +1198,21 @@ for reduced in (2, 8, 32):
     assert each["and F averages"][beyond] == 0  # stays in the values' range
 
 # %% [markdown]
-# So with $E$ of either sign, what was an average becomes a quotient of two accidents. A *non-negative* $E$ keeps all
-# similarities positive, and outputs are averages of the rows of $F V$; if $F$ averages too, as mean pooling does, they
-# never leave the range of the values (grey line). That is linear attention over pooled keys, and harmless. A learned
-# $E$, though, is of either sign unless it is made not to be.
+# So with $E$ of either sign, what was an average becomes a quotient of two random numbers. A *non-negative* $E$ keeps
+# all similarities positive, and outputs are averages of the rows of $F V$. If $F$ averages too, as mean pooling does,
+# they never leave the range of the values (grey line). That is linear attention over pooled keys, and it is harmless.
+# A learned $E$, though, is of either sign unless it is constrained.
 #
 # ### And what would it be good for?
 #
-# Linformer's mixing turns $N L$ into $N R$. Linear attention has no such product left. Counted,
+# Linformer's mixing turns $N L$ into $N R$. Linear attention has no such product left. We count
 #
 # $$\underbrace{L C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}} \quad\text{against}\quad
 # \underbrace{R L (C + M)}_{\text{mixing}} + \underbrace{R C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}}$$
 #
-# Both are linear in the length. The reading is the same, so at best half of the cost could go; and the mixing alone
-# costs more than the $S$ it replaces, unless $R < C M / (C + M)$: 32 rows for $C = M = 64$, a handful for smaller
-# heads. What is kept for the backward pass grows, by $E$, $F$ and the mixed rows.
+# Both are linear in the length. The reading is the same, so at best half of the cost could be saved. And the mixing
+# alone costs more than the $S$ it replaces, unless $R < C M / (C + M)$: 32 rows for $C = M = 64$, a handful for
+# smaller heads. What is kept for the backward pass grows, by $E$, $F$ and the mixed rows.
 
 # %%
 rows = []
@@ -1232,14 +1247,14 @@ chapter.table(
 )
 
 # %% [markdown]
-# The lecture's conclusion stands: no gain in the order of time or space, and new problems. What there is to gain is a
-# factor below two, for a handful of mixed rows, whose $S$ has then a rank of at most that handful.
+# The lecture's conclusion stands: no gain in the order of time or space, and new problems. The possible gain is a
+# factor below two, for a handful of mixed rows, and then $S$ has a rank of at most that handful.
 #
 # ## Exercises
 #
 # **1. A network that forgets.** Let $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ with a *gate* $g_t \in (0, 1)$, a bias
-# towards recent tokens. $S_t$ is no plain sum any more. What must a piece of the sequence say about itself, so that
-# pieces still combine associatively?
+# towards recent tokens. $S_t$ is no plain sum any more. What must a piece of the sequence report, so that pieces
+# still combine associatively?
 #
 # <details><summary>Solution</summary>
 #
@@ -1249,9 +1264,9 @@ chapter.table(
 # $$(g_A, S_A) \oplus (g_B, S_B) = (g_B g_A,\; g_B S_A + S_B)$$
 #
 # the composition of affine maps, which is associative as any composition is (but not commutative: order counts now).
-# The same trick would work for $S_t = G_t S_{t-1} + \dots$ with matrices $G_t$, at the price of sending a $C \times C$
-# matrix. With $\tanh$ around it there is no short description of a piece: that is why ordinary recurrent networks do
-# not run in parallel.
+# The same trick would work for $S_t = G_t S_{t-1} + \dots$ with matrices $G_t$, at the price of sending a $C \times
+# C$ matrix. With $\tanh$ around it a piece has no short description. That is why ordinary recurrent networks do not
+# run in parallel.
 #
 # </details>
 
@@ -1280,15 +1295,15 @@ assert abs(combine_gated(c, combine_gated(b, a))[1] - by_page).max() > 1  # not 
 
 # %% [markdown]
 # **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The
-# obvious way is $S_N - \phi(k_i) v_i^\top$, and the same for $Z$. Why is that a bad idea in floating point, and how are
-# all $N$ outputs had in linear time without any subtraction?
+# obvious way is $S_N - \phi(k_i) v_i^\top$, and the same for $Z$. Why is that a bad idea in floating point, and how
+# do we get all $N$ outputs in linear time without any subtraction?
 #
 # <details><summary>Solution</summary>
 #
 # If one key's features are much larger than all others', $S_N$ is about $\phi(k_i) v_i^\top$, and the difference is
-# rounding. (Chapter 7 meets the same in the idea of rewinding the state.) Combine instead: the states of all prefixes,
-# one pass from the left, those of all suffixes, one from the right, and then
-# $\Sigma(1 \dots i{-}1) \oplus \Sigma(i{+}1 \dots N)$ for each $i$.
+# rounding. (Chapter 7 meets the same in the idea of rewinding the state.) Combine instead. Take the states of all
+# prefixes in one pass from the left, those of all suffixes in one from the right, and then $\Sigma(1 \dots i{-}1)
+# \oplus \Sigma(i{+}1 \dots N)$ for each $i$.
 #
 # </details>
 
@@ -1318,15 +1333,15 @@ chapter.table(
 )
 
 # %% [markdown]
-# **3. From which length on?** A model of 12 layers, width $E = 768$, 12 heads. From how many tokens on is the state of
-# linear attention smaller than the key/value cache, for $\mathrm{elu} + 1$ and for the quadratic map? How do the number
-# of layers, the batch and the precision enter?
+# **3. From which length on?** Take a model of 12 layers, width $E = 768$, 12 heads. From how many tokens on is the
+# state of linear attention smaller than the key/value cache, for $\mathrm{elu} + 1$ and for the quadratic map? How do
+# the number of layers, the batch and the precision enter?
 #
 # <details><summary>Solution</summary>
 #
 # Per head the cache has $t (D + M)$ numbers and the state $C (M + 1)$, so from $t > C (M + 1) / (D + M)$ on. Layers,
-# heads, batch and bytes a number multiply both sides and cancel. With $D = M = 64$: $C = 64$ gives $t > 32.5$, so 33
-# tokens; the quadratic map with $C = 1 + 64 + 64 \cdot 65 / 2 = 2145$ gives $t > 1089.3$, so 1090 tokens.
+# heads, batch and bytes per number multiply both sides and cancel. With $D = M = 64$, $C = 64$ means $t > 32.5$, so
+# 33 tokens. The quadratic map with $C = 1 + 64 + 64 \cdot 65 / 2 = 2145$ means $t > 1089.3$, so 1090 tokens.
 #
 # </details>
 
@@ -1348,15 +1363,15 @@ assert cheaper_from(feature_maps.quadratic()) == math.floor(2145 * 65 / 128) + 1
 # %% [markdown]
 # ## What to remember
 #
-# - Causal linear attention is a recurrent network whose state is *added to*: two sums a head, $2H$ hidden states a
-#   layer, the same size and cost at every step.
-# - Because addition is associative, the network also runs in parallel, by chunks, as a tree, and over machines that
-#   exchange one state each; and so does its gradient, whose adjoint state is the same kind of sum from the other end.
+# - Causal linear attention is a recurrent network whose state is *added to*: two sums per head, $2H$ hidden states
+#   per layer, the same size and cost at every step.
+# - Because addition is associative, the network also runs in parallel, by chunks, as a tree, and across machines that
+#   exchange one state each. So does its gradient, whose adjoint state is the same kind of sum from the other end.
 # - Softmax attention is the same network with infinitely many features. Its state, written finitely, is the cache.
 #   A state of constant size is cheaper from some 33 tokens on, and cannot hold more than about $C$ things apart.
-# - Writing remains a loop; linear attention makes each turn of it cheap, and equally cheap.
-# - Linformer has nothing to add to linear attention: there is no square left to remove, and with an $E$ of either sign
-#   outputs are no averages any more.
+# - Writing remains a loop; linear attention makes each turn of it cheap, and equally cheap at every position.
+# - Linformer has nothing to add to linear attention: there is no square left to remove, and with an $E$ of either
+#   sign outputs are no longer averages.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*. Merali (2020), *Linearizing Transformers* (the
 # multi-head form and the last question). Blelloch (1990), *Prefix sums and their applications*. Schlag et al. (2021),

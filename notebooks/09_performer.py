@@ -2,10 +2,10 @@
 # # 9. Performer: softmax attention by random features
 #
 # Softmax's similarity needs infinitely many features. How good is a random sample of them, which sample is best, and
-# what is attention worth that is computed with it?
+# how good is the attention that is computed with it?
 #
-# Chapter 6 named random features in short. The *Performer* (Choromanski et al. 2021) is linear attention with them.
-# Here you will
+# Chapter 6 briefly introduced random features. The *Performer* (Choromanski et al. 2021) is linear attention with
+# them. Here you will
 #
 # 1. see where random features come from, and estimate four kernels with them (Bochner's theorem);
 # 2. derive three unbiased estimators of the softmax kernel, and the mean squared error of each, exactly;
@@ -14,7 +14,7 @@
 # 5. derive the gradient through each map, and see that the stabiliser cancels in it;
 # 6. run it causally and token by token, and measure its error on a real network.
 #
-# You need chapters 5 to 7. New letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
+# You need chapters 5 to 7. The new letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
 # $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
 #
 # Equations with numbers are those of the docstring of `linattn_ref.theory.random_features`, whose code is shown with
@@ -53,10 +53,10 @@ def draw_inputs(seed, n, n_keys, d, m, size=0.5):
 # In one dimension a positive random feature is $\phi(x) = e^{\omega x - x^2/2}$, with $\omega$ drawn from $N(0, 1)$.
 # The product of two of them stands for $e^{q k}$.
 #
-# - $q = 1$ and $k = -1$: $e^{\omega - 1/2}\, e^{-\omega - 1/2} = e^{-1}$. That is exact, whatever $\omega$ is.
-# - $q = k = 1$: $e^{\omega - 1/2}\, e^{\omega - 1/2} = e^{2 \omega - 1}$ is to stand for $e = 2.72$. With $\omega = 1$
-#   it is 2.72, with $\omega = 0$ it is 0.37, with $\omega = 2$ it is 20.09. Right in the mean, and far off in each
-#   draw.
+# - Let $q = 1$ and $k = -1$: $e^{\omega - 1/2}\, e^{-\omega - 1/2} = e^{-1}$. That is exact, whatever $\omega$ is.
+# - Let $q = k = 1$: $e^{\omega - 1/2}\, e^{\omega - 1/2} = e^{2 \omega - 1}$ stands for $e = 2.72$. With $\omega = 1$
+#   it is 2.72, with $\omega = 0$ it is 0.37, with $\omega = 2$ it is 20.09. It is right in the mean, and far off in
+#   each draw.
 #
 # So the estimate is good where $q + k$ is small, and bad where it is large:
 
@@ -71,9 +71,9 @@ for omega_drawn in (0.0, 1.0, 2.0):
 # %% [markdown]
 # ## Any kernel of $x - y$: Bochner's theorem
 #
-# Take a kernel that depends on the difference of its arguments only, $\kappa(x - y)$, continuous and with
-# $\kappa(0) = 1$. Bochner's theorem (1932): it is positive semi-definite *if and only if* it is the Fourier transform
-# of a probability distribution. As $\kappa$ is real, the sine part of the transform is 0, and
+# Take a kernel that depends on the difference of its arguments only, $\kappa(x - y)$, continuous and with $\kappa(0) =
+# 1$. Bochner's theorem (1932) says that it is positive semi-definite *if and only if* it is the Fourier transform of
+# a probability distribution. As $\kappa$ is real, the sine part of the transform is 0, and
 #
 # $$\kappa(x - y) = \mathbb E_\omega \cos \omega^\top (x - y)
 # = \mathbb E_\omega \big[\sin \omega^\top x\, \sin \omega^\top y + \cos \omega^\top x\, \cos \omega^\top y\big]
@@ -96,10 +96,10 @@ for omega_drawn in (0.0, 1.0, 2.0):
 chapter.source(rf.fourier_features, rf.fourier_mse, doc=False)
 
 # %% [markdown]
-# Such *random Fourier features* approximate any shift-invariant kernel. Here are four of them, with the
-# distribution of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace (transforming
-# twice leads back); and $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last one
-# takes *negative* values: semi-definite is not positive (chapter 5), and such a kernel would make no weights.
+# Such *random Fourier features* approximate any shift-invariant kernel. Here are four of them, with the distribution
+# of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace, since transforming twice
+# leads back. The fourth is $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last
+# one takes *negative* values: semi-definite is not positive (chapter 5), and such a kernel would make no weights.
 
 # %%
 rng = np.random.default_rng(0)
@@ -193,8 +193,8 @@ chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
 # $$\mathrm{MSE}(\text{hyperbolic}) = \tfrac12 \big(1 - e^{-\lVert x + y \rVert^2}\big)\,
 # \mathrm{MSE}(\text{positive}) \qquad (6)$$
 #
-# Hyperbolic features are two a direction. To compare at equal cost, halve (5), and they are still the better ones, by
-# the factor $1 - e^{-\lVert x + y \rVert^2}$: $\omega$ and $-\omega$ make up for each other.
+# Hyperbolic maps make two features per direction. To compare at equal cost, halve (5). They are still better, by the
+# factor $1 - e^{-\lVert x + y \rVert^2}$: $\omega$ and $-\omega$ compensate for each other.
 
 # %%
 chapter.source(rf.mse, doc=False)
@@ -223,10 +223,10 @@ chapter.table(("kind", "MSE by formula", "measured", "from", "to"), rows)
 # the kernel is near 0 (Choromanski et al. 2021, section 2.3). Positive ones are just the other way round: at $y = -x$
 # they make no error at all, and they fail where both are long and point the same way.
 #
-# In attention, most weights are small. A row of a thousand keys adds up nine hundred errors of small weights, and if
-# each is larger than the weight and of either sign, then so may be the denominator. Errors of the few large weights
-# are scaled down again by the quotient. So positive features are the lesser evil, and with them **no weight is ever
-# negative**.
+# In attention, most weights are small. A row of a thousand keys adds up nine hundred errors of small weights. If each
+# error is larger than the weight and of either sign, then the denominator may be so too. Errors of the few large
+# weights are scaled down again by the quotient. So positive features are the lesser evil, and with them **no weight
+# is ever negative**.
 
 # %%
 results = random_features.compute(trials=1000)
@@ -253,8 +253,8 @@ print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig es
 # %% [markdown]
 # The lower left panel belongs to the next section. What does this do to a denominator? Take sixty queries and keys,
 # make them longer and longer, and use 128 directions. The points are the estimated denominators over the true ones.
-# (Positive ones of long vectors are mostly too low, and rarely much too high, as averages with heavy tails are. They
-# are never below 0.)
+# (With long vectors, positive features are mostly too low, and rarely much too high, as averages with heavy tails
+# are. They are never below 0.)
 
 
 # %%
@@ -291,8 +291,8 @@ chapter.explore(
 #
 # ### What it gains, exactly
 #
-# Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = r_i u_i$ with lengths $r_i$ that are independent
-# $\chi$ variables with $D$ degrees of freedom, and $u_1, u_2$ orthonormal and uniformly distributed. With a *fixed*
+# Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = r_i u_i$. The lengths $r_i$ are independent $\chi$
+# variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. With a *fixed*
 # vector $s = \lVert s \rVert e$ they have the products $(u_1^\top e, u_2^\top e)$. Turning the frame instead of the
 # vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$ normal. As the length and the
 # direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g \rVert^{a + b}\, \mathbb E\,
@@ -316,10 +316,10 @@ chapter.explore(
 # $$\mathrm{MSE}(\text{orthogonal}) = \mathrm{MSE}(\text{independent}) - c^2 \Big(1 - \frac1m\Big)
 # \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (8)$$
 #
-# for positive features and for hyperbolic ones, as only even powers count. (For more than $D$ directions, only pairs in
-# the same block gain.) The paper has a lower bound of the bracket, its Theorem 2; (8) is exact, and the gain does not
-# vanish with $m$. For trig features it is $-t$ for $t$, a sum with alternating signs, which is smaller for
-# $\lVert x - y \rVert$ small but not always.
+# for positive features and for hyperbolic ones, as only even powers count. (For more than $D$ directions, only pairs
+# in the same block gain.) The paper has a lower bound of the bracket, its Theorem 2. Equation (8) is exact, and the
+# gain does not vanish with $m$. For trig features it is $-t$ for $t$, a sum with alternating signs, which is smaller
+# for $\lVert x - y \rVert$ small but not always.
 
 # %%
 t = (x + y) @ (x + y) / 2
@@ -360,7 +360,8 @@ chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"
 chapter.source(feature_maps.orthogonal_gaussian, doc=False)
 
 # %% [markdown]
-# With and without the signs, for $x = e_1$ and $y = 0$, where $\mathrm{SM} = 1$. Popular code leaves them out.
+# Compare with and without the signs, for $x = e_1$ and $y = 0$, where $\mathrm{SM} = 1$. Popular code leaves them
+# out.
 
 # %%
 rng = np.random.default_rng(7)
@@ -393,6 +394,12 @@ for name, directions in (("chi-distributed", orthogonal), ("all the root of D", 
     rows.append((name, exact, exact if directions is orthogonal else rf.regular_mean(x, y), positive.std()))
 assert rows[1][3] < rows[0][3]
 chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of positive estimates"), rows)
+
+# %% [markdown]
+# > **A break.** A random feature map estimates the softmax kernel without bias. Trig features err with $\lVert x - y
+# > \rVert$, positive ones with $\lVert x + y \rVert$, both exponentially in its square, and positive ones never yield a
+# > negative weight. Orthogonal directions lower the error, most for short vectors. After the break this becomes
+# > attention: its range, its gradient, its cost, and its error on a real network.
 
 # %% [markdown]
 # ## The mechanism
@@ -434,16 +441,16 @@ print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f
 # A quotient of two unbiased estimates is *not* unbiased: (c) tends to softmax's output as $m$ grows, and for any
 # finite $m$ is off also on average, by about $1/m$.
 #
-# `omega` is an argument. The same directions give the same output, and whoever wants others draws them
-# (`performer.redraw`): in training every so many steps, so that the network does not learn one draw by heart; in
-# evaluation never. The output of a function that drew them in secret could not be reproduced, nor its gradient checked
-# by finite differences.
+# `omega` is an argument. The same directions give the same output, and anyone who wants others draws them
+# (`performer.redraw`). In training that happens every so many steps, so that the network does not learn one draw by
+# heart; in evaluation it never happens. The output of a function that drew them in secret could not be reproduced,
+# nor its gradient checked by finite differences.
 #
-# **ReLU** features (ReLU in place of the exponential) are positive too, have no exponent to keep in range,
-# and estimate the *arc-cosine* kernel, which is not softmax. As the mechanism of a network that is trained with it that
-# is as legitimate as $\mathrm{elu} + 1$ of chapter 6; on protein sequences the Performer's authors had their best
-# results with it (section 4.4). That is a statement about training, not about approximation, and is not checked here.
-# Two things are:
+# **ReLU** features (ReLU in place of the exponential) are positive too, have no exponent to keep in range, and
+# estimate the *arc-cosine* kernel, which is not softmax. For a network that is trained with it, it is as legitimate
+# as $\mathrm{elu} + 1$ of chapter 6; on protein sequences the Performer's authors had their best results with it
+# (section 4.4). That is a statement about training, not about approximation, and is not checked here. Two things are
+# checked:
 
 # %%
 many = feature_maps.gaussian(100_000, D, np.random.default_rng(12))
@@ -460,8 +467,8 @@ print(
 # %% [markdown]
 # ## Keeping exponentials in range
 #
-# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) a
-# factor a query and a factor a *feature* cancel. Chapter 6 derived what the package does: keys relative to
+# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) one
+# factor per query and one factor per *feature* cancel. Chapter 6 derived what the package does: keys relative to
 # $r_c$, the largest exponent of feature $c$ among the keys so far, queries relative to $\max_c (a_c + r_c)$. Three
 # mistakes are in use elsewhere:
 #
@@ -469,7 +476,7 @@ print(
 # - one maximum for all keys, future ones included: chapter 7;
 # - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 7.
 #
-# Keys twenty times as long as usual, in float32, beside float64:
+# We take keys twenty times as long as usual, in float32, and compare with float64:
 
 # %%
 big_q, big_k, values, _ = (z.astype(np.float32) for z in draw_inputs(13, 40, 40, D, M, size=10))
@@ -576,7 +583,7 @@ for kind in ("trig", "positive", "hyperbolic"):
 chapter.table(("kind", "worst difference from the complex step", "gradient of r"), rows)
 
 # %% [markdown]
-# And all four by finite differences, with all keys and causally, over directions on either side of ReLU's kink:
+# Now all four maps by finite differences, with all keys and causally, over directions on either side of ReLU's kink:
 
 # %%
 rows = []
@@ -622,8 +629,8 @@ print(report)
 # ## Causal, and token by token
 #
 # Nothing new is needed: the sums become prefix sums, the kernel is chapter 7's causal product, and the state of the
-# recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: one
-# must not draw again in the middle of a sequence.
+# recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: do
+# not draw again in the middle of a sequence.
 
 # %%
 chapter.source(performer.step, doc=False)
@@ -651,9 +658,10 @@ assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsen
 # ### What it costs
 #
 # $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column. The
-# sums and their reading take $(N + L)\, C M + N C$. Kept are features, values, outputs, and causally the factors by
-# which each key rescales the sums: rows. No $N \times L$ matrix, and no state a position, which would be $N C M$.
-# Implementations without a kernel of their own write out exactly that: performer-pytorch's causal form on a CPU does.
+# sums and their reading take $(N + L)\, C M + N C$. The features, values and outputs are kept, and in the causal case
+# the factors by which each key rescales the sums: all of these are rows. There is no $N \times L$ matrix, and there
+# are no states for every position, which would be $N C M$ numbers. Implementations without a kernel of their own
+# write out exactly that: performer-pytorch's causal form on a CPU does.
 
 # %%
 n, width = 1024, 32
@@ -673,19 +681,19 @@ given = q_long, k_long, v_long
 kept = (kept_bytes((*given, saved)) - kept_bytes(given)) / 8
 peak = peak_bytes(both_passes, *given, directions) / 8
 assert kept == n * (3 * 64 + width + 1) + 64 * (2 * width + 2)  # rows; omega, S, Z and r
-assert peak < n * 64 * width / 2  # far from a state a position
+assert peak < n * 64 * width / 2  # far from one state per position
 chapter.table(
-    ("numbers", "kept", "at the peak, both passes", "a state a position", "the matrix"),
+    ("numbers", "kept", "at the peak, both passes", "one state per position", "the matrix"),
     [("N = 1024, m = 64, D = M = 32", kept, peak, n * 64 * width, n * n)],
 )
 
 # %% [markdown]
 # ## How good is it?
 #
-# The error of the output and of the matrix against $m$. On the left short queries and keys, as in a network before it
-# has learned anything; on the right those of the pretrained network of chapter 2, whose weights were learned with
-# softmax and stay as they are: 12 heads of one network, on one text of 256 tokens; the lines are medians over heads and
-# draws.
+# The figure shows the error of the output and of the matrix against $m$. On the left are short queries and keys, as
+# in a network before it has learned anything. On the right are those of the pretrained network of chapter 2, whose
+# weights were learned with softmax and stay as they are: 12 heads of one network, on one text of 256 tokens. The
+# lines are medians over heads and draws.
 
 # %%
 record = chapter.record("random_features_attention")
@@ -714,14 +722,14 @@ for way in ("positive, orthogonal", "hyperbolic, orthogonal", "positive, regular
 assert real["relu, orthogonal"][-1] > 0.95 * real["relu, orthogonal"][1]  # another similarity: it does not converge
 
 # %% [markdown]
-# The smallest $m$ of the record once more, every kind in both panels, without the package's Performer: the same
-# directions, drawn again from the record's seed, and the estimate of each $e^{x^\top y}$ by its formula, in float64, as
-# a whole matrix that is divided by its row sums.
+# We compute the smallest $m$ of the record once more, every kind in both panels, without the package's Performer. The
+# directions are the same, drawn again from the record's seed. Each $e^{x^\top y}$ is estimated by its formula, in
+# float64, as a whole matrix that is divided by its row sums.
 
 
 # %%
 def estimates(kind, x, y, omega):
-    """Of ``exp(x . y)`` for all pairs of rows, times a number: ``(..., N, D)``, twice, to ``(..., N, N)``."""
+    """Of ``exp(x . y)`` for all pairs of rows, up to a factor: ``(..., N, D)``, twice, to ``(..., N, N)``."""
     functions, sign = {  # the mean of f(omega . x) f(omega . y), summed over f, times exp(sign (|x|^2 + |y|^2) / 2)
         "trig": ((np.cos, np.sin), 1),
         "positive": ((np.exp,), -1),
@@ -768,18 +776,18 @@ for panel, kind, error in off:  # the record is of float32, and trig's row sums 
 print(f"{len(off)} lines of the record, computed again: {np.median([error for *_, error in off]):.0e} off")
 
 # %% [markdown]
-# On the left everything works, and in the order of the formulas: trig features first, orthogonal ones better than
-# independent ones. On the right the scores spread by $\pm 1.8$ within a row, and the formulas say what to expect:
-# $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (b) has it in the exponent. A
-# thousand positive features there are better than the mean of the values, and not much more. Trig features are forty
-# times as large as what they estimate.
+# On the left everything works, and in the order that the formulas predict: trig features first, orthogonal ones
+# better than independent ones. On the right the scores spread by $\pm 1.8$ within a row, and the formulas predict
+# what follows. $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (b) has it in
+# the exponent. There a thousand positive features are better than the mean of the values, but not much better. The
+# error of trig features is forty times as large as what they estimate.
 #
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune
 # such networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its
-# features can tell apart. What is computed is then simply linear attention with a positive map, and that it would be
+# features can tell apart. What is then computed is simply linear attention with a positive map. That it would be
 # softmax's if $m$ were $10^9$ does not matter.
 #
-# How many features would it take? For a relative error $\epsilon$ of one weight, (b) says $m = (e^{\lVert x + y
+# How many features would it take? For a relative error $\epsilon$ of one weight, (b) requires $m = (e^{\lVert x + y
 # \rVert^2} - 1) / \epsilon^2$:
 
 # %%
@@ -890,13 +898,13 @@ print(f"bias {biases[0].mean:.4f} with 16 directions, {biases[1].mean:.4f} with 
 assert -1.4 < exponent < -0.6
 
 # %% [markdown]
-# **4. Redrawing as a policy.** Write a training loop's skeleton that draws again every 100 steps, evaluates with the
-# directions of the last step, and gives the same numbers whenever it is run from the same seed.
+# **4. Redrawing as a policy.** Write a training loop's skeleton that draws again every 100 steps and evaluates with
+# the directions of the last step. It must produce the same numbers whenever it is run from the same seed.
 #
 # <details><summary>Solution</summary>
 #
-# The directions are a variable of the loop, and their generator is one of their own, so that redrawing more or less
-# often does not shift the other random numbers (data, dropout).
+# The directions are a variable of the loop. Their generator is separate, so that redrawing more or less often does
+# not shift the other random numbers (data, dropout).
 #
 # </details>
 
@@ -926,13 +934,14 @@ assert (first[100:] != never[100:]).all()
 #
 # - Every semi-definite kernel of $x - y$ is the mean of a cosine over random directions; the softmax kernel is the mean
 #   of a cosine, an exponential or a hyperbolic cosine over normal ones. Their errors are known exactly.
-# - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$, both
-#   exponentially in its square. Attention has many small weights: positive features, whose denominators are positive.
+# - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$,
+#   both exponentially in its square. Attention has many small weights, so it needs positive features, whose
+#   denominators are positive.
 # - Orthogonal directions lower the error of positive features always, by (8), most for short vectors. Draw them with
 #   the signs of R's diagonal.
-# - The gradient goes through the map with scaled features, because the scale cancels. No $\varepsilon$ beside it.
+# - The gradient goes through the map with scaled features, because the scale cancels. Use no $\varepsilon$ with it.
 # - $\omega$ is an argument; when to draw again is the caller's policy; a state belongs to its $\omega$.
-# - In a network trained with softmax the approximation is poor. A Performer is to be trained as one.
+# - In a network trained with softmax the approximation is poor. A Performer must be trained as one.
 #
 # **Sources.** Choromanski et al. (2021), *Rethinking attention with Performers*. Rahimi and Recht (2007), *Random
 # features for large-scale kernel machines*. Bochner (1932), *Vorlesungen über Fouriersche Integrale*. Yu et al. (2016),

@@ -7,7 +7,7 @@
 # attention (RFA, Peng et al. 2021) has two ideas: features of sine and cosine that are safe because all vectors have
 # length 1, and a gate. In this chapter you will
 #
-# 1. see why the lengths are divided out, and what that does to the features' error, and to attention itself;
+# 1. see why vectors are divided by their lengths, and what that does to the features' error, and to attention itself;
 # 2. derive the gradient through that division;
 # 3. let the state fade by a gate, and read off how far back it reaches;
 # 4. derive the gradient of the gate, and of the two parameters that make it;
@@ -43,13 +43,14 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 # = 1$ and $k = 0$ their product is $\cos\frac\pi3 \cdot 1 + \sin\frac\pi3 \cdot 0 = \frac12$. Over random $\omega$ from
 # $N(0, 1)$ the mean of $\cos \omega (q - k)$ is $e^{-(q - k)^2 / 2} = 0.61$.
 #
-# *A gate.* Three equal keys with the values 0, 1 and 2, and a gate of one half, which takes half of what was there and
-# half of what comes. After the third token the values have the weights $\frac18, \frac14, \frac12$, and the output is
+# *A gate.* Take three equal keys with the values 0, 1 and 2, and a gate of one half, which keeps half of what was
+# there and takes half of what comes. After the third token the values have the weights $\frac18, \frac14, \frac12$,
+# and the output is
 #
 # $$\frac{\frac18 \cdot 0 + \frac14 \cdot 1 + \frac12 \cdot 2}{\frac18 + \frac14 + \frac12} = \frac{1.25}{0.875} =
 # 1.429$$
 #
-# Without a gate it would be the mean, 1. The recent counts for more:
+# Without a gate it would be the mean, 1. Recent tokens count for more:
 
 # %%
 alike, three_values, half = np.zeros((3, 1)), np.array([[0.0], [1.0], [2.0]]), np.full(3, 0.5)
@@ -63,7 +64,7 @@ print(f"one direction: {one_direction:.3f}; mean of 100,000: {many:.3f}; exp(-1/
 # %% [markdown]
 # ## Vectors of length 1
 #
-# The similarity of softmax attention, taken apart:
+# We take the similarity of softmax attention apart:
 #
 # $$e^{q^\top k} = e^{\lVert q \rVert^2/2}\; e^{-\lVert q - k \rVert^2/2}\; e^{\lVert k \rVert^2/2} \qquad (1)$$
 #
@@ -101,9 +102,9 @@ same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k)
 # $$\mathrm{Var} = \frac 1m \Big(\tfrac12 \big(1 + e^{-2 \lVert \Delta \rVert^2}\big) - e^{-\lVert \Delta \rVert^2}\Big)
 # = \frac{(1 - e^{-\lVert \Delta \rVert^2})^2}{2m} \qquad (3)$$
 #
-# At most $1/2m$, whatever the vectors. What matters is the error *relative to the kernel*, and here is what the unit
-# sphere is good for: $\lVert \Delta \rVert \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error
-# never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
+# It is at most $1/2m$, whatever the vectors. What matters is the error *relative to the kernel*, and here the unit
+# sphere helps. There $\lVert \Delta \rVert \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error
+# is never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
 
 # %%
 chapter.source(feature_maps_random.rfa_gaussian, feature_maps_random.unit, doc=False)
@@ -148,9 +149,9 @@ assert min(few) < 0  # opposite vectors, 8 directions
 # ### What is lost with the lengths
 #
 # A score on the unit sphere lies between $-1$ and $1$, so one weight is at most $e^2 = 7.4$ times another. Softmax
-# attention in a trained network is far sharper. The paper's way out is a width $\sigma$ of the kernel, here a factor
-# $1/\sigma$ on $\omega$ (exercise 1). Below: 100 keys, and the largest weight a query gives, with lengths as they
-# come, on the sphere, and by features on the sphere.
+# attention in a trained network is far sharper. The paper's solution is a width $\sigma$ of the kernel, here a factor
+# $1/\sigma$ on $\omega$ (exercise 1). The cell below takes 100 keys and prints the largest weight per query, with
+# lengths as they come, on the sphere, and by features on the sphere.
 
 # %%
 q_100, k_100 = rng.standard_normal((2, 100, 16)) * 2
@@ -172,8 +173,8 @@ assert abs(largest[2] / largest[1] - 1) < 0.3
 # %% [markdown]
 # ## Without a gate it is linear attention
 #
-# All of chapters 5 to 8 applies: two sums, associativity, prefix sums, states. `rfa.forward` without a gate *is*
-# `linear.forward` with the features (2) or (4).
+# All of chapters 5 to 8 applies, with two sums, associativity, prefix sums and states. `rfa.forward` without a gate
+# *is* `linear.forward` with the features (2) or (4).
 
 # %%
 omega = gaussian(32, D, np.random.default_rng(1))
@@ -185,10 +186,10 @@ same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])
 # %% [markdown]
 # ### The gradient through the division
 #
-# From the features down to $\hat x$ it is chapter 9's: sine and cosine give each other,
-# $dp = d_{\sin} * \cos p - d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and
-# $d\hat x = \omega^\top dp$. New is the step from $\hat x = x / \lVert x \rVert$ to $x$. In indices, with
-# $\partial \lVert x \rVert / \partial x_j = x_j / \lVert x \rVert = \hat x_j$,
+# From the features down to $\hat x$ it is chapter 9's: sine and cosine give each other, $dp = d_{\sin} * \cos p -
+# d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and $d\hat x = \omega^\top dp$.
+# The step from $\hat x = x / \lVert x \rVert$ to $x$ is new. In indices, with $\partial \lVert x \rVert / \partial
+# x_j = x_j / \lVert x \rVert = \hat x_j$,
 #
 # $$\frac{\partial \hat x_i}{\partial x_j}
 # = \frac{\delta_{ij}}{\lVert x \rVert} - \frac{x_i}{\lVert x \rVert^2}\, \hat x_j
@@ -229,7 +230,7 @@ assert not rfa.backward(d_out, saved).q[2].any()
 #
 # ![Random feature attention, drawn](../figures/schematic_rfa.svg)
 #
-# Softmax attention knows nothing of distance either; but it can point at one key out of thousands, and positions that
+# Softmax attention does not know distance either. But it can point at one key out of thousands, and positions that
 # are added to the tokens tell it where. A state of fixed size cannot keep thousands of keys apart. In language what
 # matters is often near. So let the state fade (Peng et al. 2021, section 3.2): with $g_t$ between 0 and 1,
 #
@@ -268,8 +269,8 @@ same(out, rfa.matrix(q, k, omega, gates, causal=True) @ v)
 chapter.source(rfa.forward, doc=False)
 
 # %% [markdown]
-# The loop is that of gated linear attention (chapter 19). RFA gives it $g$ for a gate, keys multiplied by $1 - g$,
-# and values with a column of ones beside them, for the denominator. Time and memory stay linear. Move the slider: the
+# The loop is that of gated linear attention (chapter 19). RFA passes it $g$ as the gate, keys multiplied by $1 - g$,
+# and values with a column of ones appended, for the denominator. Time and memory stay linear. Move the slider: the
 # matrix for one gate $g$ for all tokens.
 
 # %%
@@ -336,15 +337,15 @@ np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and non
 # \frac{\partial \ell}{\partial g_t} = \langle A_t, S_{t-1} \rangle, \qquad
 # \frac{\partial \ell}{\partial w_t} = \phi(k_t)^\top A_t\, v_t$$
 #
-# (with the column of ones beside $V$, so that $Z$ is a part of $S$). Here $w_t = 1 - g_t$, one number used in two
-# places. So its gradient is the sum of what comes from both places, with $dw_t / dg_t = -1$:
+# (with the column of ones appended to $V$, so that $Z$ is a part of $S$). Here $w_t = 1 - g_t$, one number used in
+# two places. So its gradient is the sum of what comes from both places, with $dw_t / dg_t = -1$:
 #
 # $$\frac{\partial \ell}{\partial\, \mathrm{gate}_t} = \langle A_t, S_{t-1} \rangle - \phi(k_t)^\top A_t\, v_t
 # = \big\langle A_t,\; S_{t-1} - \phi(k_t)\, v_t^\top \big\rangle \qquad (9)$$
 #
-# Read it: the loss grows if the state moves along $A_t$. Descending the gradient, the gate grows, and keeps more of the
-# old state, if the old state lies less in that direction than the new token does. Step by step, with every $S$ and $A$
-# kept (which the package does not do):
+# In words: the loss grows if the state moves along $A_t$. Descending the gradient, the gate grows, and keeps more of
+# the old state, if the old state lies less in that direction than the new token does. Here it is step by step, with
+# every $S$ and $A$ kept (which the package does not do):
 
 # %%
 with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
@@ -368,13 +369,13 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# The first gate has $S_0 = 0$ on one side, and only its own token on the other: numerator and denominator get the same
-# factor $1 - g_1$, which cancels but for $\varepsilon$. Its gradient is almost 0 for the first output. It still decides
-# how the first token compares with later ones.
+# The first gate has $S_0 = 0$ on one side, and only its own token on the other: numerator and denominator get the
+# same factor $1 - g_1$, which cancels but for $\varepsilon$. Its gradient is almost 0 for the first output. The first
+# gate still decides how the first token compares with later ones.
 #
 # ### From the gate to its parameters
 #
-# The gate of a token is made from the token itself, $x_t$ being what the layer gets:
+# The gate of a token is made from the token itself, where $x_t$ is the input of the layer:
 #
 # $$g_t = \mathrm{sigmoid}(a_t), \qquad a_t = w_g^\top x_t + b_g, \qquad
 # \mathrm{sigmoid}(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
@@ -422,11 +423,11 @@ assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
 # %% [markdown]
 # ### A gate that learns when to forget
 #
-# Why a gate *of the token*, and not simply a good constant? The right panel above: some tokens are marked, and the
-# output is to be the value at the last mark, however long ago. All queries and keys are the same, so that only the
-# gate decides. A constant can at best prefer the recent a little. The learned gate closes at marks ($g \approx 0$:
-# drop all, take this) and stays open elsewhere ($g \approx 1$: keep, ignore this): a latch. (9) and (11) are all that
-# trains it.
+# Why a gate *of the token*, and not simply a good constant? In the right panel above, some tokens are marked, and the
+# output should be the value at the last mark, however long ago it was. All queries and keys are the same, so that
+# only the gate decides. At best, a constant gate slightly favours recent tokens. The learned gate closes at marks ($g
+# \approx 0$: drop all, take this) and stays open elsewhere ($g \approx 1$: keep, ignore this): a latch. (9) and (11)
+# are all that trains it.
 
 # %%
 chapter.source(rfa_decay.latch_loss, doc=False)
@@ -466,9 +467,9 @@ same(
 )
 
 # %% [markdown]
-# In plain linear attention the denominator of the first token is about 1, and $\varepsilon = 10^{-6}$ is nothing beside
-# it. Here the first weight is $1 - g_1$. If the gates are near 1, denominators start near 0, and $\varepsilon$ shrinks
-# the first outputs. The first token sees itself alone; its output ought to be its value:
+# In plain linear attention the denominator of the first token is about 1, and $\varepsilon = 10^{-6}$ is nothing
+# compared with it. Here the first weight is $1 - g_1$. If the gates are near 1, denominators start near 0, and
+# $\varepsilon$ shrinks the first outputs. The first token sees only itself, so its output should be its value:
 
 # %%
 rows = []
@@ -557,8 +558,8 @@ np.testing.assert_allclose(gated[5], of_five @ v[:5], atol=1e-10)  # token 6 is 
 assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
 
 # %% [markdown]
-# **3. Where to begin.** A layer is to start with a reach of $n$ tokens (90% of the weight), whatever the token. Which
-# $w_g$ and $b_g$? What is wrong with starting at $b_g = 0$ where something 200 tokens back matters?
+# **3. Where to begin.** A layer should start with a reach of $n$ tokens (90% of the weight), whatever the token.
+# Which $w_g$ and $b_g$? What is wrong with starting at $b_g = 0$ where something 200 tokens back matters?
 #
 # <details><summary>Solution</summary>
 #
@@ -591,7 +592,8 @@ print(f"gradient of the value 200 tokens back: {seen[0]:.0e} with g = 1/2, {seen
 # ## What to remember
 #
 # - On the unit sphere softmax's kernel is Gaussian, and sines and cosines of random projections estimate it with an
-#   error that is bounded beside the kernel. The price: scores between $-1$ and $1$, unless $\omega$ is scaled.
+#   error that is bounded relative to the kernel. The price is that scores lie between $-1$ and $1$, unless $\omega$
+#   is scaled.
 # - The gradient of a direction is across the vector, over its length.
 # - A gate makes the state a running mean: the weight fades as $g^d$, the reach is about $2.3 / (1 - g)$ tokens.
 # - Its gradient asks whether the old state or the new token serves the loss better; made from the token, the gate

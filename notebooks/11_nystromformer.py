@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 11. Nyströmformer: landmarks between queries and keys
 #
-# Can a few landmarks stand between all queries and all keys when the softmax needs whole rows, how is the small matrix
-# between them inverted with products alone, and why does inverting it *better* make the result worse?
+# Can a few landmarks stand between all queries and all keys when the softmax needs whole rows, how is their small
+# matrix inverted with products alone, and why does inverting it *better* make the result worse?
 #
 # Linformer (chapter 4) mixes the keys with a matrix that is learned and then the same for every text. Nyströmformer
 # (Xiong et al. 2021) has nothing to learn: its landmarks are means of the text's own queries and keys. In this chapter
 # you will
 #
 # 1. see the Nyström method, why it cannot be applied to attention's matrix, and what is done instead;
-# 2. derive the iteration that stands for the pseudo-inverse: its order, and how long it takes to get going;
+# 2. derive the iteration that replaces the pseudo-inverse: its order, and how long it takes to get going;
 # 3. measure both on a real network, and find that stopping early is half of why it works;
 # 4. derive every gradient: through each iteration, through the scale of its start, and that of the exact
 #    pseudo-inverse;
@@ -41,12 +41,13 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Two queries, 0 and 2, two keys, 0 and $\log 3$, the values 1 and 5, and one landmark. The mean query is 1; its scores
-# are 0 and $\log 3$, its weights $\frac14$ and $\frac34$, and from the keys it brings $\frac14 \cdot 1 + \frac34 \cdot
-# 5 = 4$. Each query then looks at the only landmark there is, with weight 1, and gets 4.
+# Take two queries, 0 and 2, two keys, 0 and $\log 3$, the values 1 and 5, and one landmark. The mean query is 1; its
+# scores are 0 and $\log 3$, its weights $\frac14$ and $\frac34$, and from the keys it gathers $\frac14 \cdot 1 +
+# \frac34 \cdot 5 = 4$. Each query then looks at the only landmark there is, with weight 1, and also gets 4.
 #
-# Softmax attention has 3 for the first query (weights $\frac12, \frac12$) and for the second, with weights $\frac1{10}$
-# and $\frac9{10}$, $0.1 + 4.5 = 4.6$. With as many landmarks as tokens, and an exact inverse, nothing is lost.
+# Softmax attention returns 3 for the first query (weights $\frac12, \frac12$). For the second, with weights
+# $\frac1{10}$ and $\frac9{10}$, it returns $0.1 + 4.5 = 4.6$. With as many landmarks as tokens, and an exact inverse,
+# nothing is lost.
 
 # %%
 two_queries, two_keys, two_values = np.array([[0.0], [2.0]]), np.log([[1.0], [3.0]]), np.array([[1.0], [5.0]])
@@ -89,14 +90,15 @@ np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A)
 # %% [markdown]
 # ## Why not on $P$
 #
-# $P = \mathrm{softmax}(s\,QK^\top)$ is close to low rank (chapter 2). But its columns cannot be had without the rest:
+# $P = \mathrm{softmax}(s\,QK^\top)$ is close to low rank (chapter 2). But its columns cannot be obtained without the
+# rest:
 #
 # $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
 #
 # and the sum in the denominator runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
 # softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, figure 1, make the same point). And it
-# cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an
-# $N \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs $q_i$ and the keys, and nothing else.)
+# cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an $N
+# \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs only $q_i$ and the keys.)
 
 # %%
 N, L, D, M, R = 12, 15, 4, 3, 3
@@ -114,7 +116,7 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 #
 # ![Nyströmformer, drawn](../figures/schematic_nystromformer.svg)
 #
-# The softmax goes *inside*: each of the three factors gets one of its own, over what it has.
+# The softmax goes *inside*: each of the three factors has its own, over the scores that it has.
 #
 # $$\tilde Q, \tilde K = \text{segment means of } Q, K \qquad (R \times D) \qquad (1)$$
 #
@@ -123,20 +125,20 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 #
 # $$O = F\, Z\, (B V), \qquad Z = A^+ \text{ or near it} \qquad (5), (6)$$
 #
-# $B$ is what it says: its row $r$ is the row of $P$ that the query $\tilde q_r$ would have. $F$ is not. Its rows are
+# $B$ is what it seems: its row $r$ is the row of $P$ that the query $\tilde q_r$ would have. $F$ is not. Its rows are
 # normalised over $R$ landmarks, not over $L$ keys, so its columns are no columns of any $P$, and $A$ is not where $F$
 # and $B$ cross in one matrix. This is **not the Nyström method applied to something**; it is a formula of the same
 # shape. Whether it is any good has to be measured, below.
 #
-# Read from the right it is two softmax attentions with a small matrix in between: the landmark queries *gather* from
-# all keys, $G = BV$; $Z$ mixes what they gathered, $H = ZG$; the queries *fetch* it through the landmark keys, $FH$.
-# The code does just that, so nothing here is $N \times L$:
+# Read from the right, it is two softmax attentions with a small matrix in between. The landmark queries *gather* from
+# all keys, $G = BV$; then $Z$ mixes what they gathered, $H = ZG$. Finally the queries *fetch* it through the landmark
+# keys, $FH$. The code does just that, so nothing here is $N \times L$:
 
 # %%
 chapter.source(nystromformer.forward, segment_means.forward, doc=False)
 
 # %% [markdown]
-# Loops that share nothing with that code:
+# Here are loops that share nothing with that code:
 
 
 # %%
@@ -160,13 +162,13 @@ np.testing.assert_allclose(exact_out, by_definition(q, k, v, R, np.linalg.pinv),
 same(out, by_definition(q, k, v, R, lambda a: pinv_iterative.forward(a)[0]))
 
 # %% [markdown]
-# Facts to keep in mind:
+# Keep these facts in mind:
 #
 # - With every token its own landmark, $R = N = L$, all of $F$, $A$, $B$ are $P$, and $P P^+ P = P$: softmax attention.
 # - The matrix applied, $\tilde P = F Z B$, has rank $R$ at most, and **entries of either sign**.
 # - With the exact inverse its rows sum to 1: $A 1 = 1$, so $A^{-1} 1 = 1$, and $F A^{-1} B\, 1 = F 1 = 1$. An
 #   unfinished iteration keeps this only roughly.
-# - No parameter belongs to a position: any length will do, also one that is not a multiple of $R$. The segments are
+# - No parameter belongs to a position: any length works, also one that is not a multiple of $R$. The segments are
 #   those of `numpy.array_split`: the first $N \bmod R$ are one longer.
 # - It cannot be causal: $\tilde k_r$ and $\tilde q_r$ are means over whole segments, and $Z$ mixes all of them.
 
@@ -192,10 +194,10 @@ assert (abs(nystromformer.forward(q, later, v, landmarks=R)[0] - out).max(axis=1
 # %% [markdown]
 # ### What it costs
 #
-# $R^2 D$ for $A$, and $R^3$, because the code takes it as what becomes of the identity; four products of $R \times R$
-# matrices in each of six iterations; $R L (D + M)$ to gather, $R^2 M$ to mix, $N R (D + M)$ to fetch. Linear in the
-# length, and about the same as Linformer's, but for $25 R^3$, which does not depend on the length and is most of the
-# cost for short texts.
+# Making $A$ costs $R^2 D$, and $R^3$ more, because the code obtains it by applying attention to the identity. Each of
+# six iterations has four products of $R \times R$ matrices. To gather costs $R L (D + M)$, to mix $R^2 M$, and to
+# fetch $N R (D + M)$. This is linear in the length, and about the same as Linformer's cost, except for $25 R^3$,
+# which does not depend on the length and is most of the cost for short texts.
 
 # %%
 counted = count(partial(nystromformer.forward, landmarks=R), q, k, v)
@@ -217,8 +219,8 @@ assert rows[2][2] < 1 < rows[0][2]  # at 512 tokens, 128 landmarks take more tha
 # %% [markdown]
 # ### How it looks
 #
-# A sequence whose tokens drift slowly, so that neighbours are alike: the first picture is $P$ itself. In a running
-# notebook a slider goes through $R$.
+# Take a sequence whose tokens drift slowly, so that neighbours are alike. The first picture is $P$ itself. In a
+# running notebook a slider goes through $R$.
 
 # %%
 drift = np.cumsum(rng.standard_normal((2, 96, 8)), axis=1)
@@ -260,7 +262,7 @@ assert approximated(8).min() < 0
 #
 # A landmark key is the mean over the *unmasked* keys of its segment; $B$ has no weight on masked keys. A landmark
 # without any key is dropped, from $F$, $A$ and $B$: row and column $r$ of $A$ are 0, and so are those of $A^+$, as if
-# they were not there. What a masked key contains changes nothing.
+# they were not there. The contents of a masked key change nothing.
 #
 # One thing is different from all other mechanisms of this package: **padded is not truncated.** Padding moves the
 # bounds of the segments, so that the landmarks are means over other tokens.
@@ -340,9 +342,9 @@ for z, following in pairwise([*kept_by.iterates, last]):
 # $$\frac{\log(\lVert A \rVert_1 \lVert A \rVert_\infty / \sigma^2)}{\log(13/4)}$$
 #
 # iterations go by until anything happens. With six, $t$ has grown at most $(13/4)^6 = 1178$ times: a singular value a
-# fortieth of $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$ is inverted to one half, smaller ones to less. The
-# figure: on the left matrices of prescribed condition, the lines being the recursion for $t$ alone; in the middle what
-# a singular value is inverted to; on the right the condition of *real* landmark matrices.
+# fortieth of $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$ is inverted to one half, smaller ones to less. In the
+# figure, the left panel has matrices of prescribed condition, the lines being the recursion for $t$ alone. The middle
+# shows what a singular value is inverted to, the right the condition of *real* landmark matrices.
 
 # %%
 convergence = chapter.results("pinv_convergence")
@@ -379,10 +381,11 @@ chapter.table(
 # ### A choice in public code: one scale for the whole batch
 #
 # The authors' code, and after it `transformers` and `nystrom-attention`, divides by the largest sums over *all*
-# matrices of a batch. The authors call that the original, "more conservative" start, and offer the exact one, with each
-# matrix's own scale, as an option. With theirs it still converges, $t_0$ is only smaller. But six iterations are not
-# enough to converge, so a sequence gets another output beside other sequences (`tests/peers/test_nystromformer.py`
-# shows it). Here the norms are each matrix's own, and a neighbour changes nothing, to the last bit:
+# matrices of a batch. The authors call this the original, "more conservative" start, and offer the exact one, with
+# each matrix's own scale, as an option. With theirs it still converges; $t_0$ is only smaller. But six iterations are
+# not enough to converge, so the output of a sequence changes when other sequences are in the batch
+# (`tests/peers/test_nystromformer.py` shows it). Here the norms are each matrix's own, and a neighbour changes
+# nothing, to the last bit:
 
 # %%
 pair = np.stack([a, np.array([[0.98, 0.01, 0.01]] * 3)])  # the neighbour's first column sums to almost 3
@@ -404,16 +407,22 @@ print(f"the same matrix beside that neighbour, with one scale for both: off by {
 assert change > 0.1
 
 # %% [markdown]
+# > **A break.** Nyström attention is $F Z B V$: landmark queries gather, a small matrix $Z$ mixes, and queries fetch.
+# > Each factor has a softmax of its own, so this has the shape of the Nyström method without being it. $Z$ comes from
+# > an iteration that multiplies small singular values by $13/4$ at a time, so six iterations do not reach them. After
+# > the break we measure what that means on a real network, and derive every gradient.
+
+# %% [markdown]
 # ## On a real network
 #
 # The network and the reviews of chapter 4, $Q$, $K$ and $V$ as they are, softmax attention replaced. Errors are
-# relative to the output, and to $P$; beside them Linformer with the same $R$ and the truncated SVD of $P$, the best
-# there is at rank $R$.
+# relative to the output, and to $P$. For comparison there are Linformer with the same $R$ and the truncated SVD of
+# $P$, the best possible at rank $R$.
 #
 # This is **one network** (all-MiniLM-L6-v2): all 72 heads of its six layers, on **eight reviews** of 512 tokens that
-# nothing was fitted to. The figure and the table have the median over heads and texts, and from where to where the
-# middle 80% of them lie: heads differ more among themselves than most of the methods do. What is said below is
-# therefore checked layer by layer and text by text, and the number of layers is given where it does not hold in all.
+# nothing was fitted to. The figure and the table have the median over heads and texts, and the range of the middle
+# 80% of them: heads differ more among themselves than most of the methods do. Every statement below is therefore
+# checked layer by layer and text by text. Where it does not hold in all layers, the number of layers is given.
 
 # %%
 measured = chapter.results("nystromformer")
@@ -437,7 +446,7 @@ chapter.table(
 )
 
 # %% [markdown]
-# What it says.
+# Here is what it shows.
 #
 # 1. **With six iterations it is better than Linformer** at each $R$, even than Linformer with matrices fitted to 48
 #    reviews, and its matrix is nearer to $P$. Its landmarks come from the text itself. This holds in each text, and in
@@ -445,19 +454,19 @@ chapter.table(
 # 2. **Inverting better makes it worse**: with the exact pseudo-inverse the error is larger in every layer and in each
 #    text, at each $R$, and from $R = 8$ to 128 it *grows*. In the median it stays below that of answering 0; but in a
 #    tenth of the heads it is above it for each $R$, and for $R = 128$ eight times the output. The mean over the heads
-#    is made by those: it is above 1 at each $R$.
-# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above a
-#    thirtieth of the largest: the error is that of six iterations, within five per cent in the median and eight in any
-#    layer. And in the last panel, more than nine iterations, which reach further down, make the error rise again, most
-#    in the heads where it is large. The Nyström method may divide by small singular values of $A$ where $F$ and $B$ are
-#    as small in those directions; but these $F$ and $B$ are not parts of one matrix with $A$, and nothing makes them
-#    so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper takes "about 6
-#    iterations in order to achieve a good approximation" of the pseudo-inverse. On these matrices six do not
-#    approximate it, and the output is better for that; its least error is at seven to nine.
-# 4. **Sampling $P$ itself is no better.** With $R$ columns and rows of the true $P$ (which cannot be had cheaply) and
-#    the same six iterations, the error is *larger* at each $R$, in each text and in at least five layers. In the median
-#    head little of that is left at $R = 128$; but a tenth of the heads is off by more than twice the output at each
-#    $R$. (These landmarks are single tokens, not means.)
+#    is dominated by those: it is above 1 at each $R$.
+# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above
+#    a thirtieth of the largest. The error is then that of six iterations, within five per cent in the median and
+#    eight in any layer. And in the last panel, more than nine iterations, which reach further down, make the error
+#    rise again, most in the heads where it is large. The Nyström method may divide by small singular values of $A$
+#    where $F$ and $B$ are as small in those directions. But these $F$ and $B$ are not parts of one matrix with $A$,
+#    and nothing makes them so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper
+#    takes "about 6 iterations in order to achieve a good approximation" of the pseudo-inverse. On these matrices six
+#    do not approximate it, and the output is better for that; its least error is at seven to nine.
+# 4. **Sampling $P$ itself is no better.** Take $R$ columns and rows of the true $P$ (which cannot be obtained
+#    cheaply) and the same six iterations. The error is *larger* at each $R$, in each text and in at least five
+#    layers. In the median head little of that is left at $R = 128$; but a tenth of the heads is off by more than
+#    twice the output at each $R$. (These landmarks are single tokens, not means.)
 # 5. **The convolution helps**, in every layer and text, and most where there are few landmarks: on average by 15% at
 #    $R = 8$ and by 7% at 128. The median head gains half of that and less; the worst tenth, from 0.91 down to 0.67 at
 #    $R = 8$, gains most. It restores what is near the diagonal.
@@ -528,7 +537,7 @@ for way in set(measured.matrix) - {"convolution"}:  # which adds a matrix of ful
 print("iterations with the least error, by R:", dict(zip(measured.reduced, map(int, best), strict=True)))
 
 # %% [markdown]
-# All of that is read off a record. What in it needs no fit can be had here, at $R = 32$: the same eight reviews, all
+# All of this is read from a record. What needs no fit can be computed here, at $R = 32$: the same eight reviews, all
 # heads.
 
 # %%
@@ -554,7 +563,7 @@ assert median_now[2] > median_now[6]  # two are too few,
 assert median_now[16] > 1.1 * median_now[6]  # and sixteen too many
 
 # %% [markdown]
-# As in chapter 4: these numbers say how well a *given* attention is imitated. A network that is trained with Nyström
+# As in chapter 4, these numbers show how well a *given* attention is imitated. A network that is trained with Nyström
 # attention adapts to it.
 #
 # There is a second reason to stop. A singular value that is exactly 0 is stored as about $\varepsilon$, and the
@@ -574,16 +583,16 @@ assert off[30] > 10
 # %% [markdown]
 # ## The gradient, by hand
 #
-# Given $dO$; wanted are $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in `nystromformer.py`,
-# (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`. (`segment_means.py` and `depthwise.py` count
-# for themselves: their (2), and their (1) to (3), are within (13) and (7) here.)
+# We are given $dO$ and want $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in
+# `nystromformer.py`, (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`. (`segment_means.py` and
+# `depthwise.py` count for themselves: their (2), and their (1) to (3), are within (13) and (7) here.)
 #
-# **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$; chapter
-# 1's backward pass gives $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
+# **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$.
+# Chapter 1's backward pass yields $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
 #
 # $$dG = Z^\top dH, \qquad dZ = dH\, G^\top \qquad (9)$$
 #
-# and $G = BV$ softmax attention with queries $\tilde Q$: from $dG$ come $d\tilde Q$, $dK$ and $dV$.
+# and $G = BV$ is softmax attention with queries $\tilde Q$: from $dG$ come $d\tilde Q$, $dK$ and $dV$.
 #
 # **Step 2: through the middle.** Suppose $dA$ is known (steps 3 to 5). $A$ is a softmax of $s\,\tilde Q \tilde K^\top$:
 #
@@ -604,7 +613,7 @@ assert off[30] > 10
 #
 # $$dA \mathrel{+}= dT\, Z^\top, \qquad dZ = \tfrac14 dZ' W^\top + A^\top dT \qquad (i6)$$
 #
-# Every iteration adds to the same $dA$. Kept from the forward pass are the iterates $Z_0, Z_1, \dots$, $R^2$ numbers
+# Every iteration adds to the same $dA$. The iterates $Z_0, Z_1, \dots$ are kept from the forward pass, $R^2$ numbers
 # each; $T$, $\beta$, $\gamma$, $W$ are computed again.
 #
 # **Step 4: through the start.** With $n_1 = \lVert A \rVert_1$ and $n_\infty = \lVert A \rVert_\infty$,
@@ -650,13 +659,13 @@ assert found_wrong[2]
 assert not found_wrong[9]
 
 # %% [markdown]
-# The last line is a warning: once the iteration has converged, $Z$ no longer depends on where it began, the gradient of
-# the start is 0, and a check of a well-conditioned matrix after many iterations finds nothing wrong.
+# The last line is a warning. Once the iteration has converged, $Z$ no longer depends on where it began, and the
+# gradient of the start is 0. So a check of a well-conditioned matrix after many iterations finds nothing wrong.
 
 # %% [markdown]
 # A remark on $n_\infty$. The rows of our $A$ are softmaxes and sum to 1, so $n_\infty = 1$ whatever $Q$ and $K$ are:
-# its gradient must come to nothing. It does. It adds the same number to a whole row of $dA$, and (11) takes the same
-# number away: $A * (c - \mathrm{rowsum}(c A)) = 0$. The column sums do depend on $Q$ and $K$, and theirs stays.
+# its gradient must vanish. It does. It adds the same number to a whole row of $dA$, and (11) takes the same number
+# away: $A * (c - \mathrm{rowsum}(c A)) = 0$. The column sums do depend on $Q$ and $K$, and their gradient stays.
 
 # %%
 c = 3.7
@@ -692,9 +701,9 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 #
 # For a regular $A$ both projections $I - AX$, $I - XA$ are 0 and the known $-A^{-1} \delta A\, A^{-1}$ is left.
 #
-# *The gradient.* With $dX$ the gradient of the loss for $X$, take
-# $\langle dX, \delta X \rangle = \mathrm{tr}(dX^\top \delta X)$ term by term, rotate each trace until $\delta A$ or
-# $\delta A^\top$ stands at its end, and read off what it is multiplied by:
+# *The gradient.* Let $dX$ be the gradient of the loss for $X$, and take $\langle dX, \delta X \rangle =
+# \mathrm{tr}(dX^\top \delta X)$ term by term. Rotate each trace until $\delta A$ or $\delta A^\top$ stands at its
+# end, and read off what it is multiplied by:
 #
 # $$dA = -X^\top dX\, X^\top + (I - AX)\, dX^\top X X^\top + X^\top X\, dX^\top (I - XA) \qquad (e2)$$
 #
@@ -751,7 +760,7 @@ assert not gradcheck.check_elementwise(
 # $dq_i \mathrel{+}= d\tilde q_r / |\text{segment } r|$ (13). For keys the segment's *unmasked* keys count, and a masked
 # key gets 0.
 #
-# The whole:
+# All steps together:
 
 # %%
 chapter.source(nystromformer.backward, segment_means.backward, doc=False)
@@ -771,7 +780,7 @@ for pinv in nystromformer.PSEUDO_INVERSES:
         print(f"{pinv}, {'a landmark dropped' if key_mask is not None else 'all keys'}: {report}")
 
 # %% [markdown]
-# ## A convolution beside it
+# ## An added convolution
 #
 # The paper adds a convolution of $V$ along the sequence (its figure 4, without a length). Here it has $K = 33$ weights
 # for each head, the same for all features (the number $K$ and the matrix $C$ belong to this section alone):
@@ -821,12 +830,12 @@ report.assert_ok()
 #
 # <details><summary>Solution</summary>
 #
-# $2I - AZ = I + E$: the first two terms of the Neumann series, $E' = I - (I - E)(I + E) = E^2$. Second order; but two
-# steps, which cost as much as one of the paper's, give $E'' = E^4$, fourth order. The paper's gives
-# $\frac34 E^3 + \frac14 E^4$, which is larger for every $E$ between 0 and 1, and at the start two steps multiply $t$
+# $2I - AZ = I + E$: the first two terms of the Neumann series, $E' = I - (I - E)(I + E) = E^2$. This is second order.
+# But two steps, which cost as much as one of the paper's, yield $E'' = E^4$, fourth order. The paper's step yields
+# $\frac34 E^3 + \frac14 E^4$, which is larger for every $E$ between 0 and 1. And at the start two steps multiply $t$
 # by $2 \cdot 2 = 4$ where the paper's multiplies by $3.25$. So Newton and Schulz are ahead after any number of
-# products. (But see above: further is not better here. Six of the paper's reach as far as about
-# $6 \log 3.25 / \log 4 = 5.1$ double steps.)
+# products. (But see above: further is not better here. Six of the paper's reach as far as about $6 \log 3.25 / \log 4 =
+# 5.1$ double steps.)
 #
 # </details>
 
@@ -919,8 +928,8 @@ assert (abs(six / sigma**2 / (13 / 4) ** 6 - 1)[below & (sigma < 1e-3)] < 0.01).
 # - $O = F Z (BV)$: landmark queries gather, a small matrix mixes, queries fetch. Each factor has its own softmax, since
 #   the softmax of $P$ needs whole rows; so it has the shape of the Nyström method without being it.
 # - The iteration is $Z (I + E + E^2 + \frac14 E^3)$: third order at the end, a factor $13/4$ per iteration before.
-# - Six iterations do not invert real landmark matrices, and that is good: on the one network measured here the exact
-#   pseudo-inverse is the worse one in every layer, and on average over its heads worse than answering 0.
+# - Six iterations do not invert real landmark matrices, and that is good. On the one network measured here the exact
+#   pseudo-inverse is worse in every layer, and on average over its heads worse than answering 0.
 # - The gradient goes back through every iteration, and through the norms of the start; the exact one has Golub and
 #   Pereyra's, with $A^+$ twice in it.
 # - Norms belong to each matrix, not to the batch; lengths need not divide; padding is not truncation.

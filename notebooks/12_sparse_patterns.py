@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12. Sparse patterns: who looks at whom
 #
-# If every token may look at a few others only, which few should they be, so that the cost no longer grows with the
+# If every token may look at only a few others, which few should they be, so that the cost no longer grows with the
 # square of the length and yet nothing stays out of reach?
 #
 # Linformer and the kernel methods change *what* is computed. Here softmax attention stays as it is, over fewer pairs:
@@ -11,7 +11,7 @@
 # 1. one softmax over any set of pairs, computed in parts that are joined by their log-sum-exp, and its gradient;
 # 2. windows, dilated windows and blocks, with their cost counted;
 # 3. global tokens, and why a single one brings every pair of tokens within two steps;
-# 4. random blocks, and what a graph says about them;
+# 4. random blocks, and what graph theory says about them;
 # 5. Sparse Transformer's two patterns, and how many pairs they have: not $N \log N$.
 #
 # You need chapter 1, its online form above all. The letters are the same: $N$ queries, $L$ keys, widths $D$ and $M$.
@@ -56,8 +56,8 @@ def draw_inputs(seed, n, d=4, m=3):
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Four tokens with the values 1, 3, 8 and 4, and queries of 0, so that all scores are alike and each query averages the
-# values that it may see. With a window of one key on both sides:
+# Take four tokens with the values 1, 3, 8 and 4, and queries of 0, so that all scores are alike and each query
+# averages the values that it may see. With a window of one key on both sides:
 #
 # | query | sees | output |
 # | ---: | --- | ---: |
@@ -66,7 +66,7 @@ def draw_inputs(seed, n, d=4, m=3):
 # | 3 | 3, 8, 4 | 5 |
 # | 4 | 8, 4 | 6 |
 #
-# Ten pairs instead of sixteen. Softmax attention over all pairs would have 4 in each row.
+# There are ten pairs instead of sixteen. Softmax attention over all pairs would have 4 in each row.
 
 # %%
 no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [3.0], [8.0], [4.0]])
@@ -117,12 +117,12 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 #
 # $$S_i = \{j : |i - j| \le w d,\ (i - j) \bmod d = 0\}$$
 #
-# which is as many keys, from $d$ times as far. And **blocks** of width $b$ are cheapest to program: cut the sequence
-# into $N / b$ pieces, and do softmax attention in each. A piece costs $b^2$ pairs, so all cost
+# which is as many keys, from $d$ times as far. And **blocks** of width $b$ are the easiest to program: cut the
+# sequence into $N / b$ pieces, and do softmax attention in each. A piece costs $b^2$ pairs, so all cost
 #
 # $$b^2 \cdot \frac{N}{b} = N b$$
 #
-# so linear in $N$. Counted while the code runs, the multiply-adds of both products:
+# so the cost is linear in $N$. Here are the multiply-adds of both products, counted while the code runs:
 
 # %%
 rows = []
@@ -137,8 +137,8 @@ chapter.table(("N", "b", "pairs", "multiply-adds", "all pairs"), rows)
 
 # %% [markdown]
 # The price of the blocks: two neighbours on either side of a border never see each other, in no number of layers. A
-# window has no borders. After $t$ layers, what token $j$ knew has come $t w d$ places far. With dilation alone there
-# are borders of another kind: token $i$ never hears of $i + 1$.
+# window has no such borders. After $t$ layers, what token $j$ knew has travelled $t w d$ places. With dilation alone
+# there are borders of another kind: token $i$ never learns of $i + 1$.
 
 # %%
 assert pattern_graphs.diameter(patterns.block_local(24, block=8)) == math.inf
@@ -179,11 +179,11 @@ chapter.explore(
 #
 # ### A dilated window is a plain one
 #
-# How does one compute a window without the $N \times N$ matrix? Products of two matrices of which only a band is wanted
-# are not among what PyTorch or TensorFlow offer; Longformer's authors wrote a CUDA kernel of their own (Beltagy et al.
-# 2020, section 3.2). Ours is handed *intervals*: query $i$ sees the keys at places $p$ with $low_i \le p < high_i$.
-# Dilation seems not to fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys
-# by residue, and within a residue by position: now its keys are neighbours, and the window is an interval again.
+# How does one compute a window without the $N \times N$ matrix? PyTorch and TensorFlow have no products of two
+# matrices of which only a band is computed, so Longformer's authors wrote their own CUDA kernel (Beltagy et al. 2020,
+# section 3.2). Ours takes *intervals*: query $i$ sees the keys at places $p$ with $low_i \le p < high_i$. Dilation
+# does not seem to fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys by
+# residue, and within a residue by position: now its keys are neighbours, and the window is an interval again.
 
 # %%
 d, w = 3, 2
@@ -200,9 +200,9 @@ chapter.source(local.parts_of, doc=False)
 # %% [markdown]
 # ## Parts, joined by their log-sum-exp
 #
-# A window *and* some global keys are no interval. But the set can be cut into parts that are simple, $S_i = A \cup B$,
-# if the two have no key in common, and the softmax over the union can be put together from the softmaxes over the
-# parts. For a set $A$ of keys let
+# A window *and* some global keys are no interval. But the set can be cut into simple parts, $S_i = A \cup B$. If the
+# two have no key in common, the softmax over the union can be put together from the softmaxes over the parts. For a
+# set $A$ of keys let
 #
 # $$z_A = \log \sum_{j \in A} e^{a_j}, \qquad o_A = \sum_{j \in A} e^{a_j - z_A}\, v_j$$
 #
@@ -249,7 +249,7 @@ for n in (1024, 2048, 4096):
     assert peak < n * n / 2  # bytes; a boolean matrix has n * n
     rows.append((n, pairs, pairs / n**2, work.multiply_adds / pairs, round(peak / 1024)))
 assert abs(growth([row[0] for row in rows], [row[1] for row in rows]).exponent - 1) < 0.01  # linear
-chapter.table(("N", "pairs", "share of all", "multiply-adds a pair, D + M = 7", "KiB at the peak"), rows)
+chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7", "KiB at the peak"), rows)
 
 # %% [markdown]
 # ## The gradient, by hand
@@ -269,8 +269,8 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds a pair, D + M = 7", 
 # $$da_{ij'} = \sum_{j \in S_i} dP_{ij} P_{ij} (\delta_{jj'} - P_{ij'})
 # = P_{ij'} \Big( dP_{ij'} - \sum_{j \in S_i} dP_{ij} P_{ij} \Big)$$
 #
-# **Step 4: the row sum needs no pairs.** $\sum_{j \in S_i} P_{ij}\, G_i^\top v_j = G_i^\top o_i$. It can be had before
-# any pair is looked at, from the *whole* row's output:
+# **Step 4: the row sum needs no pairs.** $\sum_{j \in S_i} P_{ij}\, G_i^\top v_j = G_i^\top o_i$. It can be computed
+# before any pair is looked at, from the *whole* row's output:
 #
 # $$da_{ij} = P_{ij}\, (G_i^\top v_j - G_i^\top o_i), \qquad P_{ij} = e^{a_{ij} - z_i}$$
 #
@@ -278,10 +278,10 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds a pair, D + M = 7", 
 #
 # $$dq_i = s \sum_{j \in S_i} da_{ij}\, k_j, \qquad dk_j = s \sum_{i : j \in S_i} da_{ij}\, q_i$$
 #
-# That is all there is. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**: the
-# parts may be gone through in any order, and their shares are added. No part has to know of the others. The sums for
-# $dv_j$ and $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window
-# again; for a causal one, the keys before become the queries after.
+# That is all. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts
+# may be visited in any order, and their shares are added. No part needs to know the others. The sums for $dv_j$ and
+# $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again;
+# for a causal one, the keys before become the queries after.
 
 # %%
 chapter.source(pattern_softmax.backward, doc=False)
@@ -298,9 +298,9 @@ for forward, backward in (
 print(report)
 
 # %% [markdown]
-# The mistake to make is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. Each
-# part is then a correct gradient, of another function; $dv$ comes out too large, since the weights of every part sum to
-# 1:
+# The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. Each
+# part is then a correct gradient, of another function; $dv$ comes out too large, since the weights of every part sum
+# to 1:
 
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
@@ -315,9 +315,9 @@ for whole, first, second in zip(right, *in_turn, strict=True):
     same(first + second, whole)  # with the whole row's output and sum: shares that add up
 
 # %% [markdown]
-# Kept between the passes are the inputs, the output, two numbers per row, and the pattern: a few numbers per query,
-# however wide the window is, and once for all heads. It depends on integers alone, so a model that calls again and
-# again with the same length finds the pattern that was built first.
+# Between the passes we keep the inputs, the output, two numbers per row, and the pattern. The pattern is a few
+# numbers per query, however wide the window is, and is stored once for all heads. It depends on integers alone, so a
+# model that calls again and again with the same length finds the pattern that was built first.
 
 # %%
 for n in (256, 512):
@@ -387,7 +387,7 @@ is_global = np.isin(np.arange(20), tokens)
 same(out, np.where(is_global[:, None], globally, ordinary))
 
 # %% [markdown]
-# **Its backward pass.** The output has two kinds of rows, which share no input. With $G$ cut into those rows, the
+# **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The
 # gradients of `q`, `k`, `v` are those of the pattern, with $G_g = 0$ in the global rows; those of `q_global`,
 # `k_global`, `v_global` come from softmax attention of $|\mathcal G|$ queries. What has no influence has gradient 0:
 # rows of `q` that are global, rows of `q_global` that are not.
@@ -463,13 +463,13 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 # %% [markdown]
 # What the star is good for in theory, BigBird's authors prove (their section 3). A sparse attention whose graph
 # contains a star can come as near as one likes to any continuous function from sequences to sequences, as full
-# attention can (Theorem 1); a sparse encoder and decoder can simulate any Turing machine, numbers of arbitrary
-# precision assumed (section 3.3). The random blocks are not needed for either.
+# attention can (Theorem 1). A sparse encoder and decoder can simulate any Turing machine, if numbers of arbitrary
+# precision are assumed (section 3.3). The random blocks are not needed for either.
 #
 # How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. The authors name the limit
-# themselves (section 3.4): to find for each of $N$ unit vectors the one furthest from it takes one layer of full
-# attention, and for sparse attention with about $N$ pairs about $N$ layers, if a widely believed conjecture holds (that
-# of orthogonal vectors, Proposition 1). At $N$ layers of $N$ pairs nothing is saved.
+# themselves (section 3.4). Their task is to find, for each of $N$ unit vectors, the one furthest from it. It takes
+# one layer of full attention; for sparse attention with about $N$ pairs it takes about $N$ layers, if a widely
+# believed conjecture holds (that of orthogonal vectors, Proposition 1). At $N$ layers of $N$ pairs nothing is saved.
 #
 # ## BigBird: blocks, random ones among them
 #
@@ -500,11 +500,12 @@ report.assert_ok()
 # %% [markdown]
 # ### Rolling the keys
 #
-# The paper's appendix D has a trick for the window on hardware that knows dense products only: put the key
-# blocks into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies
-# side by side. Row $n$ then holds blocks $n - 1$, $n$, $n + 1$: all that query block $n$ needs, in one dense array
-# $(N/b,\, 3b,\, D)$. One batched product gives all scores of the window, no gathering, no band. What was rolled around
-# the end is not in the window and has to be masked. (The rows of the paper's global blocks are computed by themselves.)
+# The paper's appendix D has a trick for the window, for hardware that has only dense products. Put the key blocks
+# into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies side
+# by side. Row $n$ then holds blocks $n - 1$, $n$, $n + 1$: all that query block $n$ needs, in one dense array
+# $(N/b,\, 3b,\, D)$. One batched product computes all scores of the window, without gathering and without a band.
+# What was rolled around the end is not in the window and must be masked. (The rows of the paper's global blocks are
+# computed by themselves.)
 
 
 # %%
@@ -535,12 +536,12 @@ for window_blocks in (1, 3, 5):
 #
 # ### What are the random blocks good for?
 #
-# The idea comes from random graphs: if every node is joined to a few others at random, a walk from anywhere to anywhere
-# takes about $\log N$ steps. And from *small worlds* (Watts and Strogatz 1998): real networks have short paths *and*
-# many triangles, my friends being friends of each other. A window has triangles and long paths, a random graph short
-# paths and hardly any triangles. Put together they have short paths, and more triangles than chance alone: fewer than
-# the window, as most neighbours of a block are then random ones. The share of closed triangles is the *clustering
-# coefficient*:
+# The idea comes from random graphs: if every node is joined to a few others at random, a walk from anywhere to
+# anywhere takes about $\log N$ steps. It also comes from *small worlds* (Watts and Strogatz 1998): real networks have
+# short paths *and* many triangles, my friends being friends of each other. A window has triangles and long paths, a
+# random graph short paths and hardly any triangles. Put together they have short paths, and more triangles than
+# chance alone: fewer than the window, as most neighbours of a block are then random ones. The share of closed
+# triangles is the *clustering coefficient*:
 
 # %%
 chapter.source(pattern_graphs.clustering, doc=False)
@@ -584,8 +585,9 @@ print(f"seen by no other block: {np.mean(results.unseen):.1%} measured, exp(-3) 
 #
 # ![Sparse Transformer, drawn](../figures/schematic_sparse_transformer.svg)
 #
-# Child et al. (2019) looked for causal patterns in which every token reaches every *earlier* one in two steps, with as
-# few pairs as possible. With $l$ the *stride* and $c$ the length of a *summary*, of the keys $j \le i$:
+# Child et al. (2019) looked for causal patterns in which every token reaches every *earlier* one in two steps, with
+# as few pairs as possible. With $l$ the *stride* and $c$ the length of a *summary*, they use, among the keys $j \le
+# i$:
 #
 # $$\text{strided:} \quad j > i - l \quad\text{or}\quad (i - j) \bmod l = 0$$
 #
@@ -661,8 +663,8 @@ for kind in patterns.KINDS:
 # With $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
 #
 # **The same notes head them "memory $O(N \log N)$". That is not what this pattern has.** With $l$ fixed it is
-# quadratic, with $l = \sqrt N$ it is $N^{1.5}$, as the paper says (section 4.2), and for no $l$ less than that, as
-# exercise 1 shows. Counted without the matrix, to lengths where there could be none:
+# quadratic. With $l = \sqrt N$ it is $N^{1.5}$, as the paper says (section 4.2), and no $l$ makes it less, as
+# exercise 1 shows. We count without the matrix, up to lengths where there could be none:
 
 # %%
 chapter.source(pattern_graphs.pairs_per_row, doc=False)
@@ -692,8 +694,9 @@ chapter.table(header, rows)
 # %% [markdown]
 # ## What it costs, side by side
 #
-# At $N = 4096$, the pairs of each pattern; and the layers until every token can know of every other (of every earlier
-# one, where it is causal), from the graph of the same pattern at a sixteenth of the length.
+# The table has the pairs of each pattern at $N = 4096$. It also has the number of layers until every token can know
+# of every other (of every earlier one, where it is causal), from the graph of the same pattern at a sixteenth of the
+# length.
 
 # %%
 n, small, rng = 4096, 256, np.random.default_rng(17)
@@ -729,7 +732,7 @@ assert rows[3][1] == n * 64  # claim 41: N b
 
 # %% [markdown]
 # Fewer pairs are not yet less time: a product of large dense matrices runs at the processor's full speed, a band does
-# not by itself. How the compiled kernel compares with public implementations, `linattn-ref bench` measures.
+# not by itself. `linattn-ref bench` measures how the compiled kernel compares with public implementations.
 #
 # ## Exercises
 #
@@ -754,8 +757,8 @@ assert fewest < pattern_graphs.pairs(n, kind="strided", stride=math.isqrt(n))
 
 # %% [markdown]
 # **2. Dilation that doubles.** Let layer $t = 0, 1, 2, \dots$ have a window of $w$ keys on each side with dilation
-# $2^t$. How far does a token see after $T$ layers? Are there gaps? How many pairs do the layers that it takes to see
-# everything have together?
+# $2^t$. How far does a token see after $T$ layers? Are there gaps? How many pairs are there altogether in the layers
+# that it takes to see everything?
 #
 # <details><summary>Solution</summary>
 #
@@ -777,9 +780,9 @@ for layer in range(math.ceil(math.log2(1 + (n - 1) / w))):
 assert seen.all()
 
 # %% [markdown]
-# **3. Counted twice.** An implementation puts window and global keys side by side without leaving out the keys that are
-# in both. What does it compute? Give the change as one of the scores. (A widely used BigBird draws no random blocks
-# outside training, but keeps their places, filled with block 0: what does it compute, with $r = 3$?)
+# **3. Counted twice.** An implementation puts window and global keys side by side without leaving out the keys that
+# are in both. What does it compute? Express the change as one of the scores. (A widely used BigBird draws no random
+# blocks outside training, but keeps their places, filled with block 0: what does it compute, with $r = 3$?)
 #
 # <details><summary>Solution</summary>
 #
@@ -827,8 +830,8 @@ assert ((pattern_graphs.steps(patterns.sparse_transformer(60, kind="fixed", stri
 #
 # - A sparse pattern is softmax attention over a set of pairs. Parts of the set are joined exactly by their log-sum-exp;
 #   backward, every pair has its gradient by itself, given the whole row's output and log-sum-exp.
-# - Windows and blocks are $O(N w)$ and $O(N b)$, but far is far: $N / w$ layers, or never.
-# - One global token, seen by all and seeing all, makes it two layers. In a causal model there is no such token.
+# - Windows and blocks are $O(N w)$ and $O(N b)$, but distant tokens meet only after $N / w$ layers, or never.
+# - One global token, which all see and which sees all, makes it two layers. In a causal model there is no such token.
 # - Random edges shorten paths to about $\log N$; with a centre they are not needed for that.
 # - Sparse Transformer: two steps, causal, $N^{1.5}$ pairs at a stride of $\sqrt N$.
 #

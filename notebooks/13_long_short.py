@@ -40,8 +40,9 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Five tokens with the values 1 to 5, in segments of two, and all scores equal. There is one mixture of all keys, with
-# equal weights: its value is the mean, 3. A query sees the mixture, its own segment and one key on both sides of it:
+# Take five tokens with the values 1 to 5, in segments of two, and all scores equal. There is one mixture of all keys,
+# with equal weights: its value is the mean, 3. A query sees the mixture, its own segment and one key on both sides of
+# it:
 #
 # | queries | mixture | near values | output |
 # | --- | ---: | --- | ---: |
@@ -63,7 +64,7 @@ same(both_out.ravel(), [2.25, 2.25, 3.4, 3.4, 4])
 # Cut the sequence into segments of width $w$. All queries of a segment see the same keys: the segment itself and
 # $\lfloor w/2 \rfloor$ keys on both sides. So a segment is a dense block of $w$ queries and about $2w$ keys, where a
 # sliding window would move with every query: two matrix products do it. $N / w$ segments make about $2 w N$ pairs,
-# instead of $N^2$. Causal, it is the segment before and, of its own segment, the keys up to itself.
+# instead of $N^2$. In the causal form, it is the segment before and, of its own segment, the keys up to itself.
 
 # %%
 chapter.source(long_short.segments, doc=False)
@@ -95,7 +96,7 @@ for n, w in ((256, 8), (1024, 16)):
     assert pairs == 2 * w * n - w * w  # 2 w keys a query, but for half a window at both ends
 
 # %% [markdown]
-# (A row a query, a column a key; black is the query's own place.)
+# (There is one row per query and one column per key; black is the query's own place.)
 #
 # ## The long term: mixtures by content
 #
@@ -107,9 +108,9 @@ for n, w in ((256, 8), (1024, 16)):
 #
 # $$\bar K = P^\top K, \qquad \bar V = P^\top V \qquad (2)$$
 #
-# Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*, scored
-# against every key, softmax over the keys, a weighted mean of the values. **The dynamic projection is softmax attention
-# of $R$ learned queries**, with scale 1.
+# Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*. It is
+# scored against every key, with a softmax over the keys and a weighted mean of the values. **The dynamic projection
+# is softmax attention of $R$ learned queries**, with scale 1.
 
 # %%
 N, D, M, R, w = 14, 4, 3, 2, 4
@@ -134,9 +135,9 @@ chapter.source(dynamic_projection.forward, doc=False)
 # Three consequences, all unlike Linformer, whose projection is fixed (Zhu et al. 2021, section 3):
 #
 # - **The projection depends on the input.** Another text, another $P$.
-# - **It follows content.** Put the same tokens into another order, and each carries its share with it: the mixtures are
-#   the same.
-# - **It fits any length.** $W_p$ has $D R$ parameters and knows nothing of $L$; Linformer has $2 L R$.
+# - **It follows content.** Put the same tokens into another order, and each keeps its share: the mixtures are the
+#   same.
+# - **It fits any length.** $W_p$ has $D R$ parameters and does not depend on $L$; Linformer has $2 L R$.
 
 
 # %%
@@ -168,14 +169,15 @@ print(refused)
 # %% [markdown]
 # ### Content that moves
 #
-# A task that isolates the difference. One token is marked, anywhere in the sequence, and all queries ask for its value.
-# With Linformer a mixture is of fixed places; if it holds $n = L/R$ of them, and the softmax finds the right mixture,
-# what comes out is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error
+# Here is a task that isolates the difference. One token is marked, anywhere in the sequence, and all queries ask for
+# its value. With Linformer a mixture is of fixed places. If it holds $n = L/R$ of them, and the softmax finds the
+# right mixture, the output is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error
 # $(1 - c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
 #
 # $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
 #
-# A dynamic projection needs one column of $W_p$ along the mark. Both are trained, with their hand-derived gradients:
+# A dynamic projection needs one column of $W_p$ in the direction of the mark. Both are trained, with their
+# hand-derived gradients:
 
 # %%
 results = moving_content.compute(reduced=(1, 8, 32), steps=300)
@@ -202,8 +204,8 @@ chapter.table(
 )
 
 # %% [markdown]
-# Do not read too much into it. The task was made for the one and against the other: a query that asks for *two* things
-# at two places needs two columns, and $R$ learned queries can only ask for what they have learned to ask for. A query
+# Do not read too much into it. The task was made to suit one and not the other. A query that asks for *two* things at
+# two places needs two columns, and $R$ learned queries can only ask for what they have learned to ask for. A query
 # that wants something else from far away gets an average.
 #
 # ## One softmax, two layer norms
@@ -216,17 +218,17 @@ chapter.table(
 # $$o_i = \mathrm{softmax}\big(s\, q_i\, [\hat K;\ \tilde K_{\text{near } i}]^\top\big)\,
 # [\hat V;\ \tilde V_{\text{near } i}] \qquad (4)$$
 #
-# What are the norms for? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ nearly
-# uniform, and the mean of $L$ independent keys is $\sqrt L$ times shorter than each of them: its score is almost 0 for
-# every query, and its value too. So every mixture gets a weight, but the same from every query, and carries little. The
-# remedy is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
+# What are the norms for? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ is
+# nearly uniform, and the mean of $L$ independent keys is $\sqrt L$ times shorter than each of them. So its score is
+# almost 0 for every query, and its value too. So every query gives each mixture the same weight, and the mixtures
+# convey little. The remedy is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
 #
 # $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{\sigma}, \qquad \mu = \frac1W \sum_i x_i, \qquad
 # \sigma = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
 #
-# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`;
-# here $s$ is the scale of the scores.) Measured: the spread of a query's scores (their standard deviation over
-# queries), of near keys and of mixtures, with $W_p$ as it is at the start.
+# with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`; here
+# $s$ is the scale of the scores.) We measure the spread of a query's scores (their standard deviation over queries),
+# of near keys and of mixtures, with $W_p$ as it is at the start.
 
 # %%
 rows = []
@@ -249,8 +251,8 @@ chapter.source(layer_norm.forward, doc=False)
 # %% [markdown]
 # ### All of it
 #
-# Segment by segment, softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come first.
-# (The numbers beside the code are the page's own.)
+# Segment by segment, it is softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come
+# first. (The numbers beside the code are the page's own.)
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -279,8 +281,8 @@ for i in range(N):
     same(out[i], weights / weights.sum() @ values)  # (4)
 
 # %% [markdown]
-# The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what it
-# sees: $O(N (w + R))$ together. What is kept for the backward pass beyond the inputs is $P$ and the mixtures, and of
+# The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what
+# it sees: $O(N (w + R))$ together. Beyond the inputs, $P$ and the mixtures are kept for the backward pass, and for
 # each segment its keys and values and the softmax of its scores.
 
 # %%
@@ -291,8 +293,8 @@ for n in (64, 128, 256):
     assert counted == n * R * (2 * D + M) + pairs * (D + M)
 
 # %% [markdown]
-# Without norms of the values it applies a matrix to $V$. A mixture's weight is handed on to the keys in it, by $P$. On
-# the left the short term shows as blocks, over a long term that is a matrix of rank $R$: vertical stripes, dark or
+# Without norms of the values it applies a matrix to $V$. A mixture's weight is passed on to the keys in it, by $P$.
+# On the left the short term shows as blocks, over a long term that is a matrix of rank $R$: vertical stripes, dark or
 # bright together.
 
 # %%
@@ -338,8 +340,8 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 #
 # Each segment is softmax attention, and chapter 1's backward pass gives the gradients of its queries, of the keys and
 # values it saw, and of the mixtures. A query is in one segment. A key is seen by up to three, a mixture by all: their
-# gradients **add up** over the segments that saw them. What comes out: $d\tilde K$ and $d\tilde V$ (normed near keys
-# and values), and those of the normed mixtures.
+# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys
+# and values), and the gradients of the normed mixtures.
 #
 # ### Step 2: layer norm
 #
@@ -432,8 +434,8 @@ for causal in (False, True):
     report.assert_ok()
 
 # %% [markdown]
-# The mistake to make here is to treat $P$ as a constant, as if it were Linformer's $E$. Then $W_p$ learns nothing, and
-# the keys' gradient is wrong by (10), and only there:
+# The typical mistake here is to treat $P$ as a constant, as if it were Linformer's $E$. Then $W_p$ learns nothing,
+# and the keys' gradient is wrong by (10), and only there:
 
 
 # %%
@@ -457,10 +459,10 @@ print(report)
 # ## Causal
 #
 # Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4; and
-# here the future is in the weights of the past as well, through the denominator of the softmax (1). So every
-# segment is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. For
-# query 9 with $w = 4$: its own segment is number 2, of which keys 8 and 9 are near; segment 1 is seen twice, as near
-# keys and as $R$ mixtures; segment 0 as $R$ mixtures only.
+# here the future is in the weights of the past as well, through the denominator of the softmax (1). So every segment
+# is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. Take query 9
+# with $w = 4$. Its own segment is number 2, of which keys 8 and 9 are near. It sees segment 1 twice, as near keys and
+# as $R$ mixtures, and segment 0 as $R$ mixtures only.
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
@@ -481,8 +483,9 @@ for i in range(N):
 
 # %% [markdown]
 # What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
-# quadratic**, with a factor $R / w$ beside causal softmax attention. The paper's causal form is that; "linear" holds
-# for the form of the sections above. Counted, $w = 64$ and $R = 4$, a forward pass with $D = M = 16$:
+# quadratic**, with a factor $R / w$ compared with causal softmax attention. The paper's causal form is that; "linear"
+# holds for the form of the sections above. Here it is counted, with $w = 64$ and $R = 4$, for a forward pass with $D =
+# M = 16$:
 
 # %%
 rows, width, segment, r = [], 16, 64, 4
@@ -525,7 +528,7 @@ same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
 # %% [markdown]
 # ## Exercises
 #
-# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ makes the pairs fewest, and how do they then
+# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ gives the fewest pairs, and how do they then
 # grow with $N$?
 #
 # <details><summary>Solution</summary>
@@ -581,8 +584,8 @@ np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), ato
 #
 # The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
 # column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near
-# ones: $R$ mixtures a segment, at $N^2 R / w$ again. It is no fault as such: the mechanism does not claim to
-# approximate softmax attention, and nothing is wrong with a key that can be reached in two ways.
+# ones: $R$ mixtures per segment, at $N^2 R / w$ again. It is not a fault as such: the mechanism does not claim to
+# approximate softmax attention, and there is nothing wrong with a key that can be reached in two ways.
 #
 # </details>
 
@@ -642,8 +645,8 @@ assert abs(grads.norm_local[0][1]).max() > 0.1
 # - The dynamic projection is softmax attention of $R$ learned queries. It follows content, and fits any length.
 # - Means are short: near keys and mixtures get a layer norm each before they meet in one softmax.
 # - $P$ is no constant: its gradient goes on into the keys and $W_p$.
-# - Causal, one projection a segment, seen by later segments only: $N^2 R / w$, quadratic with a small factor, or
-#   $N^{3/2}$ with the best $w$.
+# - The causal form has one projection per segment, which later segments alone see: $N^2 R / w$, quadratic with a
+#   small factor, or $N^{3/2}$ with the best $w$.
 #
 # **Sources.** Zhu et al. (2021), *Long-short Transformer: efficient Transformers for language and vision*. Wang et al.
 # (2020), *Linformer*. Ba, Kiros and Hinton (2016), *Layer normalization*. Lee et al. (2019), *Set Transformer* (learned

@@ -10,9 +10,9 @@
 #
 # 1. derive how often two vectors at an angle share a bucket, and measure it;
 # 2. turn buckets of any size into chunks of one size, by sorting;
-# 3. see that several rounds of hashing are *one* softmax, if each pair is counted once;
+# 3. see that several rounds of hashing are *one* softmax, if each pair counts once;
 # 4. derive the gradient, and meet a backward pass that is right with one round and wrong with several;
-# 5. measure which share of the true nearest keys is found, at what cost.
+# 5. measure how many of the true nearest keys are found, and at what cost.
 #
 # You need chapter 1; chapter 12 has the other sparse patterns, which do not look at the data. The letters are the same.
 
@@ -38,8 +38,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Four tokens with the values 1, 2, 4 and 8, all scores equal, and the buckets A, B, A, B. Sorted by bucket they are
-# 1, 4 | 2, 8, in two chunks of two. A token meets its own chunk and the chunk before, but not itself:
+# Take four tokens with the values 1, 2, 4 and 8, all scores equal, and the buckets A, B, A, B. Sorted by bucket they
+# are 1, 4 | 2, 8, in two chunks of two. A token meets its own chunk and the chunk before, but not itself:
 #
 # | token's value | bucket | meets | output |
 # | ---: | --- | --- | ---: |
@@ -48,8 +48,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # | 4 | A | 1 | 1 |
 # | 8 | B | 2, and 1, 4 | $7 / 3$ |
 #
-# The first chunk has none before it. Which bucket a vector falls into is where hashing comes in. In two dimensions,
-# with four buckets and no rotation, it is the side on which the vector lies: (3, 1) right, (1, 3) above, (-3, 1) left.
+# The first chunk has none before it. Hashing decides into which bucket a vector falls. In two dimensions, with four
+# buckets and no rotation, it is the side on which the vector lies: (3, 1) right, (1, 3) above, (-3, 1) left.
 
 # %%
 alike, four_values = np.ones((4, 2)), np.array([[1.0], [2.0], [4.0], [8.0]])
@@ -130,16 +130,16 @@ np.testing.assert_array_equal(reformer.buckets(-x, rotations), (there + 4) % 8)
 # $(x^\top r, y^\top r)$: both standard normal, with covariance $x^\top y = \rho$. The columns are independent. So the
 # width $D$ drops out, and only $\rho$ and $B$ count.
 #
-# Both vectors are in bucket 0 if column 0 gives numbers $u, w > 0$ and all the $B/2 - 1$ other columns give numbers
-# smaller in size, for $x$ than $u$ and for $y$ than $w$. By symmetry all $B$ buckets are alike:
+# Both vectors are in bucket 0 if column 0 makes two numbers $u, w > 0$, and all the $B/2 - 1$ other columns make
+# numbers smaller in size, for $x$ than $u$ and for $y$ than $w$. By symmetry all $B$ buckets are alike:
 #
 # $$p(\rho) = B \int_0^\infty \!\! \int_0^\infty \phi_\rho(u, w)\, G(u, w)^{B/2 - 1}\, du\, dw, \qquad
 # G(u, w) = \Pr(|U| < u, |W| < w) \qquad (b)$$
 #
-# with $\phi_\rho$ the density of two normal numbers with correlation $\rho$. With $B = 2$ there is no other column, and
-# $p = 2 \Pr(U, W > 0) = 1 - \theta / \pi$: a random hyperplane separates two vectors with a probability proportional to
-# their angle. With $\rho = 0$ the hashes are independent, and $p = 1 / B$. The integral by a sum over a grid, and
-# hashes drawn at random:
+# with $\phi_\rho$ the density of two normal numbers with correlation $\rho$. With $B = 2$ there is no other column,
+# and $p = 2 \Pr(U, W > 0) = 1 - \theta / \pi$: a random hyperplane separates two vectors with a probability
+# proportional to their angle. With $\rho = 0$ the hashes are independent, and $p = 1 / B$. We compare the integral,
+# as a sum over a grid, with hashes drawn at random:
 
 # %%
 chapter.source(lsh_collision.collision_probability, doc=False)
@@ -160,8 +160,8 @@ chapter.table(("angle", "B = 2: (b)", "drawn", "B = 16: (b)", "drawn", "B = 64: 
 # %% [markdown]
 # For many buckets $p(\rho) = B^{-(1 - \rho)/(1 + \rho) + o(1)}$ (Andoni et al. 2015): doubling $B$ costs near vectors
 # little and far ones much. That is what makes the hash *locality-sensitive*. And one round is a gamble: neighbours at
-# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share one at least once with
-# probability $1 - (1 - p)^r$:
+# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share one at least once
+# with probability $1 - (1 - p)^r$:
 
 # %%
 p_near, p_far = (lsh_collision.collision_probability(math.cos(math.radians(a)), 64) for a in (30, 90))
@@ -176,8 +176,8 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 #
 # ![Reformer, drawn](../figures/schematic_reformer.svg)
 #
-# Buckets come in all sizes, which suits no processor. So the tokens are sorted by (bucket, position) and the sorted
-# list is cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and
+# Buckets have all sizes, which suits no processor. So the tokens are sorted by (bucket, position) and the sorted list
+# is cut into chunks of $C$. A chunk attends to itself and to the chunk before, since a bucket may begin in one and
 # end in the next:
 #
 # $$\text{$i$ meets $j$ in round $r$} \iff \mathrm{chunk}_r(i) - \mathrm{chunk}_r(j) \in \{0, 1\} \qquad (c)$$
@@ -189,9 +189,9 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 chapter.source(lsh_hashing.order_by_bucket, lsh_hashing.chunk_of_token, lsh_hashing.pattern_of, doc=False)
 
 # %% [markdown]
-# Sixty tokens in five groups of similar vectors, in random order. On the left who meets whom in one round, in the order
-# of the hash: chunks along the diagonal. In the middle the same in the order of the text. On the right after four
-# rounds; grey: true pairs of one group that are not met.
+# Take sixty tokens in five groups of similar vectors, in random order. The left panel shows who meets whom in one
+# round, in the order of the hash: chunks along the diagonal. The middle shows the same in the order of the text. The
+# right panel shows it after four rounds; true pairs of one group that are not met are grey.
 
 # %%
 rng = np.random.default_rng(3)
@@ -257,8 +257,8 @@ assert (patterns[0] & ~common).any()
 # = \sum_{j \in P(i)} \Big( \sum_{r:\, j \in P_r(i)} \frac1{c_{ij}} \Big)\, e^{s\,q_i^\top k_j - z_i}\, v_j$$
 #
 # The bracket is 1 for every pair, and this is (6), exactly if $c_{ij}$ is **the number of rounds in which $i$ meets
-# $j$** (2). Without the correction, with $c_{ij} = 1$, a pair that meets in every round weighs as much as several: the
-# more similar two vectors are the more often they meet, which would sharpen the attention by an accident of the hash.
+# $j$** (2). Without the correction, with $c_{ij} = 1$, a pair that meets in every round weighs as much as several.
+# The more similar two vectors are, the more often they meet, so an accident of the hash would sharpen the attention.
 # The kernel needs no $N \times N$ array for the count: for the pairs in a chunk it compares the numbers of the chunks
 # in which the two tokens lie in the other rounds.
 
@@ -326,8 +326,9 @@ chapter.source(reformer.Saved, doc=False)
 #   nobody else in any round: then it attends to itself alone, and $o_i = v_i$. In causal order that is the case for the
 #   first token.
 # - **The future.** With `causal=True` a token meets earlier ones only. Still, the future has some influence: a later
-#   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met. No
-#   weight falls on the future, but a choice does depend on it; generating token by token, one meets others.
+#   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met.
+#   No weight falls on the future, but a choice does depend on it; when text is generated token by token, a token
+#   meets others.
 # - **Padding.** A masked token is sorted last and takes no part, neither as a key nor as a query.
 
 # %%
@@ -358,9 +359,9 @@ np.testing.assert_array_equal(
 #
 # $$dQ_i = s \sum_j dA_{ij}\, k_j, \qquad dK_j = s \sum_i dA_{ij}\, q_i \qquad (10)$$
 #
-# **Round by round.** A pair's term in these sums is split into $c_{ij}$ equal shares, one in each round where it meets:
-# $P_{ij} / c_{ij} = e^{s\,q_i^\top k_j - z_i} / c_{ij}$. All that a round needs to know about the others is $z_i$ and
-# $o_i$, a few numbers a row. Each share is added where it arises; no $P$ is kept.
+# **Round by round.** A pair's term in these sums is split into $c_{ij}$ equal shares, one in each round where it
+# meets: $P_{ij} / c_{ij} = e^{s\,q_i^\top k_j - z_i} / c_{ij}$. All that a round needs to know about the others is
+# $z_i$ and $o_i$, a few numbers per row. Each share is added where it arises; no $P$ is kept.
 #
 # **The key's length.** From $k = x / \lVert x \rVert$, with $d\lVert x \rVert = x^\top dx / \lVert x \rVert = k^\top
 # dx$,
@@ -368,11 +369,11 @@ np.testing.assert_array_equal(
 # $$dk = \frac{dx}{\lVert x \rVert} - \frac{x\, (k^\top dx)}{\lVert x \rVert^2}
 # = \frac{(I - k k^\top)\, dx}{\lVert x \rVert}$$
 #
-# The matrix is symmetric, so backwards
+# The matrix is symmetric, so the backward pass is
 #
 # $$dX_i = dQ_i + \frac{dK_i - k_i\, (k_i^\top dK_i)}{\lVert x_i \rVert} \qquad (11)$$
 #
-# What points along the key is lost: its length is always 1. A zero vector has no direction; its key is 0 and passes
+# The part along the key is lost: its length is always 1. A zero vector has no direction; its key is 0 and passes
 # nothing on. A token that is alone, $o_i = v_i$, adds $dO_i$ to $dV_i$ and nothing else.
 
 # %%
@@ -392,8 +393,9 @@ same(fast.v, gradients.v)
 # %% [markdown]
 # ### Right with one round, wrong with several
 #
-# A tempting mistake. "Each round is a softmax with output $o_{ri}$ and the shares $P^{(r)}_{ij}$; the output is their
-# average with the weights $w_{ri} = e^{z_{ri} - z_i}$. So the gradient is the average of the rounds' gradients":
+# Here is a tempting mistake. "Each round is a softmax with output $o_{ri}$ and the shares $P^{(r)}_{ij}$. The output
+# is their average with the weights $w_{ri} = e^{z_{ri} - z_i}$. So the gradient is the average of the rounds'
+# gradients":
 #
 # $$dA_{ij} \overset{?}{=} \sum_r w_{ri}\, P^{(r)}_{ij} \big(dO_i^\top v_j - dO_i^\top o_{ri}\big)$$
 #
@@ -430,8 +432,8 @@ same(d_qk_of(mistaken), reformer.backward(d_out, one_saved).qk)
 # %% [markdown]
 # ## Does it find the right keys?
 #
-# For each token of real text, its ten most similar keys in the heads of a pretrained network, and how many of them it
-# meets. (The network was not trained with shared QK; its keys stand in for the shared vectors.
+# For each token of real text, we take its ten most similar keys in the heads of a pretrained network, and count how
+# many of them it meets. (The network was not trained with shared QK; its keys stand in for the shared vectors.
 # `linattn-ref figures --only lsh_recall` draws this figure again.)
 
 # %%
@@ -456,8 +458,8 @@ chapter.table(
 )
 
 # %% [markdown]
-# The record's first rounds once more, for every chunk and number of buckets, by sorting and ranks alone: nothing of the
-# package's but the draw of the rotations.
+# The next cell computes the record's first rounds once more, for every chunk and number of buckets, by sorting and
+# ranks alone. It uses nothing of the package's but the draw of the rotations.
 
 
 # %%
@@ -489,18 +491,18 @@ print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 
 
 # %% [markdown]
 # One round of small chunks finds less than half of them; several rounds find most. More rounds also meet more tokens
-# that do not matter: the dotted line is what random chunks find. Look at the last column too: where attention is spread
-# over many keys, as here, the nearest ten hold little of the weight, and LSH attention, which renormalises over what it
-# meets, is far from softmax attention.
+# that do not matter: the dotted line is what random chunks find. Look at the last column too. Where attention is
+# spread over many keys, as here, the nearest ten hold little of the weight. There LSH attention, which renormalises
+# over what it meets, is far from softmax attention.
 #
 # ### How near does it come to full attention?
 #
-# The paper says (section 5) that LSH attention approximates full attention, the better the more rounds there are, and
-# that with eight it nearly matches it: it compares networks that were *trained* with either. That can hold only where
+# The paper says (section 5) that LSH attention approximates full attention better the more rounds there are, and that
+# with eight it nearly matches it. It compares networks that were *trained* with either. That can hold only where
 # attention is sharp, as a network trained with LSH can learn to make it. (A small one that was trained with full
 # attention, and then run with eight rounds, gets 95% of a copying task right instead of all: section 2.1, table 2.)
-# Without training, both cases: 512 tokens in 64 groups of eight neighbours. With a large scale a token attends to its
-# neighbours alone, with a small one to all.
+# We try both cases without training: 512 tokens in 64 groups of eight neighbours. With a large scale a token attends
+# to its neighbours alone, with a small one to all.
 
 # %%
 rng, ROUNDS = np.random.default_rng(20), (1, 2, 4, 8, 16)
@@ -523,17 +525,18 @@ assert sharp[8] < 0.25 < 0.5 < spread[8]
 chapter.table(("attention", *(f"error, {rounds} rounds" for rounds in ROUNDS)), rows)
 
 # %% [markdown]
-# More rounds always help. Where attention is sharp eight come close, as the paper says; where it is spread, what is not
-# met is most of it.
+# More rounds always help. Where attention is sharp, eight come close, as the paper says; where it is spread out, most
+# of the weight lies on pairs that never meet.
 #
 # ## What it costs
 #
 # Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$; and the hash takes $N D B / 2$
-# multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, beside the inputs:
-# the output, a length and a log-sum-exp a row, and a permutation a round, $N (M + 2 + \mathrm{rounds})$ numbers.
+# multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, in addition to the
+# inputs, are the output, a length and a log-sum-exp per row, and a permutation per round: $N (M + 2 +
+# \mathrm{rounds})$ numbers.
 #
-# Counted at two lengths, beside softmax attention (`dense` keeps the matrix, `online` does not) and linear attention,
-# with $B = 64$ and $C = 32$:
+# Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
+# attention too, with $B = 64$ and $C = 32$:
 
 # %%
 setting, rows = resource_methods.Setting(heads=2, width=16), []
@@ -586,14 +589,15 @@ for name, length in crossings.items():
     print(f"{name.replace('_', '-')} is faster than softmax attention online from N = {length:.0f} on")
 
 # %% [markdown]
-# - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings say
-#   from where on that pays: the more rounds of hashing, the later. Linear attention is the fastest from there on.
+# - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings
+#   show from where on that pays: the more rounds of hashing, the later. Linear attention is the fastest from there
+#   on.
 # - **Memory is quadratic only where the matrix is kept**, as it was in the paper. Softmax attention online needs the
 #   least memory of all, and the number of rounds hardly shows.
 #
-# The paper says how long a sequence may be for both passes to fit into the 11 GB of its GPU (section 4.1.2). Beside it,
-# how far 11 GB would take one layer of this package's attention, if its memory went on to grow as it does at the end of
-# the curves:
+# The paper says how long a sequence may be for both passes to fit into the 11 GB of its GPU (section 4.1.2). The
+# table also shows how far 11 GB would take one layer of this package's attention, if its memory went on to grow as it
+# does at the end of the curves:
 
 # %%
 reach, rows = {}, []
@@ -619,7 +623,8 @@ assert max(reach, key=reach.get).startswith("online")
 # ## Exercises
 #
 # **1. How many rounds?** Two vectors have an angle of 45°. How many rounds with 16 buckets are needed so that they
-# share a bucket at least once with probability 0.99? And how often do two orthogonal vectors in as many rounds?
+# share a bucket at least once with probability 0.99? And how often do two orthogonal vectors share one in as many
+# rounds?
 #
 # <details><summary>Solution</summary>
 #
@@ -641,9 +646,9 @@ print(f"p = {p_45:.3f}: {needed} rounds; orthogonal vectors share a bucket in {o
 #
 # <details><summary>Solution</summary>
 #
-# In the derivation the bracket has to be 1 for every pair: any weights $a^{(r)}_{ij} \ge 0$ with $\sum_r a^{(r)}_{ij}
-# = 1$ will do. $1/c$ in each round is one choice, 1 in the first round another. For the second, round $r$ needs to be
-# compared with the rounds before it only, half of the comparisons, and a pair is hidden instead of weighed, so there
+# In the derivation the bracket has to be 1 for every pair: any weights $a^{(r)}_{ij} \ge 0$ with $\sum_r a^{(r)}_{ij} =
+# 1$ will do. $1/c$ in each round is one choice, 1 in the first round another. For the second, round $r$ has to be
+# compared only with the rounds before it, half of the comparisons. And a pair is hidden instead of weighed, so there
 # is no division. In one round alone, $z_{ri}$ is another number, but no $z_{ri}$ is left at the end.
 #
 # </details>
@@ -660,11 +665,11 @@ same((first_shares @ v).sum(axis=0) / first_shares.sum(axis=(0, 2))[:, None], ou
 #
 # <details><summary>Solution</summary>
 #
-# The sorted list would hold queries and keys, and a chunk might hold queries alone: they see nothing. With shared
-# vectors every chunk has as many keys as queries. And an attention that was trained without sharing has keys whose
-# length matters: a long key far from the query in angle can have a larger score than a short one close by, but the hash
-# sees the angle only. Hence keys of length 1. Below, keys of different lengths: the largest score is often not at the
-# smallest angle.
+# The sorted list would hold queries and keys, and a chunk might hold only queries, which then see nothing. With
+# shared vectors every chunk has as many keys as queries. And an attention that was trained without sharing has keys
+# whose length matters. A long key far from the query in angle can have a larger score than a short one close by, but
+# the hash sees only the angle. Hence keys of length 1. The cell below has keys of different lengths: the largest
+# score is often not at the smallest angle.
 #
 # </details>
 

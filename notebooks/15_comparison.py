@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 15. The comparison: three families, one network, and when to use which
 #
-# Thirteen mechanisms in fourteen chapters, two more in chapter 19, and each avoids the $N \times N$ matrix: which of
-# them come near softmax attention at an equal cost, what is left of a trained network when one is put in, and when
-# should you use which?
+# Fifteen mechanisms avoid the $N \times N$ matrix, thirteen of them in fourteen chapters and two in chapter 19. Which
+# come near softmax attention at an equal cost, what is left of a trained network when one is put in, and when should
+# you use which?
 #
 # Here you will
 #
@@ -12,10 +12,10 @@
 # 3. read what each of them costs, in a table that is made from the code and measured;
 # 4. put each in the place of softmax attention in a pretrained network, at equal cost, and see how far heads are off;
 # 5. see what the whole network still knows then, and what a little training brings back;
-# 6. set what a paper prints of trained networks beside it, and come to a choice.
+# 6. compare this with what a paper prints of trained networks, and make a choice.
 #
-# You need chapters 1, 4 and 5, and of the others the first page. How a network is fine-tuned is chapter 24's matter;
-# here its results are read.
+# You need chapters 1, 4 and 5, and of the others the first page. How a network is fine-tuned is the subject of
+# chapter 24; here we only read its results.
 
 # %%
 from functools import partial
@@ -35,12 +35,12 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Four tokens with the values 1, 2, 3 and 6, and queries of 0: no key scores more than another. Softmax attention
+# Take four tokens with the values 1, 2, 3 and 6, and queries of 0: no key scores more than another. Softmax attention
 # averages everything, 3 in each row. What does each family make of it?
 #
-# - *Low rank*, Linformer with two mixtures by mean pooling: the mixed values are 1.5 and 4.5, their mean is 3.
-# - *A kernel*, linear attention: all similarities are alike, so 3.
-# - *Pairs*, a window of one key on both sides: means of what is near, $1.5,\ 2,\ 3\tfrac23,\ 4.5$.
+# - *Low rank*: Linformer with two mixtures by mean pooling. The mixed values are 1.5 and 4.5, their mean is 3.
+# - *A kernel*: linear attention. All similarities are alike, so the output is 3.
+# - *Pairs*: a window of one key on both sides. The outputs are means of what is near, $1.5,\ 2,\ 3\tfrac23,\ 4.5$.
 #
 # For a query that prefers nothing, only the pairs differ. The chapter is about queries that do.
 
@@ -61,7 +61,7 @@ same(four_ways["pairs"].ravel(), [1.5, 2, 11 / 3, 4.5])
 # %% [markdown]
 # ## Three families
 #
-# A round-up of linear transformers (B of this course's [sources](README.md)) ends in a table of eight methods: what
+# A survey of linear transformers (B of this course's [sources](README.md)) ends in a table of eight methods: what
 # each is built on, and what it puts in the place of softmax attention. Here it is, with the files that compute them.
 
 # %%
@@ -94,15 +94,17 @@ before = ["block_local", "linformer_linear", "local", "reformer", "softmax", "sp
 assert others == sorted(after_2021 + before)
 
 # %% [markdown]
-# The round-up's last column says where each could be had in 2021. The authors' own code there was for Linformer
+# The survey's last column says where each was available in 2021. The authors' own code was there for Linformer
 # (fairseq), Nyströmformer, Longformer, BigBird (TensorFlow), linear attention (fast-transformers) and Performer
-# (TensorFlow); others had written Linformer, Nyströmformer, Long-Short and Performer again in PyTorch; Hugging Face's
-# transformers had Longformer, BigBird and Performer. For random feature attention there was none. Of these the gallery
-# measures fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch beside this package.
+# (TensorFlow). Others had written Linformer, Nyströmformer, Long-Short and Performer again in PyTorch; Hugging Face's
+# transformers had Longformer, BigBird and Performer. For random feature attention there was none. Of these the
+# gallery compares fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch with this
+# package.
 #
-# Not in that table: softmax attention; windows or blocks alone, Sparse Transformer and Reformer, which belong with
-# the local ones, since they are exact over the pairs they keep; the combination of Linformer with linear attention;
-# and what came later, states that fade and correct themselves ([chapter 19](19_write_fade_erase.ipynb)).
+# Four things are not in that table. They are softmax attention; windows or blocks alone, Sparse Transformer and
+# Reformer, which belong with the local ones, since they are exact over the pairs they keep; and the combination of
+# Linformer with linear attention. The last is what came later, states that fade and correct themselves ([chapter
+# 19](19_write_fade_erase.ipynb)).
 #
 # Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
 #
@@ -112,14 +114,16 @@ assert others == sorted(after_2021 + before)
 #
 # $$\text{low rank:}\quad O = A\, (B V), \qquad A \in \mathbb R^{N \times R}, \; B \in \mathbb R^{R \times L}$$
 #
-# Pairs keep the exponential and leave out most $j$; kernels keep all $j$ and give up the exponential; low rank gives
-# up both the exact weights and the pairs, and keeps the softmax inside $A$ (Linformer) or inside both (Nyströmformer).
+# Pairs keep the exponential and leave out most $j$. Kernels keep all $j$ and give up the exponential. Low rank gives
+# up both the exact weights and the pairs, and keeps the softmax inside $A$ (Linformer) or inside both
+# (Nyströmformer).
 #
 # ## The matrices
 #
-# All of them are linear in the values. So the matrix that a mechanism applies, formed by none of them, is what it
-# makes of the identity: $\tilde P = \mathrm{forward}(q, k, I)$. The same queries and keys for all, 160 tokens whose
-# content changes slowly, and which all look at the first three too, as heads often look at the first token (chapter 2):
+# All of them are linear in the values. So the matrix that a mechanism applies, although none of them forms it, is its
+# output for the identity: $\tilde P = \mathrm{forward}(q, k, I)$. We take the same queries and keys for all: 160
+# tokens whose content changes slowly, and which all look at the first three too, as heads often look at the first
+# token (chapter 2):
 
 # %%
 N, D = 160, 32
@@ -180,7 +184,7 @@ chapter.show(
 )
 
 # %% [markdown]
-# Red is positive, blue negative; the colour goes with the square root of the entry. Read off what the formulas say:
+# Red is positive, blue negative; the colour goes with the square root of the entry. It shows what the formulas say:
 
 # %%
 smallest = {name: float(p.min()) for name, p in found.items()}
@@ -211,10 +215,10 @@ assert few.min() < 0  # four directions: sines and cosines of either sign
 # own query and key, and the ratio stays when a third key changes. For low rank it moves if the third key is in a
 # mixture or a landmark with one of them. And for pairs the ratio is that of two exponentials, for kernels it is not.
 #
-# One query is not enough. The two keys next to query 85 are in one segment of Linformer's mean pooling, as for eight of
-# ten queries, so their weights are equal whichever third key changes. So take 150 queries, a third key near each at
-# random, and look at two numbers: how often the ratio moves by more than 5%, and how far it is from that of the
-# exponentials in the median.
+# One query is not enough. The two keys next to query 85 are in one segment of Linformer's mean pooling, as for eight
+# of ten queries, so their weights are equal whichever third key changes. So take 150 queries, with a third key near
+# each at random, and look at two numbers. One is how often the ratio moves by more than 5%; the other is how far it
+# is from that of the exponentials in the median.
 
 
 # %%
@@ -285,7 +289,7 @@ assert np.mean(moved["linformer"]) < 0.5  # most triples do not tell
 # $$\frac{\partial \ell}{\partial \phi(q_i)} = \frac 1 {z_i} \Big( \sum_j \phi(k_j) v_j^\top \Big) g_i
 # - \frac{g_i^\top o_i}{z_i} \sum_j \phi(k_j)$$
 #
-# which are the two sums of the forward pass again. Nothing of size $N^2$ in either direction.
+# which are the two sums of the forward pass again. There is nothing of size $N^2$ in either direction.
 #
 # The next cell forms $w$ and $(\ast)$ densely, in four lines, and checks the package's backward passes against it.
 
@@ -331,11 +335,10 @@ for phi, eps in ((feature_maps.elu_plus_one, 1e-300), (feature_maps.favor_positi
     same(got.v, d_v)
 
 # %% [markdown]
-# **Low rank.** $O = A\, (B V)$, and the product rule is all there is to it:
-# $\partial \ell / \partial A = g\, (B V)^\top$ and $\partial \ell / \partial (B V) = A^\top g$, from which
-# $\partial \ell / \partial B = (A^\top g)\, V^\top$ and $\partial \ell / \partial V = B^\top A^\top g$. Then each of
-# $A$ and $B$ hands on what it gets: for Linformer $A = \mathrm{softmax}(s\, Q (E K)^\top)$ is a softmax of $R$
-# columns and $B = F$ is a parameter.
+# **Low rank.** $O = A\, (B V)$, and the product rule is all there is to it: $\partial \ell / \partial A = g\, (B
+# V)^\top$ and $\partial \ell / \partial (B V) = A^\top g$, from which $\partial \ell / \partial B = (A^\top g)\,
+# V^\top$ and $\partial \ell / \partial V = B^\top A^\top g$. Then each of $A$ and $B$ passes on what it gets: for
+# Linformer $A = \mathrm{softmax}(s\, Q (E K)^\top)$ is a softmax of $R$ columns and $B = F$ is a parameter.
 
 # %%
 E, F = rng.standard_normal((2, 5, 24)) / 5**0.5
@@ -355,10 +358,11 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # %% [markdown]
 # ## What each costs
 #
-# One table for all, made from the code: the orders of time and memory and whether the result is softmax attention's
-# stand in the docstring of each file, and are tested there; the rest is measured in a call of both passes with $N =
-# 4096$ tokens, $H = 8$ heads of width 64, in float32. Learned and drawn count the numbers in arrays beyond those that
-# a layer makes from its tokens; kept are the bytes that the forward pass hands to the backward pass beyond all inputs.
+# There is one table for all, made from the code. The orders of time and memory, and whether the result is softmax
+# attention's, stand in the docstring of each file and are tested there. The rest is measured in a call of both passes
+# with $N = 4096$ tokens, $H = 8$ heads of width 64, in float32. Learned and drawn count the numbers in arrays beyond
+# those that a layer makes from its tokens; kept are the bytes that the forward pass passes to the backward pass
+# beyond all inputs.
 
 # %%
 chapter.source(comparison_calls.cost, doc=False)
@@ -386,12 +390,12 @@ longer = {name: comparison_calls.cost(name, comparison_calls.Sizes(n=8192)).save
 assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
 
 # %% [markdown]
-# Three things to see in it.
+# It shows three things.
 #
 # - Softmax attention keeps as little as any, because the scores are computed again in the backward pass (chapter 1).
 #   Gated linear attention keeps no more: it has neither features nor a denominator. What the others save is time; the
 #   memory of the matrix is saved by not keeping it.
-# - Random features keep $C$ numbers a token for queries and for keys, and $C$ is several times the width.
+# - Random features keep $C$ numbers per token for queries and for keys, and $C$ is several times the width.
 # - Only six have a recurrent form; of these only softmax attention's state grows (chapter 8).
 
 # %%
@@ -403,14 +407,20 @@ assert [name for name, row in mechanisms.items() if row.recurrent] == [
 ]
 
 # %% [markdown]
-# ## At equal cost, who is near softmax attention?
+# > **A break.** There are three families: keep few pairs, keep few keys, or replace the exponential by features. Their
+# > matrices can be told apart by changing a third key. Pairs and kernels share one gradient. What they save is time,
+# > since softmax attention without its matrix already saves the memory. After the break we measure which of them come
+# > near softmax attention, and what a trained network keeps.
+
+# %% [markdown]
+# ## At equal cost, which is near softmax attention?
 #
-# Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of 512
-# tokens; its weights stay as they are and nothing is fitted. It is **one network** (all-MiniLM-L6-v2), all its **72
-# heads**, and **eight reviews**: 576 matrices in all. Heads differ widely: beside each median stands the middle 80% of
-# heads and texts, and where one method is called the best, the layers and the texts in which it is. Each mechanism
-# replaces softmax attention at several sizes. Its cost is counted: multiply-adds in the matrix products of its own
-# code, over those of softmax attention.
+# Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of
+# 512 tokens; its weights stay as they are and nothing is fitted. It is **one network** (all-MiniLM-L6-v2), all its
+# **72 heads**, and **eight reviews**: 576 matrices in all. Heads differ widely, so each median has the middle 80% of
+# heads and texts next to it. Where one method is called the best, we say in how many layers and texts it is. Each
+# mechanism replaces softmax attention at several sizes. Its cost is counted: multiply-adds in the matrix products of
+# its own code, over those of softmax attention.
 
 # %%
 chapter.source(comparison.measure)
@@ -419,8 +429,8 @@ results = chapter.results("comparison")
 chapter.show(
     comparison.draw,
     results,
-    alt="Relative error of the output and of the matrix over the counted cost, one line a mechanism: the truncated SVD "
-    "is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
+    alt="Relative error of the output and of the matrix over the counted cost, one line per mechanism: the truncated "
+    "SVD is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
 )
 
 # %%
@@ -498,7 +508,7 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
     assert by_text.max() / by_text.min() < 1.2  # texts differ less
 
 # %% [markdown]
-# What the figure says, and what it does not:
+# Here is what the figure shows, and what it does not:
 #
 # - **Pairs** get better steadily, since in the end they keep all pairs. At 0.4 of the cost BigBird and Longformer
 #   are the best, alike in the median; on average over the heads it is BigBird, in each text and in five of six layers.
@@ -512,22 +522,22 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 #   Performer the scores of a trained network are too large: the square of the relative error of positive features
 #   grows as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
 # - **Heads differ as much as mechanisms do**, texts less. At equal cost the errors of the best mechanism span a
-#   factor of 2.6 to 2.8 from head to head (the middle 80%), the medians of all mechanisms 2.2 to 2.8: what a mechanism
-#   does to a network depends on what its heads do. And this is one network at one length; another may give another
-#   order.
+#   factor of 2.6 to 2.8 from head to head (the middle 80%), and the medians of all mechanisms span 2.2 to 2.8. What a
+#   mechanism does to a network depends on what its heads do. And this is one network at one length; another may give
+#   another order.
 # - None of this is about networks *trained* with a mechanism, and nothing was trained here. The papers train theirs
 #   with it, from the start or for some time more, and report results near those of softmax attention on their tasks.
 #
 # ## One network, every mechanism
 #
-# An error of a head's output is not what a network is for. The same pretrained network learned to tell praise from
+# A network does not exist for the error of a head's output. The same pretrained network learned to tell praise from
 # blame in film reviews, with softmax attention; then each mechanism took its place in all six layers, with the
-# projections that were trained for softmax attention. How many test texts does it still get right, and how many after a
-# few more updates of all its parameters, the same number for each, on the same batches, at one rate?
+# projections that were trained for softmax attention. How many test texts does it still get right, and how many after
+# a few more updates of all its parameters, the same number for each, on the same batches, at one rate?
 #
-# Each has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features, a quarter
-# of the length; linear attention has as many features as a head is wide. The runs are recorded (`linattn-ref train
-# finetune`, `linattn-ref gather`); nothing is trained in this chapter.
+# Each has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features, with $k$
+# a quarter of the length. Linear attention has as many features as a head is wide. The runs are recorded
+# (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
 # %%
 trained = chapter.results("every_mechanism")
@@ -547,21 +557,21 @@ for source in trained.values():
     )
 
 # %% [markdown]
-# What the two tables say:
+# Here is what the two tables show:
 #
 # - **Near softmax attention at once**, on both: Nyström attention and Longformer. Softmax attention's accuracy is
 #   within their intervals. They keep the exponential, and its pairs or landmarks from the text itself.
 # - **A window alone** does as well on sentences, where a quarter of the length sees much of what there is to see. On
-#   reviews it loses a lot, and Longformer and BigBird, which add some tokens that everybody sees, lose nothing that
-#   could be told. On sentences BigBird's blocks are single tokens at this price, and it loses a little.
+#   reviews it loses a lot, while Longformer and BigBird, which add some tokens that everybody sees, have no loss that
+#   could be measured. On sentences BigBird's blocks are single tokens at this price, and it loses a little.
 # - **Far from it**, on both: the three kernels, and Linformer with mixtures by position, which nobody has trained.
 #   Their intervals end below it. Reformer too: it has one projection for queries and keys, and the network was trained
 #   with two. Long-Short is hardly better than guessing: its mixtures are drawn, and its norms are new.
-# - **A little training** brings much back on the reviews, where most was lost: ten percentage points and more for the
-#   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates brings
-#   back next to nothing, but for Long-Short. Performers get little back on either.
-# - Neighbours in the table are not known to differ; the two groups are. Softmax attention's own row says how much
-#   further updates change by themselves.
+# - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for the
+#   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates
+#   recovers next to nothing, except for Long-Short. Performers recover little on either.
+# - Neighbours in the table are not known to differ, but the two groups are. Softmax attention's own row shows how
+#   much further updates change by themselves.
 
 # %%
 far = ("linear", "performer", "rfa", "linformer", "reformer", "long-short")
@@ -589,10 +599,10 @@ assert max(gained[key]["performer"] for key in gained) < 0.05
 # %% [markdown]
 # ### And what it costs
 #
-# Both passes of a whole network of that size, at the length of the table and at a longer one, over the same with
-# softmax attention that keeps no matrix. At 128 tokens attention is a twentieth of a layer's multiply-adds (chapter 24
-# counts them), and nothing can be saved; what is more complicated only costs more. At 2,048 tokens the order is another
-# one.
+# The table shows both passes of a whole network of that size, at the length of the table above and at a longer one,
+# divided by the same with softmax attention that keeps no matrix. At 128 tokens attention is a twentieth of a layer's
+# multiply-adds (chapter 24 counts them), and nothing can be saved; the more complicated mechanisms only cost more. At
+# 2,048 tokens the order changes.
 
 # %%
 of_network = chapter.results("mechanism_time")
@@ -621,8 +631,8 @@ assert min(long, key=long.get) == "linear"
 # Here are the numbers of one paper. The authors of linear attention trained four networks to recognise speech on the
 # Wall Street Journal data, with 800 frames on average and at most 2,400 (Katharopoulos et al. 2020, section 4.3 and
 # table 3): softmax attention made the fewest errors, and linear attention fewer than LSH, in the shortest epochs.
-# Nothing of that is repeated here. What can be set beside it is time: theirs for an epoch, over linear attention's, and
-# the time of both passes of attention alone from chapter 14's record, over linear attention's.
+# None of this is repeated here. What we can compare is time: theirs for an epoch, divided by that of linear
+# attention, and from chapter 14's record the time of both passes of attention alone, divided in the same way.
 
 # %%
 curves = chapter.results("resources").curves
@@ -658,32 +668,35 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #
 # ## When to use which
 #
-# What this course has measured comes to a few questions, to be asked in this order.
+# What this course has measured comes down to a few questions, to be asked in this order.
 #
-# 1. **Is it attention that costs?** Below some thousand tokens most of a layer is its products with weights, and a
-#    softmax attention that keeps no matrix (chapter 1) is the answer: exact, and no slower than the others.
-# 2. **Is a token generated after the other?** Then what counts is the state. Linear attention, RFA and the delta rule
-#    have one of fixed size (chapters 7, 8, 10 and 19); what is given up is pointing at one token far back (chapter 20).
-# 3. **Was the network trained already?** Then stay near what it was trained with: the table above. Mechanisms that keep
-#    the exponential and the pairs that matter, or that choose their landmarks from the text, need the least repair.
-#    Another kernel asks for training.
+# 1. **Does attention dominate the cost?** Below some thousand tokens most of a layer is its products with weights.
+#    There a softmax attention that keeps no matrix (chapter 1) is the answer: it is exact, and no slower than the
+#    others.
+# 2. **Are tokens generated one after the other?** Then what counts is the state. Linear attention, RFA and the delta
+#    rule have one of fixed size (chapters 7, 8, 10 and 19); what is given up is pointing at one token far back
+#    (chapter 20).
+# 3. **Was the network trained already?** Then stay near what it was trained with: the table above. Mechanisms that
+#    keep the exponential and the pairs that matter, or that choose their landmarks from the text, need the least
+#    repair. Another kernel needs training.
 # 4. **Is it trained from the start?** Then the errors of this chapter say little, for a network learns what its
-#    attention can do. Take what fits the data: windows and blocks where neighbours matter (chapter 12), with global
-#    tokens where everybody needs something of everybody; mixtures where the length is fixed (chapter 4), or that
-#    depend on the text where it is not (11 and 13); hashing where few keys matter and nobody knows which (14).
-# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: a function with its
-#    line in the table of `encoder_attention`, and its title in that of `encoder_names`; the same commands then take it
-#    for `--attention`, and the same figures show it.
+#    attention can do. Take what fits the data. Use windows and blocks where neighbours matter (chapter 12), with
+#    global tokens where everybody needs something of everybody. Use mixtures where the length is fixed (chapter 4),
+#    or mixtures that depend on the text where it is not (11 and 13). Use hashing where few keys matter and nobody
+#    knows which (14).
+# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: a function with
+#    its line in the table of `encoder_attention`, and its title in that of `encoder_names`. The same commands then
+#    accept it for `--attention`, and the same figures show it.
 #
 # ### What the table cannot say
 #
 # - It is **one network**, of 22.6 million parameters, pretrained by others for sentences' similarity, on **one task**
-#   that asks for little: whether a review is praise can be told from many words, each by itself. A task that needs one
-#   token found among thousands would punish others.
+#   that asks for little. Whether a review is praise can be seen from many words, each by itself. A task that needs
+#   one token found among thousands would punish others.
 # - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 the same number of keys is nothing.
 # - **Each was trained once**, for a few updates at a rate that was chosen for softmax attention. More training, or a
-#   rate of its own, would bring some of them nearer; the intervals are those of the test texts alone and know nothing
-#   of another seed.
+#   rate of its own, would bring some of them nearer. The intervals cover only the choice of test texts, not another
+#   seed.
 # - Equal $k$ is not equal time, and time is that of **one processor**. Chapter 16 has other kernels.
 # - It says nothing about networks that are *pretrained* with a mechanism, which is what the papers do.
 #
@@ -718,9 +731,9 @@ chapter.explore(
 # <details><summary>Solution</summary>
 #
 # A window of any width can: every pair on the diagonal is kept. For low rank, the identity is the worst matrix that
-# there is: all its singular values are 1, and by Eckart, Young and Mirsky the best approximation of rank $R$ is off by
-# $\sqrt{N - R}$, a relative error of $\sqrt{1 - R/N}$. Kernels with $C$ features have rank at most $C$, and the same
-# bound.
+# there is. All its singular values are 1, and by Eckart, Young and Mirsky the best approximation of rank $R$ is off
+# by $\sqrt{N - R}$, a relative error of $\sqrt{1 - R/N}$. Kernels with $C$ features have rank at most $C$, and the
+# same bound.
 #
 # </details>
 
@@ -735,8 +748,8 @@ phi = linear.matrix(sharp, sharp)  # C = 64 features of elu + 1 could do it; tho
 assert np.linalg.norm(np.eye(n) - phi) / np.sqrt(n) > 0.1
 
 # %% [markdown]
-# **2. Looking at everybody.** And a head that averages all tokens, $P_{ij} = 1/N$? Which can do it, and what do the
-# others do, given $q = 0$?
+# **2. Looking at everybody.** Now take a head that averages all tokens, $P_{ij} = 1/N$. Which can do it, and what do
+# the others do, given $q = 0$?
 #
 # <details><summary>Solution</summary>
 #
@@ -805,14 +818,14 @@ assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * m_ * (D_ + M_)][0] == 2 *
 # - Three families: keep few pairs, keep few keys, or put features in the place of the exponential. All are linear in
 #   the values, and the first and the last share one gradient.
 # - What they save is time. Memory is saved already by softmax attention that does not keep its matrix.
-# - In place of softmax attention in a network trained with it, none is free: at a tenth of the cost Nyström attention
-#   is nearest, at 0.4 BigBird, on average over the heads of the one network measured here.
-# - The truncated SVD is far below all of them. That the matrices are near low rank does not tell how to find the
+# - In place of softmax attention in a network trained with it, none comes free of loss. At a tenth of the cost
+#   Nyström attention is nearest, at 0.4 BigBird, on average over the heads of the one network measured here.
+# - The truncated SVD is far below all of them. That the matrices are near low rank does not show us how to find the
 #   subspace.
 # - Put into a trained network, those that keep the exponential and take their pairs or landmarks from the text lose
 #   little; other kernels, and mixtures by position, lose much. How much training brings back differs from task to task.
-# - At the lengths of sentences nothing is to be saved, at thousands of tokens much is.
-# - None of this says how well a network does that is *pretrained* with a mechanism.
+# - At the lengths of sentences there is nothing to save; at thousands of tokens there is much.
+# - None of this shows how well a network does that is *pretrained* with a mechanism.
 #
 # **Sources.** Each mechanism's are at the end of its chapter. Katharopoulos et al. (2020), *Transformers are RNNs*,
 # table 3. Tay et al. (2020), *Efficient transformers: a survey*, has the families in more detail, and Tay et al.

@@ -10,11 +10,11 @@
 # 2. Algorithm 1 cut into three steps, two of which wait for nothing, and what that costs in memory;
 # 3. the package's kernels for linear and softmax attention, read and run, and softmax a second time on tensor cores;
 # 4. the three gradients as three calls of one product;
-# 5. what a simulator can tell about a kernel and what only a compiler can: float64 that crept in, registers;
+# 5. what a simulator can show about a kernel and what only a compiler can: float64 that crept in, registers;
 # 6. a formula for which part waits for memory and which for arithmetic.
 #
-# You need chapter 7: the causal product, its gradient and chunks. Letters: $N$ tokens, $C$ features, $M$ values, and
-# $T$ for the rows of a chunk, which are also those of a tile.
+# You need chapter 7: the causal product, its gradient and chunks. The letters are $N$ tokens, $C$ features, $M$
+# values, and $T$ for the rows of a chunk, which are also those of a tile.
 #
 # Everything here runs on the processor, in Numba's *simulator*: each GPU thread is a Python thread, and the kernels
 # are the same. **No GPU was at hand when this was written, and no time in this chapter was measured on one.** What
@@ -78,15 +78,38 @@ def close(ours, expected):
 
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# A kernel for softmax attention reads the keys in tiles. For each query it keeps three numbers: the largest score $m$,
+# the sum $s$ of the exponentials over $e^m$, and the sum of the values with these weights. Take one query, $q = 1$, the
+# three keys 0, $\log 2$ and $\log 4$, whose exponentials are 1, 2 and 4, and the values 0, 7 and 14. The first tile
+# holds two keys, the second one.
+#
+# | after | $e^m$ | $s$ | sum of values, over $e^m$ |
+# | --- | ---: | ---: | ---: |
+# | the first tile | 2 | $\tfrac12 + 1 = 1.5$ | $0 + 7 = 7$ |
+# | the second | 4 | $1.5 \cdot \tfrac24 + 1 = 1.75$ | $7 \cdot \tfrac24 + 14 = 17.5$ |
+#
+# The output is $17.5 / 1.75 = 10$. With all three keys at once it is $(0 + 14 + 56) / 7 = 10$. So different threads
+# may read different tiles, and one factor reconciles what they found.
+
+# %%
+three_keys, three_values = np.log([[1.0], [2.0], [4.0]]), np.array([[0.0], [7.0], [14.0]])
+in_tiles, tiles_saved = online_softmax.forward(np.array([[1.0]]), three_keys, three_values)
+print("output:", in_tiles.item(), " m:", np.exp(tiles_saved.m).item(), "as e^m,  s:", tiles_saved.s.item())
+assert abs(in_tiles.item() - 10) < 1e-12
+assert abs(tiles_saved.s.item() - 1.75) < 1e-12
+
+# %% [markdown]
 # ## One thread, one number
 #
 # A **kernel** is a function that a great many **threads** run at the same time, each with its own index. Threads come
 # in **blocks**, and the blocks of one launch are the **grid**. The GPU deals out blocks to its *multiprocessors*
-# (about a hundred of them), in any order, and a block stays where it is. Within a block, threads go in **warps** of
+# (about a hundred of them), in any order, and a block stays where it is. Within a block, threads run in **warps** of
 # 32 that take each instruction together.
 #
-# The simplest kernel gives each thread one number of the result. Take the state after all tokens,
-# $S = \phi(K)^\top V$, that is $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
+# The simplest kernel computes one number of the result per thread. Take the state after all
+# tokens, $S = \phi(K)^\top V$, that is $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
 
 
 # %%
@@ -109,7 +132,7 @@ one_number_a_thread[grid, block](phi_k, v, s)
 close(s, phi_k.T @ v)
 
 # %% [markdown]
-# There is no loop over $c$ and $m$: the grid is that loop. Nothing is said about who comes first, and nothing may
+# There is no loop over $c$ and $m$: the grid is that loop. The code does not say which comes first, and nothing may
 # depend on it.
 #
 # What does it cost? Arithmetic is cheap on a GPU, and reading from its large *global memory* is not. Each of the $C M$
@@ -117,8 +140,8 @@ close(s, phi_k.T @ v)
 #
 # $$\text{reads} = 2 N C M$$
 #
-# though $\phi(K)$ and $V$ together have only $N (C + M)$. A formula is soon wrong by a factor, so we also count. In
-# the simulator an array in a kernel is a Python object, and can be watched:
+# although $\phi(K)$ and $V$ together have only $N (C + M)$. A formula is soon wrong by a factor, so we also count. In
+# the simulator an array in a kernel is a Python object, so we can watch it:
 
 
 # %%
@@ -156,10 +179,10 @@ print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
 # %% [markdown]
 # ### Neighbours read neighbours
 #
-# A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of a
-# warp read 32 neighbouring numbers, that is 4 sectors; if they read down a column, 32 sectors of which an eighth is
-# used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along `threadIdx.x` first.
-# Both ways, for one warp:
+# A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of
+# a warp read 32 neighbouring numbers, that is 4 sectors. If they read down a column, it is 32 sectors, of which an
+# eighth is used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along
+# `threadIdx.x` first. Here are both ways, for one warp:
 
 
 # %%
@@ -168,7 +191,7 @@ def sectors(reads):
     of_thread = defaultdict(list)
     for block, thread, place in reads:
         if block == (0, 0, 0) and thread < 32:
-            of_thread[thread].append(place * 4 // 32)  # four bytes a number
+            of_thread[thread].append(place * 4 // 32)  # four bytes per number
     return [len(set(each)) for each in zip(*of_thread.values(), strict=True)]
 
 
@@ -194,9 +217,9 @@ assert sectors(reads["phi_k"]) == [1, 1, 1]  # the same number for the whole war
 # %% [markdown]
 # ## A tile that is shared
 #
-# The threads of a block read the same numbers over and over: all threads of one row the same $\phi(k_j)_c$. A block
-# has some tens of kilobytes of **shared memory**, close by and fast. So let the block fetch a tile of $\phi(K)$ and one
-# of $V$ together, each thread one number of each, and let everyone read from there:
+# The threads of a block read the same numbers over and over: all threads of one row read the same $\phi(k_j)_c$. A
+# block has some tens of kilobytes of **shared memory**, close by and fast. So let the block fetch a tile of $\phi(K)$
+# and one of $V$ together, each thread one number of each, and let everyone read from there:
 
 
 # %%
@@ -227,8 +250,8 @@ close(left_behind["s"], phi_k.T @ v)
 assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M // SIDE, "v": N * C * M // SIDE}
 
 # %% [markdown]
-# The reads are down by the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the package. The same thread
-# makes the same sum in the same order; only where it reads from has changed.
+# The number of reads falls by a factor of $T$, the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the
+# package. The same thread makes the same sum in the same order; only where it reads from has changed.
 #
 # ### The barrier, and a simulator in three lines
 #
@@ -266,15 +289,15 @@ print(transpose(a, barrier=False))
 assert (np.triu(transpose(a, barrier=False), 1) == 0).all()  # had not been written
 
 # %% [markdown]
-# Numba's simulator lets threads run as they come, so that a missing barrier may go unseen. The package's tests replace
-# that by turns like these, forwards and backwards, always the same; and a barrier that only some threads of a block
-# reach, at which a GPU may hang for ever, is an error there.
+# Numba's simulator lets threads run as they come, so that a missing barrier may go unseen. The package's tests make
+# them take turns like these instead, forwards and backwards, always in the same order. A barrier that only some
+# threads of a block reach, at which a GPU may hang for ever, is an error there.
 #
 # ## Algorithm 1 on a GPU, as it stands
 #
 # Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 7, equations 4
-# and 3). Token $i$ waits for token $i - 1$. What can go on side by side is the columns of $S$: column $m$ takes part
-# in output $m$ only. One thread a column, and no barrier anywhere:
+# and 3). Token $i$ waits for token $i - 1$. What can run side by side is the columns of $S$: column $m$ takes part in
+# output $m$ only. So take one thread per column, and no barrier anywhere:
 
 # %%
 chapter.source(causal_product_plain.columns_of_a_head, causal_product_plain.forward_by_row, doc=False)
@@ -324,16 +347,16 @@ for ours, expected in zip(
     close(ours, expected)
 
 # %% [markdown]
-# Right, and of no use. With $H$ heads (and batches) there are $H M$ threads. A GPU of today keeps about two thousand
-# threads on each of its hundred multiprocessors: not because it has so many arithmetic units, but because a thread
-# that waits for memory, some hundred times the length of an addition, is to be replaced by another that need not
-# wait. The share of that room which is taken is the **occupancy**. And each thread goes through $N$ steps, one after
-# the other.
+# Correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU keeps about two
+# thousand threads on each of its hundred multiprocessors. It does not have so many arithmetic units. But a thread
+# that waits for memory, a hundred times as long as an addition takes, should be replaced by another that need not
+# wait. The share of those places that is taken is the **occupancy**. And each thread goes through $N$ steps, one
+# after the other.
 #
 # ## Chunks: three steps, two of which wait for nothing
 #
 # Cut the tokens into chunks of $T$. Let $S^{(n)}$ be the state before chunk $n$, and $\phi_Q, \phi_K, V$ the chunk's
-# rows. Chapter 7 had, a chunk after the other,
+# rows. Chapter 7 had, one chunk after the other,
 #
 # $$O^{(n)} = \mathrm{tril}(\phi_Q \phi_K^\top)\, V + \phi_Q\, S^{(n)} \qquad (10)$$
 #
@@ -363,9 +386,9 @@ for length in (1, 4, 20):
     close(three_steps(phi_q[0], phi_k[0], v[0], length), out[0])
 
 # %% [markdown]
-# Counted for one layer of the size that the paper uses, $H = 8$ heads, $C = M = 64$, $N = 2^{16}$: how many threads
-# there are, how long the longest chain of steps that wait for one another is, and multiply-adds a row. The scores are
-# made in full, above the diagonal too: sorting them out would take longer.
+# We count for one layer of the size that the paper uses, $H = 8$ heads, $C = M = 64$, $N = 2^{16}$. The table has the
+# number of threads, the length of the longest chain of steps that wait for one another, and the multiply-adds per
+# row. The scores are made in full, above the diagonal too: sorting them out would take longer.
 
 # %%
 rows = []
@@ -375,16 +398,16 @@ for length in (16, 64, 256):
     chunks = LONG // length
     threads = HEADS * chunks * 256  # a block of 256 for each chunk's output
     rows.append((f"chunks of {length}", threads, chunks, 2 * length * WIDTH + 2 * WIDTH**2))
-chapter.table(("", "threads (outputs)", "steps that wait (scan)", "multiply-adds a row"), rows)
+chapter.table(("", "threads (outputs)", "steps that wait (scan)", "multiply-adds per row"), rows)
 assert rows[2][1] == 4096 * rows[0][1] > 100_000
 assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 
 # %% [markdown]
-# Twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps *one* state: linear time,
-# constant memory (Katharopoulos et al. 2020, section 3.3.1). Here all $N / T$ of them stand in memory between step 2
-# and step 3: $N C M / T$ numbers a head, which for $T = M$ is as much as $\phi(K)$. That is linear, but not constant,
-# and it is said in the module's docstring. Watched, for the backward pass in both forms, are the bytes of all arrays
-# made on the GPU beyond the outputs:
+# It has twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps *one* state:
+# linear time, constant memory (Katharopoulos et al. 2020, section 3.3.1). Here all $N / T$ of them are in memory
+# between step 2 and step 3: $N C M / T$ numbers per head, which for $T = M$ is as much as $\phi(K)$. That is linear,
+# but not constant, and the module's docstring says so. For the backward pass in both forms, we watch the bytes of all
+# arrays made on the GPU beyond the outputs:
 
 
 # %%
@@ -423,15 +446,15 @@ assert two - one == 4 * per_chunk
 # ### Tiles in registers
 #
 # Our `shared_tiles` reads two numbers from shared memory for each multiply-add, and shared memory cannot deliver that
-# fast. The remedy is the same once more, one level closer: a thread makes not one number but $4 \times 4$, in its
-# **registers**, and for 8 numbers read does 16 multiply-adds. So a block of $16 \times 16$ threads has a tile of
+# fast. The remedy is the same again, one level closer. A thread makes not one number but $4 \times 4$, in its
+# **registers**, and for 8 numbers read it does 16 multiply-adds. So a block of $16 \times 16$ threads has a tile of
 # $64 \times 64$:
 
 # %%
 chapter.source(tile.load_rows, tile.load_panel, tile.add_rows_by_rows, tile.add_rows_by_panel, tile.add_panel_by_panel)
 
 # %% [markdown]
-# `@inlined` puts a function in place of its call. Loops `for r in range(EACH)` are counted out by the compiler, since
+# `@inlined` puts a function in place of its call. Loops `for r in range(EACH)` are unrolled by the compiler, since
 # registers have no addresses; that is why their bodies are so short.
 #
 # ### Sums and scan
@@ -442,7 +465,7 @@ chapter.source(causal_states.sums, causal_states.scan)
 # %% [markdown]
 # In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the
 # column of ones of chapter 7). In `scan` a thread has one number of the state. It is the only loop from chunk to
-# chunk, and reads eight chunks ahead, so that eight reads are under way at a time.
+# chunk, and it reads eight chunks ahead, so that eight reads are in flight at a time.
 #
 # ### A chunk's output
 
@@ -450,10 +473,10 @@ chapter.source(causal_states.sums, causal_states.scan)
 chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 
 # %% [markdown]
-# Read it with (10) beside it. The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and
-# $\phi_Q S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal
-# (`scores_to_tile`), since the second product sums over what other threads hold. The last loop adds
-# $\mathrm{tril}(\cdot) V$. Nothing is ever written to global memory but `out` and the denominator.
+# Read it next to (10). The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and $\phi_Q
+# S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal (`scores_to_tile`),
+# since the second product sums over what other threads hold. The last loop adds $\mathrm{tril}(\cdot) V$. Nothing is
+# ever written to global memory except `out` and the denominator.
 #
 # The function that launches them, which the mechanism calls:
 
@@ -470,7 +493,7 @@ for ours, expected in zip(causal_product.forward(*given), by_page(*given), stric
     close(ours, expected)
 
 # %% [markdown]
-# And how often are the arrays read? With a block a chunk and $\lceil C / T \rceil \lceil M / T \rceil$ tiles of a
+# And how often are the arrays read? With one block per chunk and $\lceil C / T \rceil \lceil M / T \rceil$ tiles of a
 # state, `sums` reads $\phi_K$ once for each column of tiles and $V$ once for each row of them. `forward` has a block
 # for every $T$ columns of the output, and each reads $\phi_Q, \phi_K$, its columns of $S$ and of $V$:
 
@@ -511,6 +534,11 @@ assert len(reads["u"]) == n * m
 # For $C, M \le T = 64$, the common case, every factor $\lceil \cdot / T \rceil$ is 1 and each kernel reads its arrays
 # once.
 #
+# > **A break.** A GPU needs many threads that wait for nothing. Algorithm 1 has too few of them, so it is cut into
+# > chunks: sums and outputs of all chunks run at the same time, and only one addition per chunk waits. Numbers are read
+# > from global memory once, by neighbours, and reused in shared memory and in registers. After the break come the
+# > gradients, softmax on tensor cores, and what limits a kernel.
+#
 # ## The gradient: the same product three times
 #
 # Write $\mathcal P(a, b, u)$ for what `three_steps` does:
@@ -540,7 +568,7 @@ assert len(reads["u"]) == n * m
 # $$\nabla_{v_j} \ell = A_j^\top \phi(k_j) = \sum_{i \ge j} G_i\, (\phi(q_i)^\top \phi(k_j))
 # = \overleftarrow{\mathcal P}\big(\phi(K), \phi(Q), G\big)_j$$
 #
-# with the state $A$. Four products, two states, one kernel.
+# with the state $A$. That makes four products, two states, and one kernel.
 
 
 # %%
@@ -586,10 +614,11 @@ for ours, expected in zip(
     close(ours, expected)
 
 # %% [markdown]
-# The denominator adds one column on each side. In $o_i = n_i / d_i$ the values are $(v_j, 1)$, and the gradient of the
-# numerator and denominator together is $(G_i, e_i) / d_i$ with $e_i = -G_i^\top o_i$ (chapter 7). So where $V$ and $G$
-# are `a` and `b`, their inner product has one term more: $v_j^\top G_i + 1 \cdot e_i$. These are the arguments called
-# `beside`, which would be a column of a copied array otherwise. All of linear attention, both passes:
+# The denominator adds one column on each side. In $o_i = n_i / d_i$ the values are $(v_j, 1)$, and the gradient of
+# the numerator and denominator together is $(G_i, e_i) / d_i$ with $e_i = -G_i^\top o_i$ (chapter 7). So where $V$
+# and $G$ are `a` and `b`, their inner product has one term more: $v_j^\top G_i + 1 \cdot e_i$. These are the
+# arguments called `beside`; otherwise they would be a column of a copied array. This is all of linear attention, both
+# passes:
 
 # %%
 heads = draw_inputs(7, (2, 11, 8), (2, 11, 8), (2, 11, 6), (2, 11, 6))  # two heads: the grid is twice as long
@@ -603,7 +632,7 @@ for ours, expected in zip(*(each[:4] for each in results), strict=True):
 # %% [markdown]
 # ## Softmax by the same tiles
 #
-# Softmax attention needs no scan: a block has $T$ queries, goes over the keys by tiles, and keeps for each query the
+# Softmax attention needs no scan. A block has $T$ queries, goes over the keys by tiles, and keeps for each query the
 # largest score so far, the sum and the weighted sum of values. That is the online softmax of chapter 1, with
 # `add_rows_by_rows` for $Q K^\top$ and `add_rows_by_panel` for $P V$:
 
@@ -623,10 +652,10 @@ for causal in (False, True):
 # %% [markdown]
 # ## Tensor cores: sixteen bits in, thirty-two out
 #
-# So far a multiply-add was an instruction of a thread. Beside the units for that a GPU has *tensor cores*: the 32 lanes
-# of a warp together give them $A$ of $16 \times 16$, $B$ of $16 \times 8$ and $C$, and get $A B + C$ back, 2048
-# multiply-adds by one instruction, `mma.sync.m16n8k16`. NVIDIA's data sheet of the A100 has 312 TFLOP/s for them and
-# 19.5 without. The price: $A$ and $B$ have 16 bits a number. $C$ and all sums are float32.
+# So far a multiply-add was an instruction of a thread. In addition to the units for that, a GPU has *tensor cores*.
+# The 32 lanes of a warp together pass them $A$ of $16 \times 16$, $B$ of $16 \times 8$ and $C$, and get $A B + C$
+# back: 2048 multiply-adds by one instruction, `mma.sync.m16n8k16`. NVIDIA's data sheet of the A100 has 312 TFLOP/s
+# for them and 19.5 without. The price is that $A$ and $B$ have 16 bits per number. $C$ and all sums are float32.
 #
 # There are two ways to spend 16 bits. float16 has 10 for the fraction, bfloat16 only 7, but the exponents of float32:
 
@@ -645,9 +674,9 @@ for name, spacing, survives in (("float16", 2**-10, False), ("bfloat16", 2**-7, 
     print(f"{name}: 1, then {1 + spacing}; 100 000 becomes {in_16_bits([1e5, 0], name)[0]:.0f}")
 
 # %% [markdown]
-# The matrices have no place but the registers of the warp. Lane $l$, with $g = \lfloor l / 4 \rfloor$ and
-# $t = l \bmod 4$, holds of $A$ the pairs in rows $g$ and $g + 8$ at columns $2t, 2t + 1$ and $2t + 8, 2t + 9$, and of
-# $C$ those in the same rows at columns $2t, 2t + 1$. Drawn, with each number's lane in its place:
+# The matrices have no place but the registers of the warp. Let $g = \lfloor l / 4 \rfloor$ and $t = l \bmod 4$ for
+# lane $l$. Of $A$ it holds the pairs in rows $g$ and $g + 8$ at columns $2t, 2t + 1$ and $2t + 8, 2t + 9$; of $C$ it
+# holds those in the same rows at columns $2t, 2t + 1$. Here it is drawn, with each number's lane in its place:
 
 # %%
 holds_a, holds_c = np.full((16, 16), -1), np.full((16, 8), -1)
@@ -666,11 +695,11 @@ assert (np.hstack([holds_c, holds_c]) == holds_a).all()
 chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
 
 # %% [markdown]
-# A row's maximum and its sum are those of four lanes, which read one another's numbers (`max_of_quad`, `sum_of_quad`).
-# Scores, maxima, sums and the output are float32; rounded are the inputs, $P$ and the result. What that costs is seen
-# against the reference in float64, given the same rounded inputs: a rounding to bfloat16, which has eight binary
-# digits, moves a number by at most $2^{-8}$ of it. The simulator lets 32 threads meet for each instruction and
-# multiplies with NumPy:
+# A row's maximum and its sum are those of four lanes, which read one another's numbers (`max_of_quad`,
+# `sum_of_quad`). Scores, maxima, sums and the output are float32; the inputs, $P$ and the result are rounded. The
+# cost of that shows in a comparison with the reference in float64 on the same rounded inputs. A rounding to bfloat16,
+# which has eight binary digits, moves a number by at most $2^{-8}$ of it. The simulator lets 32 threads meet for each
+# instruction and multiplies with NumPy:
 
 # %%
 rng = np.random.default_rng(10)
@@ -727,14 +756,14 @@ chapter.table(
 assert [len(line.float64) > 0 for line in compiled.lines] == [True, False, False]
 
 # %% [markdown]
-# A tenth is not a float32, so the compiler has to widen, multiply and round; a half is one, and it saw that; an
-# argument of type float32 is always safe. That is why `forward_of_heads` passes `dtype.type(eps or 0)`, and sums
-# start as `acc[r, s] = 0`, an integer stored to an array.
+# A tenth is not a float32, so the compiler has to widen, multiply and round. A half is one, and the compiler saw
+# that. An argument of type float32 is always safe. That is why `forward_of_heads` passes `dtype.type(eps or 0)`, and
+# sums start as `acc[r, s] = 0`, an integer stored to an array.
 #
 # The compiler needs no GPU. NVVM, which Numba calls, writes PTX, an assembly language; `ptxas` makes machine code for
-# one architecture and says what it takes. Both come from PyPI (with the extra `cuda12`), and a test
-# compiles every kernel, looks for `.f64` and holds registers and shared memory to a budget. The numbers here are a
-# record that `linattn-ref figures --only cuda_occupancy` makes again, by this function:
+# one architecture and reports what it needs. Both come from PyPI (with the extra `cuda12`), and a test compiles every
+# kernel, looks for `.f64` and holds registers and shared memory to a budget. The numbers here are a record that
+# `linattn-ref figures --only cuda_occupancy` makes again, by this function:
 
 # %%
 chapter.source(cuda_occupancy.compute, doc=False)
@@ -758,13 +787,14 @@ for row in compiled.rows:
 # ### Occupancy
 #
 # A multiprocessor has 65 536 registers and room for 64 warps. A warp of threads with $r$ registers takes $32 r$
-# (rounded up to a multiple of 256), and blocks come whole. With 256 threads a block that allows
+# (rounded up to a multiple of 256), and blocks come whole. With 256 threads per block that allows
 #
 # $$\text{blocks} = \min\Big(\Big\lfloor \frac{65\,536}{8 \cdot 256 \lceil 32 r / 256 \rceil} \Big\rfloor,\;
 # \Big\lfloor \frac{\text{shared memory}}{\text{of a block} + 1\,\text{KiB}} \Big\rfloor,\; 8\Big)$$
 #
-# Registers decide: tiles of $4 \times 4$ for scores and output at once need over a hundred. The kernels are compiled
-# with the bound of 128, which is where two blocks, 16 warps, just fit. One register more, and it is one block.
+# Registers decide: tiles of $4 \times 4$ for scores and output at once need more than a hundred. The kernels are
+# compiled with the bound of 128, which is where two blocks, 16 warps, just fit. One register more, and it is one
+# block.
 
 # %%
 chapter.show(
@@ -779,9 +809,9 @@ assert cuda_occupancy.resident_warps(limits, 129, 20_800) == 8
 assert min(row.warps for row in compiled.rows) == 16
 
 # %% [markdown]
-# The compiler's numbers are a record; two of them can be had without it. The shared memory is what the sources above
-# ask for: count their arrays. And the warps are what goes on until something runs out: fill a multiprocessor, block
-# after block. For the registers there is a bound from below, the sums that a thread keeps in them.
+# The compiler's numbers are a record; two of them can be computed without it. The shared memory is what the sources
+# above ask for: count their arrays. And the warps are what is placed until something runs out: fill a multiprocessor,
+# block after block. For the registers there is a bound from below, the sums that a thread keeps in them.
 
 # %%
 STRIP, SQUARE = 16 * 65, 64 * 65  # numbers of (STEP, PITCH) and of (TILE, PITCH)
@@ -825,7 +855,7 @@ print(f"{len(compiled.rows)} rows of the record: shared memory and warps as coun
 #
 # ## Which part waits for what: the roofline
 #
-# A kernel that does $F$ operations (two a multiply-add) and moves $B$ bytes takes at least
+# A kernel that does $F$ operations (two per multiply-add) and moves $B$ bytes takes at least
 #
 # $$t \ge \max\Big(\frac{F}{\text{rate}}, \frac{B}{\text{bandwidth}}\Big)$$
 #
@@ -881,9 +911,9 @@ assert moved / ideal == 2.5
 # %% [markdown]
 # The two steps with products in them are near the corner where memory and arithmetic take equally long. The scan is
 # far on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches:
-# $\phi(K)$ and $V$ are read twice, the states written, read, written and read. These are bounds, not times; a kernel
-# reaches some share of them, and which is for `linattn-ref bench cuda` to say: it measures the GPU's own copy
-# bandwidth and matrix rate beside the kernels.
+# $\phi(K)$ and $V$ are read twice, the states written, read, written and read. These are bounds, not times. A kernel
+# reaches some share of them; `linattn-ref bench cuda` measures which, together with the GPU's own copy bandwidth and
+# matrix rate.
 #
 # The chunk length is the one size to choose. A longer chunk has fewer states to move, and more pairs within the chunk:
 
@@ -936,8 +966,8 @@ assert len({4 * (c * 64 + 0) // 32 for c in range(32)}) == 32  # x is c
 assert len({4 * (0 * 64 + m) // 32 for m in range(32)}) == 4  # x is m
 
 # %% [markdown]
-# **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and in one go each bank gives
-# one number. Why are rows of `tile` `PITCH = 65` apart, and not 64?
+# **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and at a time each bank
+# delivers one number. Why are rows of `tile` `PITCH = 65` apart, and not 64?
 #
 # <details><summary>Solution</summary>
 #
@@ -952,17 +982,17 @@ for pitch, banks in ((64, 1), (65, 16)):
     assert len({(x * pitch) % 32 for x in range(16)}) == banks
 
 # %% [markdown]
-# **3.** A multiprocessor of the A100 does 64 float32 multiply-adds a clock, one of the H100 128; from shared memory
-# each reads at most 32 numbers a clock, a warp at a time. A thread with `EACH = e` reads $2 e$ numbers for $e^2$
+# **3.** A multiprocessor of the A100 does 64 float32 multiply-adds per clock, one of the H100 128; from shared memory
+# each reads at most 32 numbers per clock, one warp at a time. A thread with `EACH = e` reads $2 e$ numbers for $e^2$
 # multiply-adds. Which of the two limits `add_rows_by_panel`, and why not take $e = 8$?
 #
 # <details><summary>Solution</summary>
 #
-# For a warp: $e^2$ multiply-add instructions take $e^2 \cdot 32 / 64$ clocks on the A100 and $e^2 \cdot 32 / 128$ on
-# the H100; $2 e$ reads take $2 e$ clocks. With $e = 4$: 8 against 8 on the A100, balanced; 4 against 8 on the H100,
-# where shared memory is the limit, at half the rate. With $e = 8$ both are fine, 32 and 16 against 16. But scores and
-# output would take $2 \cdot 64$ registers by themselves, more than 128 with all the rest, and then one block of 256
-# threads fits. (The next step would be tensor cores, which take whole tiles from registers.)
+# For a warp, $e^2$ multiply-add instructions take $e^2 \cdot 32 / 64$ clocks on the A100 and $e^2 \cdot 32 / 128$ on
+# the H100; $2 e$ reads take $2 e$ clocks. With $e = 4$ that is 8 against 8 on the A100, balanced. On the H100 it is 4
+# against 8, so shared memory is the limit, at half the rate. With $e = 8$ both are fine, 32 and 16 against 16. But
+# scores and output would take $2 \cdot 64$ registers by themselves, more than 128 with all the rest, and then one
+# block of 256 threads fits. (The next step would be tensor cores, which take whole tiles from registers.)
 #
 # </details>
 
@@ -972,7 +1002,7 @@ for each, expected in ((4, (1, 2)), (8, (0.5, 1))):
 
 # %% [markdown]
 # **4.** The scan takes $N / T$ steps, one after the other. Make it $\log_2(N / T)$: in step $d = 1, 2, 4, \dots$ add
-# to every sum the one that stands $d$ chunks before. Is it worth it?
+# to every sum the one that lies $d$ chunks before. Is it worth it?
 #
 # <details><summary>Solution</summary>
 #
@@ -1012,14 +1042,14 @@ assert steps == 10
 # %% [markdown]
 # ## What to remember
 #
-# - Find what waits. Of the causal product it is one addition a chunk: sums and outputs of all chunks go at the same
-#   time, for twice the arithmetic and $N / T$ states in memory.
+# - Find what waits. In the causal product it is one addition per chunk. Sums and outputs of all chunks run at the
+#   same time, for twice the arithmetic and $N / T$ states in memory.
 # - Read from global memory once, neighbours by neighbours, and reuse: tiles in shared memory, then in registers.
 # - All three gradients are the forward product again, two of them from the end.
-# - A simulator finds wrong indices and missing barriers. Only a compiler tells of float64 that crept in, and of
-#   registers; only a measurement of time.
-# - Operations over bytes say whether memory or arithmetic is the limit.
-# - One order of every sum, no atomic additions: the same bits each time.
+# - A simulator finds wrong indices and missing barriers. Only a compiler finds float64 that crept in, and counts
+#   registers. Only a measurement shows time.
+# - Operations divided by bytes show whether memory or arithmetic is the limit.
+# - Every sum has one order, without atomic additions, so the bits are the same each time.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, Algorithm 1. Dao et al. (2022), *FlashAttention*.
 # Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*. Hillis and Steele (1986),

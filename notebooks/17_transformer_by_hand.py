@@ -4,17 +4,17 @@
 # What is between an attention layer and a network that writes, how is the gradient of all of it written out without any
 # software that differentiates, and what is the smallest such network that learns?
 #
-# Chapters 1 to 16 are about one layer. Here are the others, seven in all, and then the whole:
+# Chapters 1 to 16 are about one layer. Here are the others, seven in all, and then the whole network:
 #
-# 1. one rule that gives every gradient, used once a layer: embedding and positions, affine, layer norm, GELU, attention
-#    with many heads, residual, cross-entropy;
+# 1. one rule that gives every gradient, used once per layer: embedding and positions, affine, layer norm, GELU,
+#    attention with many heads, residual, cross-entropy;
 # 2. a block forward and backward, and the network, its gradient checked as a whole;
 # 3. everything on one page of NumPy: the same numbers as the package's;
-# 4. a network that learns to write film reviews, a character at a time, in less than two minutes on one core;
+# 4. a network that learns to write film reviews, one character at a time, in less than two minutes on one core;
 # 5. the same network as a recurrent one, which writes from a state of constant size, and the same text from the
 #    parallel form.
 #
-# You need chapters 5 and 7; chapter 8 helps. The letters: $B$ sequences of $N$ tokens, each a row of $E$ numbers;
+# You need chapters 5 and 7; chapter 8 helps. The letters are $B$ sequences of $N$ tokens, each a row of $E$ numbers;
 # $H$ heads of width $D = E / H$; $F$ hidden units; an alphabet of $A$ characters. Equations (1) to (17) are this
 # chapter's; the files count for themselves.
 
@@ -55,23 +55,48 @@ from linattn_ref.training import adam, parameters
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take one affine layer with two inputs and one output: $x = (1, 2)$, weights 3 and 4, bias $\frac12$, so
+# $y = 3 + 8 + \frac12 = 11.5$. Let the loss grow by 1 when $y$ does. Then it grows by 3 when $x_1$ does, and by 4 when
+# $x_2$ does. It grows by $x_1 = 1$ and $x_2 = 2$ with the weights, and by 1 with the bias.
+#
+# Now take one layer norm. The row $(1, 3)$ has mean 2 and deviation 1, and becomes $(-1, 1)$. If 1 is added to both
+# entries, nothing changes. If their distances from the mean are doubled, nothing changes either. With two entries that
+# leaves no direction in which the output can move, so the gradient is $(0, 0)$.
+
+# %%
+y_small, affine_saved = affine.forward(
+    np.array([[1.0, 2.0]]), affine.Params(w=np.array([[3.0], [4.0]]), b=np.array([0.5]))
+)
+d_small = affine.backward(np.array([[1.0]]), affine_saved)
+print("affine: y", y_small, " dx", d_small.x, " dW", d_small.params.w.T, " db", d_small.params.b)
+same(y_small, 11.5)
+same(d_small.params.w.T, [[1, 2]])
+normed, norm_saved = layer_norm.forward(np.array([[1.0, 3.0]]), layer_norm.draw(2), eps=1e-12)
+d_normed = layer_norm.backward(np.array([[0.0, 1.0]]), norm_saved).x
+print("layer norm: y", normed.round(6), " dx", abs(d_normed).round(6))
+same(normed, [[-1, 1]])
+same(d_normed, 0)
+
+# %% [markdown]
 # ## One rule
 #
-# A layer makes $y$ from $x$ and from its parameters $\theta$. Somewhere behind it stands a number $\ell$, the loss. Let
-# $G = \partial \ell / \partial y$, an array of the shape of $y$, be known. Then a small change of $y$ changes the loss
-# by
+# A layer makes $y$ from $x$ and from its parameters $\theta$. Somewhere behind it there is a number $\ell$, the loss.
+# Let $G = \partial \ell / \partial y$, an array of the shape of $y$, be known. Then a small change of $y$ changes the
+# loss by
 #
 # $$d\ell = \langle G, dy \rangle = \sum_i G_i\, dy_i \qquad (1)$$
 #
-# That is all. To find the gradients of a layer, write down $dy$ for small changes $dx$ and $d\theta$, put it into (1),
-# and sort: what stands beside $dx$ is $\partial \ell / \partial x$, what stands beside $d\theta$ is
-# $\partial \ell / \partial \theta$. For matrices two moves are needed again and again:
-# $\langle G, XY \rangle = \langle G Y^\top, X \rangle = \langle X^\top G, Y \rangle$.
+# That is the whole rule. To find the gradients of a layer, write down $dy$ for small changes $dx$ and $d\theta$, put
+# it into (1), and sort. The factor of $dx$ is $\partial \ell / \partial x$, and the factor of $d\theta$ is $\partial
+# \ell / \partial \theta$. For matrices two moves are needed again and again: $\langle G, XY \rangle = \langle G
+# Y^\top, X \rangle = \langle X^\top G, Y \rangle$.
 #
-# A network is layers one after the other, and its gradient is the layers' gradients from the last to the first: each
-# hands $\partial \ell / \partial x$ to the one before, to whom it is $G$. What is used in two places gets the sum of
-# two gradients, because both have their $dx$ in (1). Nothing else is needed, no graph and no tape: the order in which
-# the lines stand is the order in which they are differentiated, upside down.
+# A network is layers one after the other, and its gradient is the layers' gradients from the last to the first. Each
+# passes $\partial \ell / \partial x$ to the one before, for which it is $G$. What is used in two places gets the sum
+# of two gradients, because both have their $dx$ in (1). Nothing else is needed, no graph and no tape: the lines are
+# differentiated in reverse order.
 #
 # ## Embedding and positions
 #
@@ -111,7 +136,7 @@ same(embedding.backward(of_rows.x, embedded).params.table[2], G[0, [1, 2, 4]].su
 # $$\langle G, dy \rangle = \langle G W^\top, dx \rangle + \langle x^\top G, dW \rangle + \Big\langle \sum_i G_i, db
 # \Big\rangle \qquad (5)$$
 #
-# A product forward, two backward: that is why a training step costs three times a forward pass.
+# There is one product forward and two backward. That is why a training step costs three times a forward pass.
 
 # %%
 chapter.source(affine.forward, affine.backward, doc=False)
@@ -131,19 +156,19 @@ print("affine:", check(affine.forward, affine.backward, x, affine.draw(E, 3, rng
 # %% [markdown]
 # ## Layer norm
 #
-# Each row gets mean 0 and variance 1, then a gain $a$ and a bias $b$ an entry:
+# Each row gets mean 0 and variance 1, then one gain $a$ and one bias $b$ per entry:
 #
 # $$y = a \hat x + b, \qquad \hat x = \frac{x - \bar x}{s}, \qquad
 # s = \sqrt{\mathrm{var}\, x + \varepsilon} \qquad (6)$$
 #
 # The gain and the bias are as in (5): $\partial \ell / \partial a = \sum G \hat x$ and $\partial \ell / \partial b =
-# \sum G$ over all rows; and $\hat G = a\, G$ is the gradient of $\hat x$. For one row of $E$ entries,
+# \sum G$ over all rows. And $\hat G = a\, G$ is the gradient of $\hat x$. For one row of $E$ entries,
 #
 # $$d\hat x = \frac{dx - d\bar x}{s} - \hat x\, \frac{ds}{s}, \qquad
 # ds = \frac{1}{E} \sum_j \hat x_j\, dx_j$$
 #
-# (the second because $s^2$ is the mean of $(x_j - \bar x)^2$, plus a constant, and the $\hat x_j$ sum to 0). Into (1),
-# and sorted by $dx_j$:
+# (the second because $s^2$ is the mean of $(x_j - \bar x)^2$, plus a constant, and the $\hat x_j$ sum to 0). Put into
+# (1), and sorted by $dx_j$:
 #
 # $$\frac{\partial \ell}{\partial x} = \frac{1}{s} \Big( \hat G - \mathrm{mean}\, \hat G - \hat x\,
 # \mathrm{mean}(\hat G \hat x) \Big) \qquad (7)$$
@@ -165,7 +190,7 @@ np.testing.assert_allclose((d_x * saved.n).sum(axis=-1), 0, atol=1e-9)  # no str
 # %% [markdown]
 # ## GELU, and the feed-forward layer
 #
-# Number by number, $x$ times the probability that a standard normal variable is below it:
+# Number by number, it is $x$ times the probability that a standard normal variable is below it:
 #
 # $$y = x\, \Phi(x), \qquad \Phi(x) = \tfrac12 \big(1 + \mathrm{erf}(x / \sqrt 2)\big) \qquad (8)$$
 #
@@ -187,10 +212,10 @@ print("feed-forward:", check(feed_forward.forward, feed_forward.backward, x, fed
 # %% [markdown]
 # ## Attention with many heads
 #
-# One affine layer makes queries, keys and values of all heads, $E \to 3E$; its columns are cut into $H$ heads; each
-# attends for itself; side by side again, the outputs go through a last affine layer. To cut and to join moves no
-# numbers, so it has nothing to differentiate. What is left is one head, here causal linear attention with
-# $\phi = \mathrm{elu} + 1$ (chapter 5):
+# One affine layer makes queries, keys and values of all heads, $E \to 3E$. Its columns are cut into $H$ heads, and
+# each head attends by itself. Joined again, the outputs go through a last affine layer. To cut and to join moves no
+# numbers, so it has nothing to differentiate. What is left is one head, here causal linear attention with $\phi =
+# \mathrm{elu} + 1$ (chapter 5):
 #
 # $$S_{ij} = \phi(q_i)^\top \phi(k_j) \ \text{ for } j \le i, \text{ else } 0, \qquad
 # z_i = \sum_j S_{ij}, \qquad o_i = \frac{1}{z_i} \sum_j S_{ij}\, v_j \qquad (10)$$
@@ -209,8 +234,8 @@ print("feed-forward:", check(feed_forward.forward, feed_forward.backward, x, fed
 #
 # $$\phi'(x) = \min(\phi(x), 1) \qquad (13)$$
 #
-# Written like this it takes $N \times N$ matrices. Chapter 7 computes the same sums over $j \le i$ and $i \ge j$ in a
-# pass each; that is what the package calls here.
+# Written like this it takes $N \times N$ matrices. Chapter 7 computes the same sums over $j \le i$ and $i \ge j$ in
+# one pass each; the package calls that here.
 
 # %%
 chapter.source(multi_head.forward, multi_head.backward, doc=False)
@@ -246,13 +271,13 @@ assert multi_head.init_state(1, shared_params, attention, heads=2, groups=2).s.s
 # %% [markdown]
 # ## Residual, and the block
 #
-# What a layer makes is added to what came in, so that there is a way through the network on which nothing is done:
+# The output of a layer is added to its input, so that there is a way through the network on which nothing is done:
 #
 # $$y = x + f(x), \qquad \frac{\partial \ell}{\partial x} = G + \big(G \text{ through } f\big) \qquad (14)$$
 #
-# since $x$ is used twice. A block is two of these: attention and feed-forward, each behind a layer norm. The backward
-# pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts` is
-# dropout, in training: it leaves out some numbers at random, and without a generator none:
+# since $x$ is used twice. A block consists of two of these: attention and feed-forward, each after a layer norm. The
+# backward pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts`
+# is dropout, in training: it leaves out some numbers at random, and without a generator none.
 #
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 
@@ -272,8 +297,8 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 # %% [markdown]
 # ## Cross-entropy
 #
-# The network gives $A$ scores $a$ for the character that comes next. A softmax makes probabilities of them, and the
-# loss is the surprise at the character $t$ that came, in nats, averaged over the $n$ places:
+# The network gives $A$ scores $a$ for the character that comes next. A softmax makes probabilities of them. The loss
+# is the surprise at the character $t$ that came, in nats, averaged over the $n$ places:
 #
 # $$\ell = -\frac1n \sum_i \log p_{i t_i}, \qquad \log p_{ic} = a_{ic} - \log \sum_{c'} e^{a_{ic'}} \qquad (15)$$
 #
@@ -281,7 +306,7 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 #
 # $$\frac{\partial \ell}{\partial a_{ic}} = \frac1n \big(p_{ic} - [c = t_i]\big) \qquad (16)$$
 #
-# What the network said minus what it should have said: where the backward pass begins.
+# It is what the network predicted minus what it should have predicted, and here the backward pass begins.
 
 # %%
 chapter.source(cross_entropy.forward, cross_entropy.backward, doc=False)
@@ -306,10 +331,10 @@ same(cross_entropy.backward(1.0, saved).scores, (p - np.eye(A)[targets]) / targe
 chapter.source(causal.forward, causal.backward, doc=False)
 
 # %% [markdown]
-# Is the gradient of the whole right? Each layer's was checked entry by entry. What may have gone wrong is how they are
-# put together, and that shows in almost any direction: move *all* parameters along a random direction $w$, and compare
-# the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All parameters are views of one flat
-# array, so that this is one line. Two blocks, twenty directions, float64:
+# Is the gradient of the whole right? Each layer's was checked entry by entry. What may have gone wrong is how they
+# are put together, and that shows in almost any direction. Move *all* parameters along a random direction $w$, and
+# compare the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All parameters are views of
+# one flat array, so that this is one line. The check takes two blocks, twenty directions, and float64:
 
 # %%
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz.,'"
@@ -348,10 +373,10 @@ assert off < 1e-7  # h^2, and the rounding of a loss of 3 over h
 # %% [markdown]
 # ## Everything on one page
 #
-# Karpathy's *microgpt* (2026) trains a GPT and writes with it in some 200 lines of plain Python, with a tape for single
-# numbers. Here is the same idea with arrays, and with every gradient written where its layer is: what stands above,
-# from (2) to (16), once more from the beginning. It uses NumPy and one function of SciPy, and nothing of this package.
-# (Data and loops come later; microgpt's lines count them too, and its comments.)
+# Karpathy's *microgpt* (2026) trains a GPT and writes with it in some 200 lines of plain Python, with a tape for
+# single numbers. Here is the same idea with arrays, and with every gradient written where its layer is: the formulas
+# above, from (2) to (16), once more from the beginning. It uses NumPy and one function of SciPy, and nothing of this
+# package. (Data and loops come later; microgpt's lines count them too, and its comments.)
 
 
 # %%
@@ -499,9 +524,9 @@ print(f"{len(page)} functions, {lines} lines")
 assert lines < 243 / 2
 
 # %% [markdown]
-# Two programs that have nothing in common but the formulas: the package's layers, with prefix sums, and the page, with
-# masked matrices. They give the same loss and the same gradient of every array; five steps of training take both to the
-# same parameters; and token by token the page says what it says in parallel:
+# The two programs have nothing in common but the formulas: the package's layers, with prefix sums, and the page, with
+# masked matrices. They compute the same loss and the same gradient of every array, and five steps of training take
+# both to the same parameters. Token by token, the page outputs what it outputs in parallel:
 
 # %%
 loss, gradients = loss_and_gradient(params, model, windows)
@@ -527,9 +552,9 @@ same(np.stack(by_steps, axis=1), network(windows[:, :-1], params)[0])
 # %% [markdown]
 # ## The smallest thing that learns
 #
-# The text: film reviews, in lower case, of 31 characters; what is none of these is left out. The network reads windows
-# of 32 characters and is to say at each place which comes next. Two yardsticks need no network: how often each
-# character occurs, and how often after which one.
+# The text is film reviews, in lower case, of 31 characters; all others are left out. The network reads windows of 32
+# characters and predicts at each place which comes next. Two yardsticks need no network: how often each character
+# occurs, and how often after which one.
 
 # %%
 reviews = text.read_reviews(fetch.open_content(fetch.REVIEWS)).documents[:4000]
@@ -545,13 +570,13 @@ in_pairs = -np.log(following[held_out[:-1], held_out[1:]]).mean()
 print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pairs {in_pairs:.2f}")
 
 # %% [markdown]
-# Adam moves each parameter by about the learning rate, whatever the size of its gradient $g$: means $m$ of $g$ and $v$
-# of $g^2$ over the last steps, both started from 0 and corrected for that,
+# Adam moves each parameter by about the learning rate, whatever the size of its gradient $g$. It keeps means $m$ of
+# $g$ and $v$ of $g^2$ over the last steps, both started from 0 and corrected for that,
 #
 # $$\theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} \qquad (17)$$
 #
-# The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines; the
-# package's compiled kernels run the loops, and within a `workspace` the memory of arrays that are gone is used again:
+# The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines. The
+# package's compiled kernels run the loops, and within a `workspace` the memory of freed arrays is used again:
 
 # %%
 STEPS, BATCH, PEAK = 1500, 16, 4e-3
@@ -629,9 +654,9 @@ chapter.show(
 # %% [markdown]
 # ## It writes, as a recurrent network
 #
-# What the network says of the next character is drawn, appended, and read in turn. Token by token each layer keeps two
-# sums a head and nothing else, however long the text. With $\tau$ the temperature, characters are drawn from
-# $\mathrm{softmax}(a / \tau)$.
+# The next character is drawn from what the network predicts, appended, and read in turn. Token by token each layer
+# keeps two sums per head and nothing else, however long the text is. With $\tau$ the temperature, characters are
+# drawn from $\mathrm{softmax}(a / \tau)$.
 
 # %%
 written = write(7)
@@ -644,8 +669,8 @@ print(f"carried from character to character: {kept:,} numbers")
 assert kept == sums  # claim 23: whatever the length
 
 # %% [markdown]
-# And the same text from the parallel form, the whole sequence again for each character: the same network, the same
-# numbers from the generator, the same characters. The scores differ by roundings of float32:
+# And here is the same text from the parallel form, which reads the whole sequence again for each character: the same
+# network, the same numbers from the generator, the same characters. The scores differ by roundings of float32:
 
 # %%
 for way in generate.ways(learned, fast):  # a step compiled for all layers, the steps of the text, whole sequences
@@ -662,8 +687,8 @@ assert apart < 1e-3
 
 
 # %% [markdown]
-# Is it more than noise? How many of its words occur in the reviews, beside those of a text drawn from the frequencies
-# of pairs:
+# Is it more than noise? We count how many of its words occur in the reviews, and compare with a text drawn from the
+# frequencies of pairs:
 
 # %%
 by_pairs, rng = np.zeros_like(written), np.random.default_rng(9)
@@ -681,7 +706,8 @@ print(f"in the reviews: {share_known(written):.0%} of its words, {share_known(by
 assert share_known(written) > 1.2 * share_known(by_pairs)
 
 # %% [markdown]
-# What does it know after the beginning of a word? The probabilities of the next character, at three temperatures:
+# What does it know after the beginning of a word? Here are the probabilities of the next character, at three
+# temperatures:
 
 # %%
 PREFIX = "\nthe acting is terrib"
@@ -737,8 +763,8 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 #
 # <details><summary>Solution</summary>
 #
-# Directions find it: the gradient of everything below is another one. Lost is the way past the feed-forward layers on
-# which nothing is done: the gradient of a low block has to come through every layer above it.
+# Directions find it: the gradient of everything below is another one. What is lost is the way past the feed-forward
+# layers on which nothing is done: the gradient of a low block has to come through every layer above it.
 #
 # </details>
 
@@ -761,9 +787,9 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 #
 # <details><summary>Solution</summary>
 #
-# One word: the mechanism that `multi_head` is given. The gradient is right in any direction, and the text written token
-# by token is still that of the parallel form; but the state is a cache of all keys and values, $2 N E$ numbers a layer,
-# in the place of $H (D^2 + D)$.
+# One word: the mechanism that `multi_head` is given. The gradient is right in any direction, and the text written
+# token by token is still that of the parallel form. But the state is a cache of all keys and values, $2 N E$ numbers
+# per layer, in the place of $H (D^2 + D)$.
 #
 # </details>
 
@@ -778,16 +804,17 @@ texts = [
 np.testing.assert_array_equal(*texts)
 
 # %% [markdown]
-# **4. The first loss.** Who knows nothing says $1/A$ for each character and is surprised by $\log A = 3.43$ nats. The
-# network begins above that. Why, and by how much?
+# **4. The first loss.** A network that knows nothing assigns $1/A$ to each character and is surprised by $\log A =
+# 3.43$ nats. The network begins above that. Why, and by how much?
 #
 # <details><summary>Solution</summary>
 #
-# It says something, and what it says is noise. Let its scores be independent normal numbers of variance $\sigma^2$. The
-# target's score is 0 on average, and $\mathbb E\, e^a = e^{\sigma^2 / 2}$, so the loss is about $\log A + \sigma^2 /
-# 2$. The last norm gives rows of length $\sqrt E$, and entries of $W$ that are uniform up to $\sqrt{6 / (E + A)}$ have
-# the variance $2 / (E + A)$: $\sigma^2 = 2 E / (E + A)$, and the loss begins $E / (E + A)$ above $\log A$. Small
-# weights in the last layer would spare the network the first steps, in which it learns to be silent.
+# It does predict something, and what it predicts is noise. Let its scores be independent normal numbers of variance
+# $\sigma^2$. The target's score is 0 on average, and $\mathbb E\, e^a = e^{\sigma^2 / 2}$, so the loss is about $\log
+# A + \sigma^2 / 2$. The last norm gives rows of length $\sqrt E$, and entries of $W$ that are uniform up to $\sqrt{6
+# / (E + A)}$ have the variance $2 / (E + A)$: $\sigma^2 = 2 E / (E + A)$, and the loss begins $E / (E + A)$ above
+# $\log A$. Small weights in the last layer would spare the network the first steps, in which it learns to predict
+# nothing in particular.
 #
 # </details>
 
@@ -804,8 +831,8 @@ assert abs(losses[0] - stated) < 0.25
 #   adds, the backward pass copies.
 # - Check layers entry by entry, the whole along random directions, and a program against another one that has only the
 #   formulas in common.
-# - With linear attention one set of parameters is trained in parallel and writes as a recurrent network, from two sums
-#   a head, the same text.
+# - With linear attention one set of parameters is trained in parallel and writes as a recurrent network, from two
+#   sums per head, the same text.
 #
 # **Sources.** Karpathy (2026), *microgpt*, and (2020) *micrograd*. Vaswani et al. (2017), *Attention is all you need*.
 # Radford et al. (2019), *Language models are unsupervised multitask learners* (norms first). Ba, Kiros and Hinton

@@ -1,22 +1,22 @@
 # %% [markdown]
 # # 18. Training, and what it costs
 #
-# A network and its gradient are there. How are its parameters moved, where do they start, what becomes of sequences of
-# different lengths, and where do the time and the memory of a step go?
+# We have a network and its gradient. How are its parameters moved, where do they start, what is done with sequences
+# of different lengths, and where do the time and the memory of a step go?
 #
 # Chapter 17 took Adam, Glorot's numbers, windows of one length and a workspace for granted. Here each is taken apart:
 #
-# 1. gradient descent with momentum, Adam, AdamW: what each makes of a gradient, in numbers that can be checked;
-# 2. RAdam: the variance that it is derived from, the derivation, and an experiment which the derivation does not pass;
+# 1. gradient descent with momentum, Adam, AdamW: what each makes of a gradient, in numbers that you can check;
+# 2. RAdam: the variance that it is derived from, the derivation, and an experiment that contradicts it;
 # 3. where to start: variance from layer to layer, predicted and measured in our network;
 # 4. mixed lengths: padding, masks, buckets, packing, and how to weight the loss so that the gradient is the right one;
 # 5. clipping;
 # 6. the time of a step: products, attention, the rest;
 # 7. its memory, counted by hand to the byte, and measured.
 #
-# You need chapter 17; chapter 7 helps. The letters: $p$ parameters, $g$ their gradient, $\eta$ the learning rate, $t$
-# the number of the step, from 1; $B$ sequences of $N$ tokens, width $E$, $H$ heads of $D = E/H$, $L$ blocks. Equations
-# are numbered by chapter in the text and by file in the source that is shown.
+# You need chapter 17; chapter 7 helps. The letters are $p$ parameters, $g$ their gradient, $\eta$ the learning rate,
+# $t$ the number of the step, from 1; $B$ sequences of $N$ tokens, width $E$, $H$ heads of $D = E/H$, $L$ blocks.
+# Equations are numbered by chapter in the text and by file in the source that is shown.
 
 # %%
 import gc
@@ -47,15 +47,43 @@ numba.set_num_threads(1)
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 
 # %% [markdown]
+# ## The smallest example, by hand
+#
+# Take one parameter, $p = 1$, the gradient 5 twice, and the rate 0.1.
+#
+# | | first step | second step |
+# | --- | --- | --- |
+# | plain descent | $1 - 0.1 \cdot 5 = 0.5$ | $0.5 - 0.5 = 0$ |
+# | momentum $\frac12$ | $1 - 0.5 = 0.5$ | $b = \frac12 \cdot 5 + 5 = 7.5$, $0.5 - 0.75 = -0.25$ |
+# | Adam | $m = \sqrt v = 5$: $1 - 0.1 \cdot 5/5 = 0.9$ | 0.8 |
+#
+# With a gradient of 50, plain descent goes ten times as far, and Adam exactly as far as here.
+
+# %%
+for name, rule, options in (
+    ("plain descent", sgd, {"momentum": 0.0}),
+    ("momentum 1/2", sgd, {"momentum": 0.5}),
+    ("Adam", adam, {}),
+):
+    for slope in (5.0, 50.0):
+        p_small, moves = np.array([1.0]), []
+        memory = rule.init_state(p_small)
+        for _ in range(2):
+            memory = rule.step(p_small, np.array([slope]), memory, learning_rate=0.1, **options)
+            moves.append(round(p_small.item(), 6))
+        print(f"{name}, gradient {slope:g}: {moves}")
+assert moves == [0.9, 0.8]
+
+# %% [markdown]
 # ## Momentum
 #
-# Gradient descent, with a memory of where it was going:
+# Momentum is gradient descent with a memory of the direction in which it was going:
 #
 # $$b_t = \mu\, b_{t-1} + g_t, \qquad p_t = p_{t-1} - \eta\, b_t \qquad (1)$$
 #
 # If $g$ stays the same, $b$ grows to $g / (1 - \mu)$: with $\mu = 0.9$ steps become ten times as long. If $g$ changes
 # its sign at each step, $b$ is $g / (1 + \mu)$, half as long. So momentum is fast along a valley and slow across it.
-# Across, where the loss is $\tfrac12 \lambda p^2$ and $g = \lambda p$, eliminate $b$ from (1):
+# Across the valley, where the loss is $\tfrac12 \lambda p^2$ and $g = \lambda p$, eliminate $b$ from (1):
 #
 # $$p_{t+1} = (1 + \mu - \eta \lambda)\, p_t - \mu\, p_{t-1} \qquad (2)$$
 #
@@ -89,8 +117,8 @@ for t in range(200):
 same(abs(p - before), [1 / (1 - 0.9), 1 / (1 + 0.9)], atol=1e-7)
 
 # %% [markdown]
-# A valley, 25 times as steep across as along, forty steps from the same place at the same rate. Without momentum the
-# way along is slow; with too much of it, it swings:
+# Take a valley, 25 times as steep across as along, and forty steps from the same place at the same rate. Without
+# momentum the way along is slow; with too much of it, it swings:
 
 
 # %%
@@ -120,17 +148,19 @@ chapter.explore(
 # %% [markdown]
 # ## Adam, and AdamW
 #
-# A transformer has no one curvature. Adam gives each parameter a rate of its own, from the size of its gradients:
+# A transformer has no single curvature. Adam assigns each parameter a rate of its own, from the size of its
+# gradients:
 #
 # $$m_t = \beta_1 m_{t-1} + (1 - \beta_1)\, g_t, \qquad v_t = \beta_2 v_{t-1} + (1 - \beta_2)\, g_t^2 \qquad (4)$$
 # $$p_t = p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon} \qquad (5)$$
 #
-# Both means start from 0. If $\mathbb E\, g^2$ is the same at all steps, $\mathbb E\, v_t = (1 - \beta_2) \sum_{a < t}
-# \beta_2^a\, \mathbb E\, g^2 = (1 - \beta_2^t)\, \mathbb E\, g^2$, which is what the division mends. Three
+# Both means start from 0. If $\mathbb E\, g^2$ is the same at all steps, $\mathbb E\, v_t = (1 - \beta_2) \sum_{a <
+# t} \beta_2^a\, \mathbb E\, g^2 = (1 - \beta_2^t)\, \mathbb E\, g^2$, which the division corrects. This has three
 # consequences:
 #
 # - A gradient a thousand times as large makes the same step. Gradient descent makes one a thousand times as long.
-# - The first step is $\eta$ for each parameter, up or down, whatever its gradient: $m$ and $\sqrt v$ are of one number.
+# - The first step is $\eta$ for each parameter, up or down, whatever its gradient: $m$ and $\sqrt v$ come from the
+#   same single number.
 # - If gradients are independent noise, $m_t / (1 - \beta_1^t)$ is a mean of some of them and has, in units of one
 #   gradient, the variance
 #
@@ -165,15 +195,15 @@ same(moves[-1].std(), math.sqrt(0.1 / 1.9), atol=0.02)  # (6); v is a mean of 30
 print("root mean square of Adam's step 1, 2, 5, 20, 300:", *(f"{moves[t - 1].std():.2f}" for t in (1, 2, 5, 20, 300)))
 
 # %% [markdown]
-# **Weight decay** is to draw all parameters towards 0, at the rate $\eta \lambda$. Added to the gradient, as $\lambda
-# p$, it is divided by $\sqrt v$ with it: a parameter whose gradients are ten times as large decays a tenth as fast.
-# AdamW takes it off beside (5):
+# **Weight decay** draws all parameters towards 0, at the rate $\eta \lambda$. Added to the gradient, as $\lambda p$,
+# it is divided by $\sqrt v$ with it: a parameter whose gradients are ten times as large decays a tenth as fast. AdamW
+# subtracts it separately, next to (5):
 #
 # $$p_t = (1 - \eta \lambda)\, p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
 # \qquad (7)$$
 #
-# Two groups of parameters that all start at 1, with gradients that are noise of size 1 and 10. $\lambda = 0.1$, a
-# thousand steps of $\eta = 10^{-3}$; the decay should leave $e^{-0.1} = 0.905$ of both:
+# Take two groups of parameters that all start at 1, with gradients that are noise of size 1 and 10. With $\lambda =
+# 0.1$ and a thousand steps of $\eta = 10^{-3}$, the decay should leave $e^{-0.1} = 0.905$ of both:
 
 # %%
 sizes, rows = np.repeat([1.0, 10.0], 4000), []
@@ -193,7 +223,7 @@ same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
 #
 # Networks are trained with a warm-up: $\eta$ rises from 0 over some hundreds or thousands of steps. Liu et al. (2020)
 # ask why, and answer: because of the *variance of $1/\sqrt v$*. At first $v$ is a mean of very few squares. One of
-# them may be close to 0 by chance, and to divide by its root makes a step of any size.
+# them may be close to 0 by chance, and dividing by its root makes a step of any size.
 #
 # Let $\psi_t = \sqrt{(1 - \beta_2^t) / v_t}$, and let gradients be independent and normal, $g_i \sim N(0, \sigma^2)$,
 # as at a random start. If $v_t / (1 - \beta_2^t)$ were a plain mean of $\rho$ squares, it would be $\sigma^2
@@ -204,7 +234,7 @@ same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
 # $$\mathrm{Var}\, \psi = \mathbb E\, \psi^2 - (\mathbb E\, \psi)^2 = \frac{1}{\sigma^2} \left( \frac{\rho}{\rho - 2} -
 # \frac{\rho}{2} \Big( \frac{\Gamma((\rho - 1)/2)}{\Gamma(\rho/2)} \Big)^2 \right) \qquad (8)$$
 #
-# For $\rho \le 2$ it is infinite: after one or two steps there is no telling how long a step will be.
+# For $\rho \le 2$ it is infinite: after one or two steps the length of a step is unpredictable.
 #
 # **How many squares is $v$ a mean of?** It weights step $t - a$ with $(1 - \beta_2) \beta_2^a / (1 - \beta_2^t)$. The
 # paper (section 4.1) takes as many squares as have the same *centre of mass*. The mean age of $\rho$ squares is
@@ -223,9 +253,9 @@ same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
 # $$\mathrm{Var}\, \psi \approx \frac{\rho}{2 (\rho - 2)(\rho - 4)\, \sigma^2}, \qquad
 # r_t = \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\, \rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\, \rho_t}} \qquad (10)$$
 #
-# That is all of RAdam: Adam with the rate $r_t \eta$; and as long as $\rho_t$ is small, where (10) means nothing, steps
-# of momentum without $v$. The paper says 4; its authors' code and PyTorch say 5, which leaves five such steps
-# (and the authors' code, unless told otherwise, none: it waits).
+# That is all of RAdam: Adam with the rate $r_t \eta$. As long as $\rho_t$ is small, where (10) means nothing, it
+# takes steps of momentum without $v$. The paper says 4; its authors' code and PyTorch say 5, which leaves five such
+# steps (and the authors' code, unless told otherwise, none: it waits).
 
 # %%
 chapter.source(radam.rectification, radam.step, doc=False)
@@ -293,8 +323,9 @@ chapter.show(
 #
 # ### Does a network need it?
 #
-# Sentences of film reviews, a character at a time. The network is one that is hard to train: four blocks whose norms
-# come *after* each sum (`post_norm`), so that no way through it is left alone. A step, for all the runs that follow:
+# The data are sentences of film reviews, one character at a time. The network is one that is hard to train: four
+# blocks whose norms come *after* each sum (`post_norm`), so that no way through it is left alone. Here is one step,
+# for all the runs that follow:
 
 # %%
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz.,'-"
@@ -388,20 +419,25 @@ chapter.show(
 )
 
 # %% [markdown]
-# Without a warm-up the network falls, within ten steps, into a state in which it says the same whatever it reads, and
-# stays there. RAdam does not, and nobody told it how long to be careful.
+# Without a warm-up the network falls, within ten steps, into a state in which it predicts the same whatever it reads,
+# and stays there. RAdam does not, and nobody set for it how long to be careful.
 #
 # But is the *variance* the reason? The last line is the paper's own test (section 3.1, "Adam-2k"), in small: $v$ sees
 # 200 batches before anything is moved, more than the whole warm-up of the second line. There it helped. Here it does
-# not: it is lost as before. Ma and Yarats (2021) refute the variance as the reason for warm-ups, and name the
-# *size of the steps*: Adam's first step is a whole rate for each parameter that has a gradient, and while
-# gradients agree from step to step, so are the next ones. A warm-up makes those small, whatever $1/\sqrt v$ does; and a
-# linear one over $2 / (1 - \beta_2)$ steps, the grey line in the figure of $r_t$, does what RAdam does. So: RAdam warms
-# up by itself, and that is useful; the reason that it was derived from need not be the reason why it works.
+# not: the run is lost as before. Ma and Yarats (2021) refute the variance as the reason for warm-ups, and name the
+# *size of the steps*. Adam's first step is a whole rate for each parameter that has a gradient, and while gradients
+# agree from step to step, so are the next ones. A warm-up makes those small, whatever $1/\sqrt v$ does. And a linear
+# one over $2 / (1 - \beta_2)$ steps, the grey line in the figure of $r_t$, does what RAdam does. So RAdam warms up by
+# itself, and that is useful. The reason that it was derived from need not be the reason why it works.
+#
+# > **A break.** Momentum is fast along a valley and slow across it. Adam takes steps of the rate's size, whatever the
+# > size of the gradient, and AdamW lets parameters decay separately. RAdam's warm-up follows from $\beta_2$ alone, and
+# > it works, though not for the reason from which it was derived. After the break come starting values, mixed lengths,
+# > clipping, and the time and memory of a step.
 #
 # ## Where to start
 #
-# An affine layer $y = x W$ of $E$ inputs and $F$ outputs, with entries of $W$ that are independent, with mean 0:
+# Take an affine layer $y = x W$ of $E$ inputs and $F$ outputs, with entries of $W$ that are independent, with mean 0:
 #
 # $$\mathbb E\, y_j^2 = E\; \mathrm{Var}\, w\; \overline{x^2}, \qquad
 # \mathbb E\, (d x)_i^2 = F\; \mathrm{Var}\, w\; \overline{(d y)^2} \qquad (11)$$
@@ -437,8 +473,8 @@ chapter.table(("20 layers of 512", "variance forward", "backward", "by (11)"), r
 #
 # $$4E \cdot \frac{2}{5E} \cdot \mathbb E\, \mathrm{gelu}(\sqrt{0.4}\, z)^2, \qquad z \sim N(0, 1) \qquad (12)$$
 #
-# whatever the layer. Attention's matrices are square, so (11) leaves a variance of 1; but it averages, which divides by
-# $n$ where it looks at $n$ independent rows, and by nothing where they agree. At the bottom they are independent.
+# whatever the layer. Attention's matrices are square, so (11) leaves a variance of 1. But it averages, which divides
+# by $n$ where it looks at $n$ independent rows, and by nothing where they agree. At the bottom they are independent.
 # Further up they share what the layers below have averaged into all of them. Contributions are nearly independent of
 # each other, so variances add up:
 
@@ -477,17 +513,17 @@ print(f"the longest gradient is that of {longest}: {norms[longest]:.2f}; of the 
 assert longest == "embedding.table"
 
 # %% [markdown]
-# Note the bottom: embeddings of size 0.02, and a norm that stretches them to 1. Going back, it stretches their gradient
-# by as much: the table's is the longest of all. Adam does not mind; gradient descent and clipping do.
+# Note the bottom layer: embeddings have size 0.02, and a norm stretches them to 1. In the backward pass, it stretches
+# their gradient by as much: the table's is the longest of all. Adam does not mind; gradient descent and clipping do.
 #
 # ## Mixed lengths
 #
-# A batch is one array, and sentences are not of one length. Three ways:
+# A batch is one array, and sentences are not of one length. There are three ways:
 #
 # - **Padding**: fill up to the longest. Of $\sum_s \max n$ places, $\sum_s n_s$ are used.
 # - **Buckets**: sort by length first, so that sentences of a batch are alike, and shuffle the batches.
 # - **Packing**: one sentence after the other in rows of fixed length. Hardly a place is lost; but a sentence must not
-#   read the one before. Softmax attention needs a mask of blocks for that, a state has to be thrown away (chapter 19
+#   read the one before. Softmax attention needs a mask of blocks for that; a state has to be thrown away (chapter 19
 #   does it by a gate of 0).
 #
 # What is wasted depends on the attention: linear attention and all matrix products pay for places, softmax attention
@@ -530,7 +566,7 @@ assert of_pairs < 0.5  # packed, softmax attention needs kernels that skip what 
 # %% [markdown]
 # **What a mask does, and what it costs.** A causal network needs none: padding stands at the end, and nobody looks
 # ahead. Put anything there, and no score of the sentence changes. A bidirectional one needs `key_mask`. It saves
-# nothing: the products are made all the same.
+# nothing: the products are computed all the same.
 
 # %%
 rng = np.random.default_rng(7)
@@ -556,10 +592,10 @@ for module in (linear, softmax):
     assert costs[0] == costs[1]
 
 # %% [markdown]
-# **The weights of the loss.** Padded targets have weight 0. The rest is a choice: the mean over all $n$ tokens, in
-# which a long sentence counts more, or the mean of the sentences' means. It must not depend on how the batch was cut.
-# With micro-batches of $n_a$ tokens, one after the other, gradients added up (*accumulation*: a large batch in the
-# memory of a small one),
+# **The weights of the loss.** Padded targets have weight 0. The rest is a choice. It may be the mean over all $n$
+# tokens, in which a long sentence counts more, or the mean of the sentences' means. It must not depend on how the
+# batch was cut. Let there be micro-batches of $n_a$ tokens, one after the other, with gradients added up
+# (*accumulation*: a large batch in the memory of a small one),
 #
 # $$\ell = \frac1n \sum_i \ell_i = \sum_a \frac{n_a}{n}\, \ell_a, \qquad \ell_a = \frac{1}{n_a} \sum_{i \in a} \ell_i
 # \qquad (13)$$
@@ -637,15 +673,15 @@ assert sizes["as it is"][599] < 0.6 * sizes["clipped"][599]  # and then, for lon
 # %% [markdown]
 # ## The time of a step
 #
-# Each entry of a matrix is used once a token forward and twice backward, (5) of chapter 17. So with $P$ entries in all
-# matrices,
+# Each entry of a matrix is used once per token forward and twice backward, (5) of chapter 17. So with $P$ entries in
+# all matrices,
 #
 # $$\text{multiply-adds of the products} = 3\, P\, B N, \qquad P = 12\, L E^2 + E V \qquad (15)$$
 #
-# for $V$ scores, and a feed-forward layer that is $4E$ wide. Softmax attention adds two products of $N \times N$ by $D$
-# forward and five backward, $7 B L N^2 E$ together, half of which a causal kernel skips. They are as many as the
+# for $V$ scores, and a feed-forward layer that is $4E$ wide. Softmax attention adds two products of $N \times N$ by
+# $D$ forward and five backward, $7 B L N^2 E$ together, half of which a causal kernel skips. They are as many as the
 # block's $36\, B N L E^2$ from $N = 72 E / 7 \approx 10 E$ on. Linear attention's do not grow with $N$ at all, per
-# token. Counted while the package's own code runs:
+# token. Here they are counted while the package's own code runs:
 
 # %%
 SMALL = {"tokens": 31, "places": 64, "width": 32, "hidden": 128, "layers": 3}
@@ -669,9 +705,9 @@ assert counted(online_softmax) == products + 7 * 2 * 3 * 64**2 * 32  # the page 
 print(f"products {products:,}, softmax attention {counted(online_softmax) - products:,}")
 
 # %% [markdown]
-# Counting is not timing: a norm, GELU, Adam have next to no multiply-adds, and go over all the memory there is. Here is
-# one step of four blocks of 128 on two sequences of 784 tokens, beside its products alone and its attention alone, CPU
-# time on one thread. The rest is norms, GELU, residuals, cross-entropy, Adam and Python.
+# Counting is not timing: a norm, GELU and Adam have next to no multiply-adds, but go over all the memory there is.
+# Here is one step of four blocks of 128 on two sequences of 784 tokens, with its products alone and its attention
+# alone for comparison, in CPU time on one thread. The rest is norms, GELU, residuals, cross-entropy, Adam and Python.
 
 # %%
 E, N, LAYERS, V = 128, 784, 4, 256
@@ -735,7 +771,8 @@ for name in ("linear", "softmax"):
 chapter.table(("ms", "step", "its products", "its attention", "the rest"), rows)
 
 # %% [markdown]
-# And beside PyTorch? The bench takes the same step on both, after the losses of three steps have agreed:
+# How does it compare with PyTorch? The bench takes the same step on both, after the losses of three steps have
+# agreed:
 
 # %%
 bench = chapter.record("bench_training")["results"]
@@ -753,32 +790,32 @@ for layers, name in dict.fromkeys(key[:2] for key in found):
 chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times it"), rows)
 
 # %% [markdown]
-# Most of a step is products, which nobody can spare, and PyTorch's are nearly as fast. It loses its time in the rest,
+# Most of a step is products, which nobody can avoid, and PyTorch's are nearly as fast. It loses its time in the rest,
 # where each small operation goes over the memory once more.
 #
 # ## The memory of a step
 #
-# Four rows of $P$ numbers stay: parameters, gradients, $m$ and $v$. What a step adds is what the forward pass keeps for
-# the backward pass. Count it from the `Saved` of each layer, in numbers a token and block:
+# Four rows of $P$ numbers are permanent: parameters, gradients, $m$ and $v$. What a step adds is what the forward
+# pass keeps for the backward pass. Count it from the `Saved` of each layer, in numbers per token and block:
 #
 # | kept | numbers |
 # | --- | --- |
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
 # | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ and $v$ | $3E$ |
 # | what attention says, the last layer's input too | $E$ |
-# | linear: a denominator a head; softmax: a sum a head | $H$ |
+# | linear: one denominator per head; softmax: one sum per head | $H$ |
 # | what GELU reads | $4E$ |
 #
 # $$10 E + H + 4 \qquad (16)$$
 #
-# Not kept is what costs little to compute again. Attention and feed-forward layer read what a norm gave: one pass
-# over the sum that is kept, $2E$. GELU's result and its slope: one more pass of GELU, $8E$. A framework that keeps
-# what each operation needs by itself keeps these too: $16 E$ for softmax. What is left is largely the feed-forward
-# layer's: its $4E$ are a product of the layer's input, a ninth of the block's products. Chen et al. (2016) compute such
-# things again too, in whole networks.
+# What costs little to compute again is not kept. Attention and the feed-forward layer read the output of a norm: one
+# pass over the sum that is kept, $2E$. GELU's result and its slope take one more pass of GELU, $8E$. A framework that
+# keeps what each operation needs by itself keeps these too: $16 E$ for softmax. What is left is largely the
+# feed-forward layer's: its $4E$ are a product of the layer's input, a ninth of the block's products. Chen et al.
+# (2016) compute such things again too, in whole networks.
 #
-# Linear attention has besides $2 (D^2 + D)$ numbers a head and sequence, two states. ($q$ and $k$ are of no use to it
-# any more, and are let go of.) The last norm keeps $E + 2$ a token, the last layer $E$.
+# Linear attention also keeps $2 (D^2 + D)$ numbers per head and sequence, two states. (It no longer needs $q$ and
+# $k$, and they are freed.) The last norm keeps $E + 2$ per token, the last layer $E$.
 
 # %%
 B, N, E, H, LAYERS, V = 4, 256, 64, 4, 4, 31
@@ -826,10 +863,11 @@ header = ("bytes", "parameters, gradients, m, v", "Saved by hand", "its arrays",
 chapter.table(header, rows)
 
 # %% [markdown]
-# The peak of a step is more: forward pass, scores, their gradient, and what the backward pass needs on top, among it
-# the hidden units of one block and their slope, $8E$. Gradients inside a block are of no use to the block before, and
-# gradients of parameters come as what was kept is let go of. A new array is memory that the system sets to zero first,
-# which takes an eighth of a step; so the C library is told to keep what is freed, within a `workspace`:
+# The peak of a step is higher. It consists of the forward pass, scores, their gradient, and what the backward pass
+# needs on top, such as the hidden units of one block and their slope, $8E$. Gradients inside a block are of no use to
+# the block before, and gradients of parameters arrive as what was kept is freed. A new array is memory that the
+# system first sets to zero, which takes an eighth of a step. So the C library is told to keep what is freed, within a
+# `workspace`:
 
 # %%
 chapter.source(workspace)
@@ -845,8 +883,9 @@ assert 0 < beyond < 2.5 * by_hand(softmax) / LAYERS  # scores and backward pass:
 assert abs(sizes[B // 2] / sizes[B] - 0.5) < 0.06  # accumulation: half the batch, half the memory
 
 # %% [markdown]
-# And beside PyTorch? The bench measures the most that a process has in memory, beyond what it had before the network
-# was built. PyTorch keeps more for each token. Like here, gradients come on the way back, where what was kept is freed.
+# How does it compare with PyTorch? The bench measures the most that a process has in memory, beyond what it had
+# before the network was built. PyTorch keeps more for each token. There, as here, gradients come on the way back,
+# where what was kept is freed.
 
 # %%
 peak = {(each["attention"], each["kernel"]): each["megabytes"] for each in bench["memory"]}
@@ -862,14 +901,15 @@ chapter.table(("step", "MB", "PyTorch's best, MB", "memory over it", "time over 
 assert ratio["linear"] < 0.8 < ratio["softmax"] < 1
 
 # %% [markdown]
-# With softmax attention (16) does not come below four fifths of PyTorch's memory: of this network's, two fifths are the
-# four rows of $P$.
+# With softmax attention (16) does not fall below four fifths of PyTorch's memory: of this network's, two fifths are
+# the four rows of $P$.
 #
 # ## Two threads
 #
-# Products, norms, GELU, attention and Adam are cut into tasks, and which thread has which task moves no bit. Two
-# threads on a machine that is shared do not do twice as much, even with work that has nothing in common. So the bench
-# measures that beside it: the products of the step, once on one thread, and once on each of two at the same time.
+# Products, norms, GELU, attention and Adam are cut into tasks, and the bits do not depend on which thread has which
+# task. Two threads on a machine that is shared do not do twice as much, even with work that has nothing in common. So
+# the bench also measures that: the products of the step, once on one thread, and once on each of two at the same
+# time.
 
 # %%
 rows = [
@@ -910,8 +950,8 @@ same(rho_inf, (1 + BETA) / (1 - BETA), atol=1e-9)
 #
 # <details><summary>Solution</summary>
 #
-# For Adam nothing but the part of $\varepsilon$: all gradients are a thousandth, and steps the same. Gradient descent
-# takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+# For Adam nothing changes but the part of $\varepsilon$: all gradients are a thousandth, and the steps are the same.
+# Gradient descent takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
 #
 # </details>
 
@@ -930,9 +970,8 @@ np.testing.assert_allclose(ways[0], ways[1], rtol=1e-6)  # 1e-6 stands in clip's
 #
 # <details><summary>Solution</summary>
 #
-# A block has $12 E^2$ entries, 16 bytes each with gradient, $m$ and $v$: $192 E^2$. A token keeps about $40 E$ bytes a
-# block. So from $4.8 E = 1229$ tokens on, two sequences of an image of 784 pixels, it is what is kept that fills the
-# memory.
+# A block has $12 E^2$ entries, 16 bytes each with gradient, $m$ and $v$: $192 E^2$. A token keeps about $40 E$ bytes
+# per block. So from $4.8 E = 1229$ tokens on, two sequences of an image of 784 pixels, what is kept fills the memory.
 #
 # </details>
 
@@ -944,12 +983,14 @@ assert abs(stays / (4 * (10 * 256 + 8 + 4)) / (4.8 * 256) - 1) < 0.02
 # %% [markdown]
 # ## What to remember
 #
-# - Momentum: $\eta < 2 (1 + \mu) / \lambda$. Adam: steps of the rate's size, whatever the gradient's; decay beside it.
+# - Momentum: $\eta < 2 (1 + \mu) / \lambda$. Adam: steps have the rate's size, whatever the gradient's; the decay is
+#   separate.
 # - RAdam's warm-up follows from $\beta_2$ alone. It works; the variance it was derived from is not all that a warm-up
-#   is good for. Where a claim can be run, run it.
+#   is good for. If a claim can be run, run it.
 # - Variance $2/(E + F)$ keeps numbers in size in both directions; where widths differ it is a compromise.
-# - Sort by length; weight parts of a batch by their tokens; a mask costs what it hides.
-# - $3 P B N$ multiply-adds; a block keeps 10 numbers a token and channel, 4 of them the feed-forward layer's.
+# - Sort by length; weight parts of a batch by their tokens; a mask costs as much as what it hides.
+# - A step takes $3 P B N$ multiply-adds; a block keeps 10 numbers per token and channel, 4 of them the feed-forward
+#   layer's.
 #
 # **Sources.** Kingma and Ba (2015), *Adam*, Algorithm 1. Loshchilov and Hutter (2019), *Decoupled weight decay
 # regularization*, Algorithm 2. Liu et al. (2020), *On the variance of the adaptive learning rate and beyond*, sections

@@ -4,8 +4,8 @@
 # Linear attention only ever adds to its state. What becomes of it when the state may also fade, and correct itself?
 #
 # The course's sources end in 2021. From 2023 on linear attention came back, in RetNet, Mamba-2, DeltaNet, Gated
-# DeltaNet and Kimi Delta Attention, with two ideas about the same state $S$ of $C \times M$ numbers: it *fades*, and it
-# is *corrected* where it is wrong. In this chapter you will
+# DeltaNet and Kimi Delta Attention. They share two ideas about the state $S$ of $C \times M$ numbers: it *fades*, and
+# it is *corrected* where it is wrong. In this chapter you will
 #
 # 1. compute how many keys a sum can hold, and why the sum is the wrong one to take;
 # 2. derive the delta rule as least squares, one equation at a time;
@@ -13,7 +13,7 @@
 # 4. let the state fade, and start a new document in the middle of a sequence;
 # 5. derive the backward pass, and find the delta rule in it again, running backward in time;
 # 6. replace the loop over rows by a triangular system of equations for each chunk;
-# 7. find the gradient of the gate in numbers that are there anyway.
+# 7. find the gradient of the gate in numbers that are available anyway.
 #
 # You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations are
 # numbered by chapter in the text and by file in the source that is shown.
@@ -44,8 +44,8 @@ def unit(x):
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# One channel, so that a state is a single number. The key is 1, three times, and the values are 1, 5 and 3. After each
-# token the key is read.
+# Take one channel, so that a state is a single number. The key is 1, three times, and the values are 1, 5 and 3.
+# After each token the key is read.
 #
 # | value | sum | fading by one half | delta rule, $\beta = 1$ | delta rule, $\beta = 1/2$ |
 # | ---: | ---: | ---: | ---: | ---: |
@@ -92,13 +92,13 @@ print(f"squared error of a sum of {n} keys in {C} channels: {error:.3f}; (n - 1)
 assert abs(error / ((n - 1) / C) - 1) < 0.02  # (b)
 
 # %% [markdown]
-# Wrong in a worse way is what a sum does with a key that *comes back*. If $x = 3$ is followed by $x = 5$, the sum says
-# 8 about $x$. No query can tell which was last.
+# A sum fails worse when a key *comes back*. If $x = 3$ is followed by $x = 5$, the sum returns 8 for $x$. No query
+# can tell which was last.
 #
 # ## Erasing: least squares, one equation at a time
 #
 # What should $S$ satisfy? $S^\top k_i = v_i$ for each token: linear equations, as many as tokens, for $C \times M$
-# unknowns. How wrong the state is about token $i$, and in which direction that grows:
+# unknowns. Measure how wrong the state is about token $i$, and in which direction that grows:
 #
 # $$\ell_i(S) = \tfrac12 \lVert v_i - S^\top k_i \rVert^2, \qquad
 # \frac{\partial \ell_i}{\partial S} = -k_i\, (v_i - S^\top k_i)^\top \qquad (c)$$
@@ -107,10 +107,11 @@ assert abs(error / ((n - 1) / C) - 1) < 0.02  # (b)
 #
 # $$S_i = S_{i-1} + \beta_i\, k_i\, (v_i - S_{i-1}^\top k_i)^\top \qquad (d)$$
 #
-# Look first, then write what is missing. With a unit key and $\beta = 1$ the state says $v_i$ at $k_i$ afterwards:
-# $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right angles
-# to $k_i$. Of all states that satisfy the equation it is the nearest: (d) is a projection. Kaczmarz solved systems of
-# equations so in 1937, one after the other, round and round; Widrow and Hoff's filter of 1960 is the same step.
+# Look first, then write what is missing. With a unit key and $\beta = 1$ the state then returns $v_i$ at $k_i$:
+# $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right
+# angles to $k_i$. Of all states that satisfy the equation it is the nearest: (d) is a projection. Kaczmarz solved
+# systems of equations in this way in 1937, one equation after the other, round and round; Widrow and Hoff's filter of
+# 1960 is the same step.
 #
 # ![The delta rule, drawn](../figures/schematic_delta.svg)
 
@@ -136,10 +137,10 @@ print("largest error after 1, 10, 20, 40 rounds:", *(f"{distances[r - 1]:.0e}" f
 assert distances[-1] < 1e-5 < 0.1 < distances[0]
 
 # %% [markdown]
-# What does that do to the matrix that is applied to the values? 40 tokens with only five keys, at right angles, which
-# come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every row has one
-# entry, at the last token with that key. With less, the ones before fade geometrically, each key by its own count.
-# Move the slider:
+# What does that do to the matrix that is applied to the values? Take 40 tokens with only five keys, at right angles,
+# which come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every row has
+# one entry, at the last token with that key. With less, the ones before fade geometrically, each key by its own
+# count. Move the slider:
 
 # %%
 turns = np.random.default_rng(3).integers(5, size=40)
@@ -177,10 +178,10 @@ for i in range(1, 40):
 #
 # The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
 # larger than 1 in size: no token magnifies what the state held before. What is *written* can still add up, at most
-# $\beta \lVert v \rVert$ per token, so that a state grows in proportion to the length at worst. It does so with
-# $\beta = 2$ and a single key whose values alternate, 1, -1, 1: each token flips the state's sign and adds 2 to its
-# size. With $\beta = 1$ keys that are each at right angles to what the state holds make its squared length grow by
-# $\lVert v \rVert^2$ per token.
+# $\beta \lVert v \rVert$ per token, so a state grows in proportion to the length at worst. It does so with $\beta =
+# 2$ and a single key whose values alternate, 1, -1, 1: each token flips the state's sign and adds 2 to its size. With
+# $\beta = 1$, keys that are each at right angles to what the state holds make its squared length grow by $\lVert v
+# \rVert^2$ per token.
 
 # %%
 n = 50
@@ -211,10 +212,10 @@ same(signs[:, 0], (-1.0) ** np.cumsum(bits))
 # %% [markdown]
 # ## What does a state hold?
 #
-# The usual claim is that the delta rule stores more. Let us see. Random unit keys, $C = M = 64$, and a list of 512
-# values. After all is written, each key is read; the *error* is squared and relative, the *recall* is the share of
-# answers that are nearest to the right one of the 512. We compare the sum and the delta rule, first with $\beta = 1$,
-# with a sum that fades by $g = 31/32$ per token.
+# The usual claim is that the delta rule stores more. Let us check. We take random unit keys, $C = M = 64$, and a list
+# of 512 values. After all is written, each key is read; the *error* is squared and relative, the *recall* is the
+# share of answers that are nearest to the right one of the 512. We compare the sum and the delta rule, first with
+# $\beta = 1$, with a sum that fades by $g = 31/32$ per token.
 
 # %%
 chapter.source(write_fade_erase.answers, doc=False)
@@ -242,11 +243,11 @@ once_64, once_128, three_values, others_again, stream = held.tasks.values()
 # keys with each new one that is not orthogonal to them. The sum answers with a vector that is too long, but it still
 # points in the right direction for all of them.
 #
-# Both halves of that need a second look. First, the smaller *error* of the delta rule only shows that the sum is too
-# long. Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys
+# Both halves need a second look. First, the smaller *error* of the delta rule only shows that the sum is too long.
+# Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys
 # $\min_a \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the smaller
-# *recall* comes from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the sum,
-# and its recall is the sum's at every number of keys:
+# *recall* comes from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the
+# sum, and its recall is the sum's at every number of keys:
 
 # %%
 assert once_64["add"].recall > 0.99 > 0.95 > once_64["delta"].recall > 0.8
@@ -284,12 +285,12 @@ assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 # So $\beta$ is a choice between two things. A small one keeps as many keys as the sum, and a key that comes back has
 # nearly the sum of its values. A large one keeps the last value, and fewer keys.
 #
-# **What is written again.** 32 keys with three values each, of which the last counts: a sum answers with the sum of the
-# three, and softmax attention without positions with the mean, since equal keys have equal weights; both guess one of
-# three. The delta rule with $\beta = 1$ answers with the last, as the table's last row says for each $\beta$.
-# But so does a sum that fades: what counts is also what is recent. The two part when
-# something is to be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading
-# forgets by the clock. The delta rule erases by the key, and 31 of the 32 rounds cost the first keys nothing.
+# **What is written again.** There are 32 keys with three values each, of which the last counts. A sum answers with
+# the sum of the three, and softmax attention without positions with the mean, since equal keys have equal weights.
+# Both can only guess one of three. The delta rule with $\beta = 1$ answers with the last, as the table's last row
+# says for each $\beta$. But so does a sum that fades, because here what counts is also what is recent. The two differ
+# when something must be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times.
+# Fading forgets by the clock. The delta rule erases by the key, and 31 of the 32 rounds cost the first keys nothing.
 
 # %%
 assert three_values["delta"].recall > 0.97
@@ -312,7 +313,7 @@ assert others_again["add"].recall < 0.75
 # \epsilon_0 = 0 \qquad (f)$$
 #
 # whose solution is $\epsilon_a = 2 (1 - q^a)$, as you can check by putting it in. So the last keys are held almost
-# exactly: with $C = 64$ the error passes 1, that of saying nothing, after $C \log 2 = 44$ keys.
+# exactly: with $C = 64$ the error passes 1, that of answering 0, after $C \log 2 = 44$ keys.
 
 # %%
 e = 0.0
@@ -327,13 +328,13 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
     np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
 
 # %% [markdown]
-# So: **of what is written once the delta rule holds no more than the sum, with any $\beta$. It wins where something is
+# So **of what is written once the delta rule holds no more than the sum, with any $\beta$. It wins where something is
 # rewritten, and on long streams**, where a sum has to be forgotten by the clock.
 #
 # ## Fading
 #
-# Both ideas together, and this is all that the rest of the chapter is about. With a gate
-# $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one number a token or one for each of the $C$ channels,
+# The rest of the chapter puts both ideas together. With a gate $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one
+# number per token or one for each of the $C$ channels,
 #
 # $$\tilde S_i = \mathrm{diag}(g_i)\, S_{i-1} \qquad (1)$$
 # $$u_i = v_i - \tilde S_i^\top e_i \qquad (2)$$
@@ -345,25 +346,25 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 # | member | gate | erase $e$ | value |
 # | --- | --- | --- | --- |
 # | RetNet (Sun et al. 2023), retention alone | $1 - 2^{-5-h}$ for head $h$, fixed | – | $v$ |
-# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one a head | – | $\Delta v$ |
-# | Gated linear attention (Yang et al. 2024) | one a channel | – | $v$ |
+# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one per head | – | $\Delta v$ |
+# | Gated linear attention (Yang et al. 2024) | one per channel | – | $v$ |
 # | DeltaNet (Schlag et al. 2021, Yang et al. 2024) | – | $\beta k$ | $\beta v$ |
-# | Gated DeltaNet (Yang et al. 2025) | one a head | $\beta k$ | $\beta v$ |
-# | Kimi Delta Attention (Kimi Team 2025) | one a channel | $\beta k$ | $\beta v$ |
+# | Gated DeltaNet (Yang et al. 2025) | one per head | $\beta k$ | $\beta v$ |
+# | Kimi Delta Attention (Kimi Team 2025) | one per channel | $\beta k$ | $\beta v$ |
 #
 # Two conventions differ from paper to paper, and anyone who compares two implementations has to ask about both.
 #
 # - *Is the state read before or after it decays?* Here the correction (2) reads $\tilde S_i$, the state after the
-#   decay, as Gated DeltaNet and Kimi Delta Attention define it, since $\alpha_t$ stands in front of all of $I - \beta_t
-#   k_t k_t^\top$. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
+#   decay. Gated DeltaNet and Kimi Delta Attention define it so, since $\alpha_t$ stands in front of all of $I -
+#   \beta_t k_t k_t^\top$. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
 # - *Which mask stands in the chunk's output?* Section 3.3 of Gated DeltaNet prints $Q K^\top * M$ with $M$ the causal
-#   mask of zeros and ones. It has to be the mask that knows of the decay, with the ratios $\rho_{ij}$ of (14) below.
+#   mask of zeros and ones. It must be the mask that includes the decay, with the ratios $\rho_{ij}$ of (14) below.
 #   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),
 #   [order](https://github.com/fla-org/flash-linear-attention/issues/885)).
 #
-# There is no denominator: what fades needs no mean, and a normalisation of the output follows. Queries and keys of the
-# delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of the table,
-# `delta` the second; both run one loop, `delta_rule`. The numbers (1) to (11) are those of its docstring.
+# There is no denominator: a state that fades needs no mean, and a normalisation of the output follows. Queries and
+# keys of the delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of
+# the table, `delta` the second; both run one loop, `delta_rule`. The numbers (1) to (11) are those of its docstring.
 
 # %%
 chapter.source(delta_rule.forward, doc=False)
@@ -402,9 +403,9 @@ report.assert_ok()
 # %% [markdown]
 # ### Two documents, one sequence
 #
-# Training packs documents into sequences of one length, and the second is not to read the first. Softmax attention
+# Training packs documents into sequences of one length, and the second should not read the first. Softmax attention
 # needs a mask for that. Here a gate of 0 does it, `log_gate = -inf` at the first token of a document: the state is
-# thrown away. And nothing flows back across it: each document gets the gradients that it gets alone.
+# thrown away. And nothing flows back across it: each document gets the same gradients as it would alone.
 
 # %%
 packed = log_gate.copy()
@@ -465,7 +466,7 @@ inputs = {"q": q, "k": unit(k), "v": v, "erase": e, "log_gate": log_gate}
 out, saved = delta_rule.forward(**inputs)
 d_v = delta_rule.backward(d_out, saved).v
 
-# The forward pass of the delta rule computes (5)-(7): two rows a token, the last token first. The first row of each
+# The forward pass of the delta rule computes (5)-(7): two rows per token, the last token first. The first row of each
 # writes G at q, after the gate of the token behind it; the second looks at k and erases along e.
 zeros = np.zeros((N, C))
 gate_behind = np.concatenate([np.zeros((1, C)), log_gate[:0:-1]])  # log g_{i+1}, from the end
@@ -511,8 +512,8 @@ report.assert_ok()
 #
 # $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (11)$$
 #
-# ($\mathrm{rowsum}$ leaves one number a channel.) Alas, this needs $A$ and $S$ of the same row, and one runs
-# backward. The code has the states all the same, for (9) and (10). There is a shorter way. Put (7) in, then (3):
+# ($\mathrm{rowsum}$ leaves one number per channel.) Unfortunately this needs $A$ and $S$ of the same row, and one
+# runs backward. The code has the states anyway, for (9) and (10). There is a shorter way. Put (7) in, then (3):
 #
 # $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
 # = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
@@ -524,11 +525,11 @@ report.assert_ok()
 # $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
 # - k_i * \frac{\partial \ell}{\partial k_i} \qquad (g)$$
 #
-# The gradient of every gate is a running sum of products that are there anyway. The code does not use it, for with
-# strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in float32.
-# It has a reason: multiply the channel
-# $c$ of $q$ and $e$ by $t$ from row $i$ on, and that of $k$ by $1/t$. Inside, nothing changes but the scale in which
-# the channel of the state is kept; against what comes in from before it is a gate of $t$ at row $i$.
+# The gradient of every gate is a running sum of products that are available anyway. The code does not use it, because
+# with strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in
+# float32. The identity has a reason: multiply the channel $c$ of $q$ and $e$ by $t$ from row $i$ on, and that of $k$
+# by $1/t$. Inside, nothing changes but the scale in which the channel of the state is kept. For what comes in from
+# before, it is a gate of $t$ at row $i$.
 
 # %%
 _, saved = delta_rule.forward(**inputs)
@@ -559,13 +560,13 @@ same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
 # $$u_i = v_i - S^\top (c_i * e_i) - \sum_{j < i} A_{ij} u_j \qquad \Longleftrightarrow \qquad
 # (I + A)\, U = V - (c * E)\, S \qquad (13)$$
 #
-# A lower triangular system with ones on the diagonal: solved from the first row to the last, and always solvable.
-# With $U$ the rest is linear attention's chunk; $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
+# It is a lower triangular system with ones on the diagonal: solved from the first row to the last, and always
+# solvable. With $U$ the rest is linear attention's chunk; $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
 #
 # $$O = (c * Q)\, S + P U \quad (14) \qquad S' = c_T * S + (\rho_T * K)^\top U \quad (15)$$
 #
-# The backward pass is the transpose of each line, from the last to the first; that of the system is
-# $(I + A)^\top R = \ldots$, solved from the last row to the first. The page `chunked_delta` derives all of it.
+# The backward pass is the transpose of each line, from the last to the first. That of the system is $(I + A)^\top R =
+# \ldots$, solved from the last row to the first. The page `chunked_delta` derives all of it.
 
 # %%
 chapter.source(chunked_delta.forward, chunked_delta.solve, doc=False)
@@ -589,12 +590,12 @@ print(f"with a mask that does not know of the decay, outputs are off by up to {a
 assert abs(causal - out).max() > 0.5
 
 # %% [markdown]
-# Compiled, the rule exists twice more, as `delta_rule` of two backends, both by chunks. `kernels.jit` is for a CPU: 32
-# rows a chunk, products and triangular solve in the processor's registers; with one gate for all channels $c_i$ and
-# $\rho_{Ti}$ are factors of rows, so that nothing of a chunk is copied. `kernels.cuda` is for a GPU, in chunks of 64
-# rows: pairs, outputs and gradients of all chunks at once, and only (13) and the state of (15) from chunk to chunk, a
-# block for each 64 columns of a head (chapter 16 says how such kernels are tested without a GPU). `delta` and
-# `gated_linear` are composed of `delta_rule`, so that `kernels=jit` reaches them too.
+# Compiled, the rule exists twice more, as `delta_rule` of two backends, both by chunks. `kernels.jit` is for a CPU:
+# 32 rows per chunk, with products and triangular solve in the processor's registers. With one gate for all channels
+# $c_i$ and $\rho_{Ti}$ are factors of rows, so nothing of a chunk is copied. `kernels.cuda` is for a GPU, in chunks
+# of 64 rows. Pairs, outputs and gradients of all chunks are computed at once; only (13) and the state of (15) go from
+# chunk to chunk, with a block for each 64 columns of a head. (Chapter 16 explains how such kernels are tested without
+# a GPU.) `delta` and `gated_linear` are composed of `delta_rule`, so that `kernels=jit` reaches them too.
 
 # %%
 out, saved = delta.forward(q, k, v, beta, log_gate)
@@ -617,10 +618,10 @@ for task in ("delta", "gated delta", "channels"):
 chapter.table(("times the gated product", "forward", "backward", "of the limit, forward", "both passes"), shown)
 
 # %% [markdown]
-# Two traps. **Ratios are products.** $\rho_{ij} = c_i / c_j$ looks cheaper, or the
-# exponential of a difference of summed logarithms; but after a gate of 0 both are $0/0$, and after a few small ones
-# $c_j$ is 0 in float32 all the same. **No pivots.** A general solver may exchange rows, and then a later row, if it is
-# large, takes part in an earlier one: the result is right to rounding *of the larger*, and causality is lost.
+# There are two traps. **Ratios are products.** $\rho_{ij} = c_i / c_j$ looks cheaper, or the exponential of a
+# difference of summed logarithms. But after a gate of 0 both are $0/0$, and after a few small ones $c_j$ is 0 in
+# float32 all the same. **No pivots.** A general solver may exchange rows. Then a later row, if it is large, takes
+# part in an earlier one: the result is right to rounding *of the larger*, and causality is lost.
 
 # %%
 gates = np.full(16, 1e-6, np.float32)
@@ -642,13 +643,13 @@ assert abs(general[:8] - expected).max() > 1e-9
 # %% [markdown]
 # ## States do not add
 #
-# Linear attention's states are sums, so that machines can share a sequence and add theirs up (chapter 8). Not here: the
+# Linear attention's states are sums, so machines can share a sequence and add theirs up (chapter 8). Not here: the
 # second piece fades and erases what the first has written. What a piece does to a state is an affine map,
 #
 # $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (h)$$
 #
-# and maps compose, in any grouping. $W$ is what becomes of $I$ when nothing is written, and $B$ what becomes of 0: the
-# same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
+# and maps compose, in any grouping. $W$ is what $I$ becomes when nothing is written, and $B$ what 0 becomes: the same
+# rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
 
 # %%
 tokens = k, v, beta, log_gate
@@ -661,7 +662,7 @@ _, saved = delta.forward(q, k, v, beta, log_gate)
 same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
 assert np.linalg.svd(whole.w, compute_uv=False).max() < 1  # what was held before does not grow
 
-# Token by token it is a recurrent network of one hidden state a head.
+# Token by token it is a recurrent network of one hidden state per head.
 state = delta.init_state((), C, M)
 for i in range(N):
     row, state = delta.step(q[i], k[i], v[i], state, beta[i], log_gate[i])
@@ -740,12 +741,12 @@ chapter.table(
 # %% [markdown]
 # ## Exercises
 #
-# Four more of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
+# Here are four more members of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
 #
-# **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$, where $\alpha$ is a
-# normalised key with its sign turned and $b$ that key times a rate for each channel (its equation 17); take any two
+# **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$. Here $\alpha$ is a
+# normalised key with its sign turned and $b$ that key times a rate for each channel (its equation 17). Take any two
 # vectors: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
-# state *before* it fades. Write it as (1)-(4). How many rows a token does it take?
+# state *before* it fades. Write it as (1)-(4). How many rows per token does it take?
 #
 # <details><summary>Solution</summary>
 #
@@ -777,9 +778,9 @@ two_rows = delta_rule.forward(
 np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
 
 # %% [markdown]
-# **2. Gated DeltaNet 2** (Hatamizadeh et al. 2026) has a gate $b_i$ a channel for what is erased and one, $w_i$, for
-# what is written: $S_i = (I - k_i (b_i * k_i)^\top)\, \mathrm{diag}(g_i) S_{i-1} + k_i (w_i * v_i)^\top$. Which $e$
-# and which value? When is it Kimi Delta Attention?
+# **2. Gated DeltaNet 2** (Hatamizadeh et al. 2026) has one gate $b_i$ per channel for what is erased and one, $w_i$,
+# for what is written: $S_i = (I - k_i (b_i * k_i)^\top)\, \mathrm{diag}(g_i) S_{i-1} + k_i (w_i * v_i)^\top$. Which
+# $e$ and which value? When is it Kimi Delta Attention?
 #
 # <details><summary>Solution</summary>
 #
@@ -802,11 +803,11 @@ same(
 )
 
 # %% [markdown]
-# **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own,
-# $u_i = \beta_i (v_i - \tilde S_i^\top p_i)$. In flash-linear-attention's layer it is a learned part of the key,
-# $p_i = d\, k_i$ with one $d$ from 0 to 1 a head (and some of $p_i$ is taken from the query, which is no matter of
-# the state). Which eigenvalue has the transition along the key? What happens for $d = 1/2$ if a key is written again
-# and again with the same value?
+# **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own, $u_i = \beta_i (v_i - \tilde
+# S_i^\top p_i)$. In flash-linear-attention's layer it is a learned part of the key, $p_i = d\, k_i$ with one $d$ from
+# 0 to 1 per head. (Some of $p_i$ is also taken from the query, which does not concern the state.) Which eigenvalue
+# does the transition have along the key? What happens for $d = 1/2$ if a key is written again and again with the same
+# value?
 #
 # <details><summary>Solution</summary>
 #
@@ -822,16 +823,16 @@ repeated, _ = delta_rule.forward(key, key, 0.8 * value, 0.8 * 0.5 * key)
 same(repeated[-1], 2 * value[0])
 
 # %% [markdown]
-# **4. Based** (Arora et al. 2024) stays with sums, and takes the first terms of the exponential's series as its
-# similarity, $1 + q^\top k / \sqrt D + (q^\top k)^2 / 2 D$, beside a small window of softmax attention. Which feature
-# map of chapter 6 is that, and how large is the state for $D = 16$? What does it hold, that a state of $16 \times M$
-# does not?
+# **4. Based** (Arora et al. 2024) uses sums, and takes the first terms of the exponential's series as its similarity,
+# $1 + q^\top k / \sqrt D + (q^\top k)^2 / 2 D$, together with a small window of softmax attention. Which feature map
+# of chapter 6 is that, and how large is the state for $D = 16$? What does it hold that a state of $16 \times M$ does
+# not?
 #
 # <details><summary>Solution</summary>
 #
-# `linear` with `taylor_exp(2)`, and $q$, $k$ scaled by $D^{-1/4}$ each. $C = 1 + D + D^2 = 273$ (or 153, with each pair
-# once). By the error $(n - 1)/C$ more channels hold more keys: this is the other answer to a full state, a larger one,
-# where the delta rule manages the one that it has.
+# `linear` with `taylor_exp(2)`, and $q$, $k$ scaled by $D^{-1/4}$ each. $C = 1 + D + D^2 = 273$ (or 153, with each
+# pair once). By the error $(n - 1)/C$ more channels hold more keys. This is the other answer to a full state, a
+# larger one, where the delta rule manages the one that it has.
 #
 # </details>
 
@@ -850,12 +851,13 @@ np.testing.assert_allclose(based, weights @ v / (weights.sum(axis=1, keepdims=Tr
 # %% [markdown]
 # ## What to remember
 #
-# - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and of a key that comes back it says the sum.
+# - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and for a key that comes back it returns the
+#   sum.
 # - The delta rule is one step of least squares on the newest token. With a small $\beta$ it holds as many keys as the
 #   sum. With a large one it holds fewer, but the *last* value of each, and the recent ones on a stream of any length.
 #   What is old is erased by new keys that are like it.
 # - A gate forgets by the clock, the delta rule by the key. Together they are Gated DeltaNet and Kimi Delta Attention.
-# - Backward in time the delta rule is a delta rule with $k$ and $e$ exchanged; keep $u$, and no state a row.
+# - Backward in time the delta rule is a delta rule with $k$ and $e$ exchanged; keep $u$, and no state per row.
 # - Within a chunk it is a triangular system. Ratios of gates are products; the solver must not pivot.
 # - The gate's gradient is a running sum of $q * dq + e * de - k * dk$.
 # - States of this family compose as affine maps; they do not add.

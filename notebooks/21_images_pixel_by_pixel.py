@@ -6,14 +6,14 @@
 # learn on two cores, and how long does an image take?
 #
 # 1. an image as a sequence, and bits per dimension;
-# 2. two ways to say which of 256 values comes next: a score each, and a mixture of ten logistic distributions;
-# 3. what was learned: from records of training, beside the paper's table;
+# 2. two ways to predict which of 256 values comes next: a score each, and a mixture of ten logistic distributions;
+# 3. what was learned: from records of training, compared with the paper's table;
 # 4. the network that comes with the package, run here: parallel, recurrent, at three temperatures;
-# 5. halves that are finished, and what a state holds;
-# 6. seconds an image, five ways, beside other packages and the paper's tables.
+# 5. halves that are completed, and what a state holds;
+# 6. seconds per image, five ways, compared with other packages and the paper's tables.
 #
-# You need chapters 7, 8 and 17. Training takes more time than a chapter has: what is from a record says so, the rest
-# runs here. The letters: $N = 784$ pixels $x_1 \dots x_N$, each a whole number from 0 to 255.
+# You need chapters 7, 8 and 17. Training takes more time than a chapter has: what comes from a record is marked, and
+# the rest runs here. The letters are $N = 784$ pixels $x_1 \dots x_N$, each a whole number from 0 to 255.
 
 # %%
 import json
@@ -45,9 +45,10 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# An image of three pixels. Going from the first to the last, a model assigns 1/2, 1/4 and 1/8 to the values that are
-# there. In bits its surprise is 1, 2 and 3, and 2 **bits per dimension** in the mean. The product of the three is 1/64,
-# which is $2^{-6}$: six bits for the image. A model that knows nothing has 1/256 for each value, and 8 bits.
+# Take an image of three pixels. Going from the first to the last, a model assigns 1/2, 1/4 and 1/8 to the values that
+# are there. In bits its surprise is 1, 2 and 3, and 2 **bits per dimension** in the mean. The product of the three is
+# 1/64, which is $2^{-6}$: six bits for the image. A model that knows nothing assigns 1/256 to each value, and needs 8
+# bits.
 
 # %%
 assigned = np.log([[1 / 2, 1 / 2], [1 / 4, 3 / 4], [1 / 8, 7 / 8]])  # to what is there, and to all else
@@ -58,17 +59,18 @@ same(nats / np.log(2), 2)
 # %% [markdown]
 # ## An image is a sequence
 #
-# Row by row, from the top left. Every distribution over images is a product of conditional ones, so nothing is lost:
+# Read the pixels row by row, from the top left. Every distribution over images is a product of conditional ones, so
+# nothing is lost:
 #
 # $$p(x) = \prod_{i=1}^{N} p(x_i \mid x_1, \dots, x_{i-1})$$
 #
-# The network reads a sign for "begin" and then the pixels, and at each place says what comes next. Its loss is the
-# surprise, in **bits per dimension**:
+# The network reads a sign for "begin" and then the pixels, and at each place predicts what comes next. Its loss is
+# the surprise, in **bits per dimension**:
 #
 # $$\mathrm{bits}(x) = -\frac1N \sum_{i=1}^{N} \log_2 p(x_i \mid x_1 \dots x_{i-1})$$
 #
-# A model that knows nothing gives each value $1/256$ and needs 8 bits. One that knows how often each value is at each
-# place, but does not look at the other pixels, needs fewer. On the test images:
+# A model that knows nothing assigns $1/256$ to each value and needs 8 bits. One that knows how often each value is at
+# each place, but does not look at the other pixels, needs fewer. For the test images:
 
 # %%
 digits = images.read(None)
@@ -77,7 +79,7 @@ assert (training.shape, test.shape) == ((60_000, 784), (10_000, 784))
 
 
 def without_context(counts):
-    """Bits a pixel of the test images, by counts of values ``(places, 256)``, with a 256th added to each."""
+    """Bits per pixel of the test images, by counts of values ``(places, 256)``, with a 256th added to each."""
     p = counts + 1 / 256
     p /= p.sum(axis=1, keepdims=True)
     return float(-np.log2(p[np.arange(784), test]).mean())
@@ -94,8 +96,8 @@ assert by_place < by_value < 8
 
 # %% [markdown]
 # **784 or 783?** The authors feed pixels 1 to 783 and predict pixels 2 to 784: the first is never predicted (their
-# code, `image_datasets.py`). Here a sign stands before the first, and all 784 are. As the first pixel of a digit is
-# almost always 0, it costs next to nothing, and leaving it out makes the mean *larger*, by one part in 783:
+# code, `image_datasets.py`). Here a sign comes before the first, and all 784 are predicted. As the first pixel of a
+# digit is almost always 0, it costs next to nothing, and leaving it out makes the mean *larger*, by one part in 783:
 
 # %%
 bits, bits_softmax = (
@@ -108,10 +110,10 @@ assert 1 < ratio < 784 / 783 + 1e-6
 print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {784 / 783:.5f}")
 
 # %% [markdown]
-# ## Two ways to say a value
+# ## Two ways to predict a value
 #
-# **A score for each of 256 values** and softmax over them. The gradient is that of chapter 17, $p - [c = x_i]$. It does
-# not know that 130 lies beside 131, and has to learn it.
+# **A score for each of 256 values** and a softmax over them. The gradient is that of chapter 17, $p - [c = x_i]$. It
+# does not know that 130 is next to 131, and has to learn it.
 #
 # **A mixture of ten logistic distributions** knows it from the start; it is what the paper uses, after Salimans et al.
 # (2017). A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$,
@@ -120,13 +122,13 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 #
 # $$a = \frac{y + h - \mu}{s}, \qquad b = \frac{y - h - \mu}{s} \qquad (1)$$
 #
-# where $b = -\infty$ at $n = 0$ and $a = +\infty$ at $n = 255$. A component gives the value the chance (2), and ten of
-# them together (3):
+# where $b = -\infty$ at $n = 0$ and $a = +\infty$ at $n = 255$. A component assigns the value the probability (2),
+# and ten of them together (3):
 #
 # $$P = \sigma(a) - \sigma(b) \qquad (2)$$
 # $$p(n) = \sum_{k=1}^{10} \pi_k P_k, \qquad \pi = \mathrm{softmax}(w) \qquad (3)$$
 #
-# The network says $w$, $\mu$ and $\log s$ of each: 30 numbers.
+# The network outputs $w$, $\mu$ and $\log s$ of each: 30 numbers.
 #
 # **In a form without cancellation.** Far from $\mu$ both terms of $P$ round to the same number. But
 #
@@ -144,12 +146,12 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 # $$\frac{\partial \log P}{\partial \mu} = \frac{\sigma(b) - \sigma(-a)}{s} \qquad (5)$$
 # $$\frac{\partial \log P}{\partial \log s} = b\,\sigma(b) - a\,\sigma(-a) - \frac{t}{e^t - 1} \qquad (6)$$
 #
-# At 0 and 255 the term of the infinite $a$ or $b$ is 0 in each of (4) to (6), and so is that of $t$: there $P$ is
+# At 0 and 255 the term of the infinite $a$ or $b$ is 0 in each of (4) to (6), and so is that of $t$. There $P$ is
 # $\sigma(a)$ or $\sigma(-b)$ alone.
 #
-# **Through the mixture.** Let $L = -\log \sum_k \pi_k P_k$ and $r_k = \pi_k P_k / \sum_l \pi_l P_l$: how far component
-# $k$ is answerable for the value that came. $\partial L / \partial \log P_k = -r_k$, and since $\partial \log \pi_k /
-# \partial w_j = [j = k] - \pi_j$,
+# **Through the mixture.** Let $L = -\log \sum_k \pi_k P_k$ and $r_k = \pi_k P_k / \sum_l \pi_l P_l$: how much
+# component $k$ is responsible for the value that came. $\partial L / \partial \log P_k = -r_k$, and since $\partial
+# \log \pi_k / \partial w_j = [j = k] - \pi_j$,
 #
 # $$\frac{\partial L}{\partial w_j} = -\sum_k r_k ([j = k] - \pi_j) = \pi_j - r_j, \qquad
 # \frac{\partial L}{\partial \mu_k} = -r_k \frac{\partial \log P_k}{\partial \mu_k}, \qquad
@@ -159,7 +161,8 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 chapter.source(logistic_mixture._log_probability, logistic_mixture.forward, logistic_mixture.backward, doc=False)
 
 # %% [markdown]
-# By finite differences in float64, at six values with both ends among them; and the chances of 256 values sum to 1.
+# We check by finite differences in float64, at six values with both ends among them; and the probabilities of 256
+# values sum to 1.
 
 # %%
 rng = np.random.default_rng(0)
@@ -182,7 +185,7 @@ np.testing.assert_allclose(slope, numeric, rtol=0, atol=1e-8)
 print(f"largest difference from finite differences: {np.abs(slope - numeric).max():.1e}")
 
 # %% [markdown]
-# Two of the factors of (4) at work: a mean far away, and the naive difference (2) has no digit left.
+# Here two of the factors of (4) are at work: with a mean far away, the naive difference (2) has no digit left.
 
 # %%
 far = np.array([[0.0, -0.9, -5.0]])  # one component, its mean near black
@@ -200,8 +203,8 @@ assert naive == 0
 assert np.isfinite(exact)
 
 # %% [markdown]
-# The network itself is chapter 17's, with two starting values of its own: embeddings of intensities that are close are
-# close, and a place begins as the sinusoids of its row beside those of its column.
+# The network itself is chapter 17's, with two starting values of its own. Embeddings of close intensities are close,
+# and a place begins as the sinusoids of its row next to those of its column.
 
 # %%
 chapter.source(images.smooth, images.rows_and_columns, doc=False)
@@ -209,13 +212,13 @@ chapter.source(images.smooth, images.rows_and_columns, doc=False)
 # %% [markdown]
 # ## What was learned
 #
-# Networks of 4 layers of 64, 2 heads of 32, a hidden layer of 256, 283,328 parameters; softmax over 256 values; Adam,
-# 8 images a step, the gradient clipped at norm 1. In 20,000 steps the rate rises to 0.004 within the first fiftieth
-# and falls along a cosine to 0. Two more runs go on, each from the weights of the one before, with other images, rate
-# and optimiser anew: up to 0.003, and down in 16,000 and in 15,500 steps. Those are warm restarts (Loshchilov and
-# Hutter, 2017). They begin from the weights in half precision, as `linattn-ref ship out/images/linear
-# out/images/linear.safetensors` writes them. Linear and softmax attention with the same seeds, and so with the same
-# images in the same order.
+# The networks have 4 layers of 64, 2 heads of 32, a hidden layer of 256, 283,328 parameters; softmax over 256 values;
+# Adam, 8 images per step, the gradient clipped at norm 1. In 20,000 steps the rate rises to 0.004 within the first
+# fiftieth and falls along a cosine to 0. Two more runs go on, each from the weights of the one before, with other
+# images and with rate and optimiser restarted: up to 0.003, and down in 16,000 and in 15,500 steps. Those are warm
+# restarts (Loshchilov and Hutter, 2017). They begin from the weights in half precision, as `linattn-ref ship
+# out/images/linear out/images/linear.safetensors` writes them. Linear and softmax attention use the same seeds, and
+# so the same images in the same order.
 
 # %%
 learned = chapter.results("images_learned")
@@ -225,7 +228,7 @@ for curve in curves.values():
 chapter.show(
     images_learned.draw,
     learned,
-    alt="Bits a pixel fall steeply over the first 10,000 images, then slowly, rise a little where the rate begins "
+    alt="Bits per pixel fall steeply over the first 10,000 images, then slowly, rise a little where the rate begins "
     "anew, and end lower than before; softmax lies below linear at the same number of images",
 )
 linear, softmax = curves["linear"], curves["softmax"]
@@ -263,7 +266,7 @@ rows = [
 ]
 rows.append(("in print, 250 epochs = 15,000,000 images", *learned.printed.values()))
 chapter.table(("bits per dimension, MNIST", *learned.printed), rows)
-gains = -np.diff(list(at_ends.values()), axis=1)  # a row a network, a column a restart
+gains = -np.diff(list(at_ends.values()), axis=1)  # one row per network, one column per restart
 assert gains.min() > 0.005
 assert (np.abs(gains[:, 1] / gains[:, 0] - 0.55) < 0.1).all()
 assert 6.5 < linear.images[-1] / len(digits.training) < 7
@@ -275,20 +278,20 @@ assert (np.abs(ahead[(at > 20) & (at < 60)]) < 0.005).all()
 print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]:.2f} times as long")
 
 # %% [markdown]
-# In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level: at 784
-# pixels and this width the square is not yet what a step spends its time on. (Further to the right the curves say
-# more of the rate, which has come down in one and not in the other.) Linear attention wins where images are drawn,
+# In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level. At 784
+# pixels and this width, a step does not yet spend its time on the square. (Further to the right the curves reflect
+# mostly the rate, which has come down in one and not in the other.) Linear attention wins where images are drawn,
 # below.
 #
-# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
-# saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come down
-# to 0, not because there was nothing left to learn: each time it began anew, both went on to lower values, the second
-# time by little more than half as much as the first. Nor is it the same network made smaller: the paper's has the
-# mixture for a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout. The
-# first rate was chosen from a few short runs whose test images are among those of the curves; the later one was not
-# tried out. What stands is that the gradients derived by hand do learn, and the order of the two.
+# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here
+# each saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come
+# down to 0, not because there was nothing left to learn. Each time it was restarted, both went on to lower values,
+# the second time by little more than half as much as the first. Nor is it the same network made smaller: the paper's
+# has the mixture for a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with
+# dropout. The first rate was chosen from a few short runs whose test images are among those of the curves; the later
+# one was not tried out. What stands is that the gradients derived by hand do learn, and the order of the two.
 #
-# On all 10,000 test images, by `linattn-ref bits`, of the weights that come with the package:
+# The next table is for all 10,000 test images, by `linattn-ref bits`, with the weights that come with the package:
 
 # %%
 chapter.table(
@@ -309,18 +312,19 @@ assert bits["bits"] - bits_softmax["bits"] > 5 * max(bits["error"], bits_softmax
 print(f"all 10,000 are harder than the first 512, by {bits['bits'] - linear.bits[-1]:.3f} bits by linear attention")
 
 # %% [markdown]
-# The error is of the choice of test images alone. **How far does another seed lie?** Another seed begins with other
-# parameters and sees other images. Long runs are single ones, so this is asked of short ones, of 2,000 steps, at the
-# end of which the rate has come down to 0 as well: linear and softmax attention from three seeds each. Beside them,
-# from one seed, linear attention with the mixture for a head, and LSH attention with one round of hashing (lsh-1).
+# The error covers only the choice of test images. **How far does another seed lie?** Another seed begins with other
+# parameters and sees other images. Long runs are single ones, so we ask this of short ones, of 2,000 steps, at the
+# end of which the rate has come down to 0 as well. There are linear and softmax attention from three seeds each. For
+# comparison there are, from one seed, linear attention with the mixture for a head, and LSH attention with one round
+# of hashing (lsh-1).
 
 # %%
 short = chapter.results("images_short").kinds
 chapter.show(
     images_short.draw,
     images_short.Results(short),
-    alt="Bits a pixel of short runs against images and against CPU minutes: a narrow band of softmax attention's three "
-    "seeds ends below the band of linear attention's; lsh-1 ends above both, the mixture highest",
+    alt="Bits per pixel of short runs against images and against CPU minutes: a narrow band of softmax attention's "
+    "three seeds ends below the band of linear attention's; lsh-1 ends above both, the mixture highest",
 )
 table = []
 for name, kind in short.items():
@@ -352,9 +356,9 @@ assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 
 # %% [markdown]
 # All three runs of softmax attention end below all three of linear attention, and further apart than runs of one kind
-# lie. So their order is not luck. Their distance is half as large in the long runs as in these. LSH attention with one
-# round is far outside the spread, a tenth of a bit behind linear attention, as it is in the paper's table (.745 against
-# .644); a step of it takes more time here, too.
+# lie. So their order is not luck. The distance between them is half as large in the long runs as in these. LSH
+# attention with one round is far outside the spread, a tenth of a bit behind linear attention, as in the paper's
+# table (.745 against .644). A step of it takes more time here, too.
 #
 # The mixture is a third of a bit behind the scores at the same number of images (exercise 1 says why that may be so).
 # It is what the paper uses; what it is worth after a thousand times as many images was not measured.
@@ -363,7 +367,7 @@ assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 # ## The network, run here
 #
 # Its weights, rounded to half precision, are in the package. First, do its two forms agree? The parallel form scores
-# all pixels at once; the recurrent one reads a pixel at a time and keeps two sums a head.
+# all pixels at once; the recurrent one reads one pixel at a time and keeps two sums per head.
 
 # %%
 network = drawing.load()
@@ -381,9 +385,9 @@ print("bits a pixel of the first eight test images:", *(f"{one:.2f}" for one in 
 print("digits:", *digits.test_labels[:8])
 
 # %% [markdown]
-# It draws as it was trained: a value from what it says, which it then reads. Dividing the scores by a temperature below
-# 1 makes what is likely likelier. At 0.7 strokes are cleaner and digits more alike; at 1 the samples are the model's
-# own.
+# It draws as it was trained: it samples a value from its prediction, and then reads it. Dividing the scores by a
+# temperature below 1 makes what is likely likelier. At 0.7 strokes are cleaner and digits more alike; at 1 the
+# samples are the model's own.
 
 
 # %%
@@ -402,11 +406,12 @@ chapter.explore(
 )
 
 # %% [markdown]
-# ## Halves that are finished, and what a state holds
+# ## Halves that are completed, and what a state holds
 #
-# The first 50 images from one seed, none left out; and the first test image of each digit, of which the upper half is
-# given, as in the paper's appendix D (figure 6 has MNIST's samples, figure 7 its completions). Many samples are digits;
-# some are only strokes that begin like one. That is what not quite seven epochs buy.
+# The figure has the first 50 images from one seed, none left out. It also has the first test image of each digit, of
+# which the upper half is given, as in the paper's appendix D (figure 6 has MNIST's samples, figure 7 its
+# completions). Many samples are digits; some are only strokes that begin like one. This is what not quite seven
+# epochs achieve.
 
 # %%
 drawn = chapter.results("images_drawn")
@@ -421,8 +426,8 @@ assert (completions[:, :, : drawn.rows] == originals[:, None, : drawn.rows]).all
 assert (completions[:, 0] != completions[:, 1]).any(axis=(1, 2)).all()
 
 # %% [markdown]
-# After some rows, all that is left of them are the sums $S$ and $z$ of each head. Going on from copies of that state
-# many times, and taking the mean of what is drawn, shows what the state knows about the rows to come:
+# After some rows, all that is kept of them are the sums $S$ and $z$ of each head. Continuing many times from copies
+# of that state, and taking the mean of what is drawn, shows what the state knows about the rows to come:
 
 # %%
 held = chapter.results("images_state")
@@ -444,17 +449,17 @@ assert held.before.max() < 1.1
 assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
 
 # %% [markdown]
-# A trained network uses few of the 32 directions of each $S$ at a time: most of what is summed lies along the same few.
-# Before training it was one: features are positive, so all that is summed has a large part in common (grey). Chapter 19
-# asks how more could be held.
+# A trained network uses few of the 32 directions of each $S$ at a time: most of what is summed lies along the same
+# few. Before training it was one: features are positive, so all the terms of the sum have a large part in common
+# (grey). Chapter 19 asks how more could be held.
 #
-# ## Seconds an image
+# ## Seconds per image
 #
-# The paper's own networks, 8 layers of 256 for MNIST and 16 for CIFAR-10, with parameters that nobody trained: the
-# arithmetic is the same. Beside this package stand PyTorch, by hand, and fast-transformers, the package of the paper's
-# authors, with the same parameters and, but for hashing, which is random, the same scores. Each is timed at some
-# positions, in turn, with one thread of the same processor; seconds an image are the sum over a smooth curve through
-# those, *integrated*, not measured.
+# These are the paper's own networks, 8 layers of 256 for MNIST and 16 for CIFAR-10, with parameters that nobody
+# trained: the arithmetic is the same. This package is compared with PyTorch, by hand, and fast-transformers, the
+# package of the paper's authors, with the same parameters and, except for hashing, which is random, the same scores.
+# Each is timed at some positions, in turn, with one thread of the same processor; seconds per image are the sum over
+# a smooth curve through those, *integrated*, not measured.
 
 # %%
 document = chapter.record("bench_drawing")
@@ -476,7 +481,7 @@ for name in printed:
     assert rising[-1] > 1.3 * rising[0]
 
 # %% [markdown]
-# Table 5 of the paper, a single image, beside ours. Other machines, so ratios are what can be compared:
+# Here is table 5 of the paper, a single image, next to ours. The machines differ, so only ratios can be compared:
 
 # %%
 table = []
@@ -520,8 +525,9 @@ for name in printed:
         assert rows[name, "linear", other].image > 2 * rows[name, "linear", packages[0]].image
 
 # %% [markdown]
-# And images a second, several at once (table 4; the paper's on a GPU with as many as fit), each at the batch size that
-# suits it best, of those that were tried: up to 256 of linear attention, 64 and 16 with a cache, 4 and 2 anew.
+# Next come images per second, several at once (table 4; the paper's on a GPU with as many as fit). Each has the batch
+# size that suits it best, of those that were tried: up to 256 for linear attention, 64 and 16 with a cache, 4 and 2
+# without one.
 
 # %%
 table = []
@@ -552,7 +558,7 @@ for name in printed:
     assert here > 1.5 * max(others)
 
 # %% [markdown]
-# Linear attention over the others, in one table:
+# All ratios to linear attention, in one table:
 
 # %%
 table = []
@@ -585,21 +591,22 @@ assert round(over["CIFAR-10, over softmax by linattn-ref"] / 10) == 48
 assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 
 # %% [markdown]
-# **What holds here of what is in print.** One image on a CPU gains more than in print, over softmax that reads
-# everything again and over a cache, at both lengths: a colour image comes some 480 times as fast as anew, 2.5 times as
-# fast as from a cache. In batches, MNIST's images gain more over softmax that reads again than in print. On CIFAR-10
-# the 4462 times in print are not reached over this package's own softmax, only over PyTorch's: a ratio says as much of
-# what it is over. Over a cache, batches gain less than in print. There they are drawn on a GPU, as many as its memory
-# holds, 10,000 of MNIST's by linear attention; what of the difference is memory was not measured here.
+# **What holds here of the published ratios.** One image on a CPU gains more than in print, over softmax that reads
+# everything again and over a cache, at both lengths. A colour image is drawn some 480 times as fast as by reading
+# everything again, and 2.5 times as fast as from a cache. In batches, MNIST's images gain more over softmax that
+# reads again than in print. On CIFAR-10 the 4462 times in print are not reached compared with this package's own
+# softmax, only compared with PyTorch's: a ratio says as much about what it is compared with. Compared with a cache,
+# batches gain less than in print. There they are drawn on a GPU, as many as its memory holds, 10,000 of MNIST's by
+# linear attention; we did not measure how much memory explains.
 #
-# What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s were
-# timed once; those of two images of 3072 numbers, which take over three seconds, without a warm-up too.) Of the two LSH
-# attentions only lsh-1 is ahead of softmax, hardly at 784 pixels and by a third at 3072, for the layers around it cost
-# the same; lsh-4 is behind at 784 and level at 3072.
+# What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s
+# were timed once; those of two images of 3072 numbers, which take over three seconds, without a warm-up too.) Of the
+# two LSH attentions only lsh-1 is ahead of softmax, hardly at 784 pixels and by a third at 3072, because the layers
+# around it cost the same. The other, lsh-4, is behind at 784 and level at 3072.
 #
 # ## Exercises
 #
-# **1. A network of your own in two minutes.** Train one, let it draw, and say what its bits are:
+# **1. A network of your own in two minutes.** Train one, let it draw, and compute its bits:
 #
 # ```
 # linattn-ref train images --steps 700 --every 100 --out out/mine
@@ -611,10 +618,10 @@ assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 #
 # <details><summary>Solution</summary>
 #
-# About where the long run was after 500 steps: here the rate came down to 0 before most was learned. The mixture takes
-# as much time, knows the order of intensities from the start, and is behind all the same. One reason may be that most
-# pixels are exactly 0: one score can say so at once, while ten bells have to be laid there first. The same two runs,
-# recorded:
+# About where the long run was after 500 steps: here the rate came down to 0 before most was learned. The mixture
+# takes as much time, knows the order of intensities from the start, and is behind all the same. One reason may be
+# that most pixels are exactly 0: one score can express that at once, while ten bells must first be placed there. The
+# same two runs, recorded:
 #
 # </details>
 
@@ -635,8 +642,8 @@ assert abs(mixture.cpu_minutes[-1] / scores.cpu_minutes[-1] - 1) < 0.2
 #
 # <details><summary>Solution</summary>
 #
-# Let $T$ be the bits of a whole image and $f$ those of its first pixel: $T/784$ and $(T - f)/783$. With $f \approx 0$
-# the quotient is $784/783$.
+# Let $T$ be the bits of a whole image and $f$ those of its first pixel: the two means are $T/784$ and $(T - f)/783$.
+# With $f \approx 0$ the quotient is $784/783$.
 #
 # </details>
 #
@@ -662,8 +669,8 @@ print(f"PixelCNN++'s tail is {ways[0] - ways[1]:.2f} nats too low")
 # %% [markdown]
 # ## What to remember
 #
-# - The product over the pixels is exact; all that is learned is how to say the next value. Bits per dimension are the
-#   mean surprise.
+# - The product over the pixels is exact; all that is learned is how to predict the next value. Bits per dimension are
+#   the mean surprise.
 # - A mixture of logistics is a sum over a few places, with (4) exact in its tails and gradients (5) to (7).
 # - Two numbers are never compared without asking how many images each network has seen.
 # - A pixel costs the same at every position, and a state of 34 kB is enough to finish a digit.

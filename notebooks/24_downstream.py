@@ -5,13 +5,13 @@
 # what brings it back, and what does the whole network save?
 #
 # Linformer's authors pretrain *with* Linformer, fine-tune, and print a table in which nothing is lost (Wang et al.
-# 2020, section 5.2, Table 2). Pretraining networks of that size is out of reach here. What can be had is a network that
-# somebody else pretrained, with softmax attention. In this chapter you will
+# 2020, section 5.2, Table 2). Pretraining networks of that size is out of reach here. What we do have is a network
+# that somebody else pretrained, with softmax attention. In this chapter you will
 #
 # 1. put a class on top of an encoder, and take the gradient through it;
 # 2. see that mean pooling with $k = n$ is softmax attention, and fit $E$ and $F$ to a network for smaller $k$;
-# 3. derive what an accuracy on so many texts can say;
-# 4. read the table, beside the paper's (claim 11);
+# 3. derive what an accuracy on a given number of texts can tell us;
+# 4. read the table, and compare it with the paper's (claim 11);
 # 5. see what is saved in a whole layer, and in the encoder of the authors' last slide (claim 45).
 #
 # You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. Length $n$, $k$ mixed keys, $S$ texts.
@@ -40,9 +40,9 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# A text of two tokens and one place of padding. The encoder's rows, of width 1, are 1, 3 and 9. The mean of those that
-# count is 2. With the weight 0.5 and the bias $-0.5$ the score of "praise" against "blame" is 0.5, above 0: praise.
-# Backward, each of the two tokens gets half of the gradient of the mean, and the padding nothing.
+# Take a text of two tokens and one place of padding. The encoder's rows, of width 1, are 1, 3 and 9. The mean of
+# those that count is 2. With the weight 0.5 and the bias $-0.5$ the score of "praise" against "blame" is 0.5, above
+# 0: praise. Backward, each of the two tokens gets half of the gradient of the mean, and the padding nothing.
 #
 # On 100 test texts, 84 are right. How sure is that? The number right varies by about
 # $\sqrt{100 \cdot 0.84 \cdot 0.16} = 3.7$ from one hundred texts to the next, so 84% is 84 ± 7 points, twice that.
@@ -59,11 +59,12 @@ same(shares, [0.5, 0.5, 0])
 # %% [markdown]
 # ## A class for a text
 #
-# The encoder makes a row $x_i$ of each token. The mean of the rows that pad nothing goes through one affine layer:
+# The encoder makes a row $x_i$ of each token. The mean of the rows that are not padding goes through one affine
+# layer:
 #
 # $$y = \frac{1}{\sum_i m_i} \sum_i m_i x_i, \qquad \text{scores} = y W + b \qquad (1)$$
 #
-# with $m_i = 0$ for padding. Backwards, the mean hands the same gradient to each of its rows,
+# with $m_i = 0$ for padding. In the backward pass, the mean passes the same gradient to each of its rows,
 #
 # $$dy = d\text{scores}\; W^\top, \qquad dx_i = \frac{m_i}{\sum_j m_j}\, dy \qquad (2)$$
 #
@@ -100,9 +101,10 @@ print(report)
 #
 # ## Linformer in place of softmax attention
 #
-# Queries, keys and values keep their projections; new are $E$ and $F$. A network that was never trained with them needs
-# some to begin with. **Mean pooling** is one choice: each of $k$ mixtures is the mean of $n / k$ neighbours. For
-# $k = n$ that is $E = F = I$, and nothing has changed, which is why there is no such row in the table below:
+# Queries, keys and values keep their projections; only $E$ and $F$ are new. A network that was never trained with
+# them needs some to begin with. **Mean pooling** is one choice: each of $k$ mixtures is the mean of $n / k$
+# neighbours. For $k = n$ that is $E = F = I$, and nothing has changed, which is why there is no such row in the table
+# below:
 
 
 # %%
@@ -121,20 +123,20 @@ for k in (6, 3, 1):
 assert abs(put_in(3) - put_in(12)).max() > 1e-3
 
 # %% [markdown]
-# **Fitting** is another, and it is chapter 4's: let the network read texts with softmax attention, keep the queries,
-# keys and values of all heads, and choose $E$ and $F$ by gradient descent so that what comes out of Linformer is near
-# what comes out of softmax attention. It needs no labels and takes seconds.
+# **Fitting** is another, and it is chapter 4's. Let the network read texts with softmax attention, and keep the
+# queries, keys and values of all heads. Then choose $E$ and $F$ by gradient descent so that the output of Linformer
+# is near that of softmax attention. It needs no labels and takes seconds.
 
 # %%
 chapter.source(finetune_fit.fit_projections, doc=False)
 
 # %% [markdown]
 # The matrices of two heads in one layer can be one and the same (`headwise`), or all matrices of the network
-# (`layerwise`): the paper's section 4. Where an array stands in several places its gradient is the sum over them.
+# (`layerwise`): the paper's section 4. Where an array is used in several places its gradient is the sum over them.
 #
-# ## What an accuracy can say
+# ## What an accuracy can tell us
 #
-# Of $S$ test texts $s$ are right. If each is right with probability $p$, then $\hat p = s / S$ has the standard
+# Of $S$ test texts, $s$ are right. If each is right with probability $p$, then $\hat p = s / S$ has the standard
 # deviation $\sqrt{p (1 - p) / S}$, and $p$ is believable if $\hat p$ is not more than $z = 1.96$ of these away:
 #
 # $$(\hat p - p)^2 \le z^2\, \frac{p (1 - p)}{S} \qquad (3)$$
@@ -176,19 +178,20 @@ chapter.explore(
 )
 
 # %% [markdown]
-# With 500 texts and 80 % right it reaches 3.5 % to either side. Two networks that read the *same* texts can be compared
-# better than their intervals tell, but not by an order of magnitude: what differs by a percent in the table is not
-# known to differ.
+# With 500 texts and 80 % right it reaches 3.5 % to either side. Two networks that read the *same* texts can be
+# compared better than their intervals suggest, but not by an order of magnitude: a difference of a percent in the
+# table is not known to be real.
 #
 # ## The table
 #
-# The network is all-MiniLM-L6-v2, 6 layers of 384 with 12 heads, 22.6 million parameters, pretrained by others. Tasks:
-# is a film review praise or blame? IMDB's, cut to 128 tokens and to 256, and Rotten Tomatoes' single sentences, half of
-# which have 27 tokens or fewer: cut to 48, with a $k$ to match. A text is for training, validation or test by a hash of
-# its words, so none is in two parts. First the network learns the task with softmax attention, then that is replaced in
-# all layers, and all parameters learn for a few updates more: the same number for each, at the same rate, on the same
-# batches. The rate was chosen once, among three, by the loss on Rotten Tomatoes' validation part, with softmax
-# attention, and no row has been tuned for itself. Each network was trained once.
+# The network is all-MiniLM-L6-v2, 6 layers of 384 with 12 heads, 22.6 million parameters, pretrained by others. The
+# task is to decide whether a film review is praise or blame. The texts are IMDB's, cut to 128 tokens and to 256, and
+# Rotten Tomatoes' single sentences, half of which have 27 tokens or fewer: cut to 48, with a $k$ to match. A text is
+# for training, validation or test by a hash of its words, so none is in two parts. First the network learns the task
+# with softmax attention. Then that is replaced in all layers, and all parameters learn for a few more updates: the
+# same number for each, at the same rate, on the same batches. The rate was chosen once, among three, by the loss on
+# Rotten Tomatoes' validation part, with softmax attention, and no row has been tuned for itself. Each network was
+# trained once.
 #
 # The runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
@@ -211,19 +214,19 @@ for source in results.values():
     )
 
 # %% [markdown]
-# What stands there:
+# Here is what it shows.
 #
 # - **A network loses at once** when its attention is replaced, and the more, the fewer mixtures there are. Softmax
 #   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
-# - **A little training brings part of it back.** Most of what the network knows is in its other weights; they were out
-#   of tune with what attention now hands them. With a quarter of the keys and mean pooling, a network is still three to
-#   four percentage points below softmax attention after the same updates. The intervals of the two rows overlap. With
-#   fitted projections, 64 of 256 keys come back to within one percentage point; 12 of 48 do not.
-# - **Fitted** projections bring the outputs of the heads nearer. On reviews that is worth more at once than twice as
+# - **A little training recovers part of it.** Most of what the network knows is in its other weights; they were out
+#   of tune with what attention now passes to them. With a quarter of the keys and mean pooling, a network is still
+#   three to four percentage points below softmax attention after the same updates. The intervals of the two rows
+#   overlap. With fitted projections, 64 of 256 keys come back to within one percentage point; 12 of 48 do not.
+# - **Fitted** projections make the outputs of the heads nearer. On reviews that is worth more at once than twice as
 #   many mixtures, at either length; on sentences the classes do not notice. After the further updates no row is known
-#   to be better than the pooled one beside it, anywhere.
+#   to be better than the pooled one next to it, anywhere.
 # - **One matrix for all layers** is not known to do worse than a pair for each, pooled or fitted.
-# - Sentences are padded, half of them by 21 places or more: a masked key's row is 0, and a mixture of nothing but
+# - Sentences are padded, half of them by 21 places or more. A masked key's row is 0, and a mixture of nothing but
 #   padding is a key that scores 0 and takes its share of every query's weight. Linformer was made for texts of one
 #   length.
 
@@ -264,8 +267,8 @@ for rows, fewer_first in ((imdb, (32, 64)), (longer, (32, 64, 128)), (sentences,
                 assert max(one_time.low, other.low) < min(one_time.high, other.high)  # the intervals overlap
 
 # %% [markdown]
-# And what the paper prints, of networks that were *pretrained* with Linformer at length 512, and then fine-tuned (Wang
-# et al. 2020, Table 2; per cent):
+# The paper prints the following, for networks that were *pretrained* with Linformer at length 512, and then
+# fine-tuned (Wang et al. 2020, Table 2; per cent):
 
 # %%
 chapter.table(
@@ -288,10 +291,11 @@ print(
 #
 # ## What a whole layer saves
 #
-# Chapter 4 measured attention alone. A layer has more to do: projections, norms, the feed-forward layer, whose cost
-# grows with $n$ and not with $n^2$, and which Linformer leaves as they are. So at short lengths there is little to
-# save. Per token and layer of width $W$ with $4W$ inside, that is $12 W^2$ multiply-adds against $2 n W$ for softmax
-# attention and $2 k W$ for Linformer, with another $2 k W$ for $E K$ and $F V$. So at best the layer is faster by
+# Chapter 4 measured attention alone. A layer has more to do: projections, norms, and the feed-forward layer. Their
+# cost grows with $n$ and not with $n^2$, and Linformer leaves them as they are. So at short lengths there is little
+# to save. Per token and layer of width $W$ with $4W$ inside, that is $12 W^2$ multiply-adds against $2 n W$ for
+# softmax attention and $2 k W$ for Linformer, with another $2 k W$ for $E K$ and $F V$. So at best the layer is
+# faster by
 #
 # $$\frac{12 W + 2 n}{12 W + 4 k} \qquad (5)$$
 
@@ -321,10 +325,10 @@ assert (np.diff(layer.time[:, 0]) > -0.1).all()  # the longer, the more
 # ### The encoder of the last slide
 #
 # The authors of linear attention end their slides (E of this course's [sources](README.md)) with a call of their
-# package: an encoder of 12 layers and 12 heads, 10 sequences of 4000 tokens. Here is what that takes, in linear and in
-# softmax attention, beside PyTorch and their own package with the same weights. All 12 layers read one sequence.
-# Sequences know nothing of each other: ten, one after the other, take ten times as long and no more memory. Ten at once
-# would need ten times the memory, for all that is computed has a row a token.
+# package: an encoder of 12 layers and 12 heads, 10 sequences of 4000 tokens. Here is what that takes, in linear and
+# in softmax attention, compared with PyTorch and their own package with the same weights. All 12 layers read one
+# sequence. Sequences do not depend on each other: ten, one after the other, take ten times as long and no more
+# memory. Ten at once would need ten times the memory, because every intermediate array has one row per token.
 
 # %%
 bench = chapter.results("bench_encoder")
@@ -356,11 +360,11 @@ mine = [megabytes[attention, "jit"] for attention in ("linear", "softmax")]
 assert max(theirs) < min(mine) <= max(mine) < 1.2 * min(mine)
 
 # %% [markdown]
-# At 4000 tokens softmax attention without a matrix makes the whole encoder less than twice as slow: 12 heads of 64 are
-# a width of 768, and by (5)'s count $12 W = 9216$ stands beside $2 n = 8000$. Memory is hardly different between the
-# two, unless somebody keeps the matrix: fast-transformers' full attention does, before the softmax and after it. They
-# are gone when the next layer begins, so the peak is that of two such matrices, not of 24. Of the others this package
-# takes the most, for it keeps what a backward pass would need until the layer is done.
+# At 4000 tokens softmax attention without a matrix makes the whole encoder less than twice as slow: 12 heads of 64
+# are a width of 768, and by (5)'s count $12 W = 9216$ compares with $2 n = 8000$. Memory is hardly different between
+# the two, unless somebody keeps the matrix: fast-transformers' full attention does, before the softmax and after it.
+# They are gone when the next layer begins, so the peak is that of two such matrices, not of 24. Of the others this
+# package takes the most, for it keeps what a backward pass would need until the layer is done.
 #
 # ## Exercises
 #
@@ -370,7 +374,7 @@ assert max(theirs) < min(mine) <= max(mine) < 1.2 * min(mine)
 # <details><summary>Solution</summary>
 #
 # $2 n W \ge 12 W^2$ at $n = 6 W$: 4,608 tokens and 2,304. At the table's 256 tokens it is
-# $256 / (6 \cdot 384 + 256)$, one tenth: little is to be saved there, by any mechanism.
+# $256 / (6 \cdot 384 + 256)$, one tenth: little can be saved there, by any mechanism.
 #
 # </details>
 
@@ -386,10 +390,10 @@ assert 2 * 256 / (12 * 384 + 2 * 256) == 0.1
 #
 # <details><summary>Solution</summary>
 #
-# Only the 40 texts on which they differ tell anything: of these one has 25 right, the other 15. If neither were
-# better, each would be right on such a text as often as the other, a coin thrown 40 times: 25 or more heads, or 15 or
-# fewer, have a probability of 15 %. Ten texts are not enough, although the comparison is sharper than the intervals,
-# which overlap nearly everywhere. (McNemar's test.)
+# Only the 40 texts on which they differ are informative: of these one has 25 right, the other 15. If neither were
+# better, each would be right on such a text as often as the other, like a coin thrown 40 times. Then 25 or more
+# heads, or 15 or fewer, have a probability of 15 %. Ten texts are not enough, although the comparison is sharper than
+# the intervals, which overlap nearly everywhere. (McNemar's test.)
 #
 # </details>
 
@@ -403,10 +407,11 @@ assert other[1] > 410 / 500
 # ## What to remember
 #
 # - Mean pooling with $k = n$ is softmax attention; with fewer, a network that never saw it loses at once, and updates
-#   bring back what they can.
+#   recover what they can.
 # - Fitting $E$ and $F$ to the network's own heads needs no labels and takes seconds.
-# - An accuracy on 500 texts has an interval of some 7 % from end to end. Say it.
-# - The paper pretrains with Linformer and loses nothing. That is another experiment than putting it in.
+# - An accuracy on 500 texts has an interval of some 7 % from end to end. Report it.
+# - The paper pretrains with Linformer and loses nothing. That is a different experiment from replacing attention
+#   afterwards.
 # - In a whole layer what is saved is bounded by what is not attention: $(12 W + 2n) / (12 W + 4k)$.
 #
 # **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, sections 4 and 5.2, Tables 2 and

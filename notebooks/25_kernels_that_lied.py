@@ -5,13 +5,13 @@
 # what would a test have to ask so that it does not?
 #
 # 1. a budget instead of a tolerance: what an honest implementation rounds off;
-# 2. eleven mistakes that were really made: five lines each, the derivation that they contradict, how far off they are,
-#    the test that passed them, and the check that does not;
-# 3. what is no mistake: other orders of sums, other chunks, another formula for the same numbers;
+# 2. eleven mistakes that were really made: five lines each, the derivation that they contradict, how far off they
+#    are, the test that passed them, and the check that fails them;
+# 3. what is not a mistake: other orders of sums, other chunks, another formula for the same numbers;
 # 4. kernels that people use, before the judge.
 #
-# You need chapters 1, 7 and 19. Each mistake has the thread in which it was found, asked about or mended. The code is
-# ours, written to make the same mistake in a few lines of NumPy.
+# You need chapters 1, 7 and 19. For each mistake we name the thread in which it was found, asked about or fixed. The
+# code is ours, written to make the same mistake in a few lines of NumPy.
 
 # %%
 import numpy as np
@@ -27,7 +27,7 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# A softmax over $n$ equal scores gives $1/n$ to each. For $n = 1000$ a right answer is $0.001$, and a kernel that
+# A softmax over $n$ equal scores assigns $1/n$ to each. For $n = 1000$ a right answer is $0.001$, and a kernel that
 # does nothing answers $0$. The usual test asks whether $|{\rm got} - {\rm right}| \le 0.01 + 0.01\,|{\rm right}|$:
 # $0.001 \le 0.01001$. It passes. (KernelBench found 4 of 60 of its problems that zeros solve: issue 165.)
 
@@ -40,7 +40,7 @@ assert zeros_pass
 # %% [markdown]
 # ## A budget instead of a tolerance
 #
-# A tolerance is a number that somebody chose. A budget is measured: compute the same in float64, and then honestly in
+# A tolerance is a number that somebody chose. A budget is measured. Compute the same in float64, and then honestly in
 # the precision that the kernel has, several times, with sums in other orders and inputs off by a unit in the last
 # place. The largest error of these, times a small factor, is what is allowed.
 
@@ -48,9 +48,9 @@ assert zeros_pass
 chapter.source(budget.allowed, doc=False)
 
 # %% [markdown]
-# What float32 can do depends on the question. Below, the error that is allowed of the gradient of a gate, beside the
-# size of that gradient, for gates from weak to very strong. One tolerance for all of them either lets noise pass on
-# the right or calls honest kernels wrong on the left.
+# What float32 can do depends on the question. The table shows the error that is allowed in the gradient of a gate,
+# next to the size of that gradient, for gates from weak to very strong. One tolerance for all of them either lets
+# noise pass on the right or calls honest kernels wrong on the left.
 
 # %%
 log_gates = np.array([-0.01, -0.1, -1.0, -3.0, -6.0, -10.0, -15.0, -20.0])
@@ -91,8 +91,8 @@ chapter.explore(
 # ## Eleven mistakes
 #
 # `SHIPPED` has, for each, the operation, the kernel, the check that finds it, the name of the diagnosis, and a test
-# as it is usually written, which passes. `tell` shows all of that. The tests `pytest -m shipped_bugs` take the kernels
-# from here.
+# as it is usually written, which passes. `tell` prints all of that. The tests `pytest -m shipped_bugs` take the
+# kernels from here.
 
 # %%
 SHIPPED = {}
@@ -195,9 +195,9 @@ def counts_padding(q, k, v, *, causal=False, key_mask=None):
 tell("padding in the denominator")
 
 # %% [markdown]
-# **4. What is to be erased, read before it decays** (flash-linear-attention, issue 885, a question whether the code or
-# the formula is right). Gated DeltaNet decays first: $u_i = v_i - e_i\,(g_i S_{i-1})$. With gates near 1, as a test
-# draws them that wants no surprises, the two are the same to three digits.
+# **4. What is to be erased, read before it decays** (flash-linear-attention, issue 885, a question whether the code
+# or the formula is right). Gated DeltaNet decays first: $u_i = v_i - e_i\,(g_i S_{i-1})$. With gates near 1, as in a
+# test that wants no surprises, the two are the same to three digits.
 
 
 # %%
@@ -224,10 +224,10 @@ weak = *unit, draw(2, 12, 8), np.full((2, 12), 0.5, np.float32), np.full((2, 12)
 tell("erased before it decays")
 
 # %% [markdown]
-# **5. The paper's own mask** (GatedDeltaNet, issues 13 and 15). The paper prints the output within a chunk with a plain
-# causal mask, $(Q K^\top \odot M)\,U$. From (4) of `delta_rule`, what token $j$ wrote has decayed by
-# $g_{j+1} \cdots g_i$ when token $i$ reads it, so the mask has to be that of the decays. For one token, and for gates
-# of 1, the two agree.
+# **5. The paper's own mask** (GatedDeltaNet, issues 13 and 15). The paper prints the output within a chunk with a
+# plain causal mask, $(Q K^\top \odot M)\,U$. By (4) of `delta_rule`, what token $j$ wrote has decayed by $g_{j+1}
+# \cdots g_i$ when token $i$ reads it, so the mask must be that of the decays. For one token, and for gates of 1, the
+# two agree.
 
 
 # %%
@@ -250,7 +250,7 @@ tell("a chunk without its decay")
 
 # %% [markdown]
 # **6. Who applies the scale** (mlx-lm, pull request 1799, closed). Is it $1/\sqrt C$ of keys, $1/\sqrt M$ of values,
-# inside the kernel or before it? A test in which keys and values are equally wide cannot tell the first two apart.
+# inside the kernel or before it? A test in which keys and values are equally wide cannot distinguish the first two.
 
 
 # %%
@@ -269,9 +269,9 @@ def scales_by_values(q, k, v, beta, log_gate):
 tell("the scale of the values")
 
 # %% [markdown]
-# **7. Fewer queries than keys** (PyTorch's `is_causal`, as its documentation says). A block of new queries behind a
-# cache sees the whole cache: the two sequences end together. A mask that is the lower triangle of the corner above
-# lets them begin together. With equally many queries and keys nobody notices.
+# **7. Fewer queries than keys** (PyTorch's `is_causal`, as its documentation says). A block of new queries after a
+# cache sees the whole cache: the two sequences end together. A mask that is the lower triangle from the upper left
+# corner makes them begin together. With equally many queries and keys nobody notices.
 
 
 # %%
@@ -365,8 +365,8 @@ def sums_gates(q, k, v, log_gate):
 tell("gates that are summed up")
 
 # %% [markdown]
-# **11. The state that does not go on.** A prompt read in two pieces has to give what one pass gives. A kernel that
-# takes a state and begins anew passes every test of one call from an empty state.
+# **11. The state that does not go on.** A prompt read in two pieces must give the same result as one pass. A kernel
+# that takes a state and begins anew passes every test of one call from an empty state.
 
 
 # %%
@@ -385,7 +385,7 @@ def begins_anew(q, k, v, log_gate, *, state=None):
 tell("a state that is ignored")
 
 # %% [markdown]
-# ## What is no mistake
+# ## What is not a mistake
 #
 # A judge who cries wolf is switched off. Each of these computes the right thing in another way, and all checks pass.
 
@@ -406,10 +406,10 @@ print(f"{sum(alarms.values())} false alarms in {len(RIGHT)} kernels")
 assert not any(alarms.values())
 
 # %% [markdown]
-# ## Before the judge
+# ## Public kernels before the judge
 #
-# Commands that need other packages (`tests/peers/judged`, extra `peers`); what they said in float32, on a CPU (Triton's
-# kernels in its interpreter):
+# Here are commands that need other packages (`tests/peers/judged`, extra `peers`), and what they reported in float32,
+# on a CPU (Triton's kernels in its interpreter):
 #
 # | kernel | passes | fails |
 # | --- | --- | --- |
@@ -420,8 +420,8 @@ assert not any(alarms.values())
 # | the same, by chunks | ordinary and weak gates, states | strong gates: 9; resets: 10 |
 # | flash-linear-attention 0.6, chunked gated delta rule | the same, and packed sequences | 9 and 10 |
 #
-# None of this means that a model is wrong that uses them: gates of 0 and of $e^{-16}$ are rare where a network chooses
-# them. It means that their gradients say nothing there, and that nobody would have known.
+# None of this means that a model is wrong that uses them: gates of 0 and of $e^{-16}$ are rare where a network
+# chooses them. It means that their gradients are meaningless there, and that nobody would have known.
 #
 # How many mistakes can the judge name?
 
@@ -455,10 +455,10 @@ assert abs(answers.std() - 1 / 64) < 1e-3
 #
 # <details><summary>Solution</summary>
 #
-# The terms $q\,dq$ and $k\,dk$ are of size 1, each rounded at $6 \cdot 10^{-8}$; what is left of them is of size
-# $g = e^{-a}$. So the relative error is at least near $6 \cdot 10^{-8}\, e^{a}$: at $a = 5$ at most five digits are
-# left, at $a = 10$ three, at $a = 16.6$ none. Measured, it is some ten times that, for each gradient is a sum of many
-# such terms.
+# The terms $q\,dq$ and $k\,dk$ are of size 1, each rounded at $6 \cdot 10^{-8}$; what is left of them is of size $g =
+# e^{-a}$. So the relative error is at least near $6 \cdot 10^{-8}\, e^{a}$: at $a = 5$ at most five digits are left,
+# at $a = 10$ three, at $a = 16.6$ none. The measured error is some ten times that, because each gradient is a sum of
+# many such terms.
 #
 # </details>
 
@@ -477,7 +477,7 @@ for a in (5.0, 10.0, 16.6):
 # ## What to remember
 #
 # - Ask with a random cotangent of size 1, widths that differ, lengths that divide by nothing, and masks in the middle.
-# - Judge a number by its own size, and by what its precision can do: a budget, not a tolerance.
+# - Judge a number by its own size, and by what its precision allows: a budget, not a tolerance.
 # - One pass, two pieces and single steps are three tests, not one.
 # - A formula can be exact and useless: look where it subtracts.
 #

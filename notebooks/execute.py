@@ -2,6 +2,7 @@
 
     python notebooks/execute.py                 all chapters
     python notebooks/execute.py 01 03           those whose names start so
+    python notebooks/execute.py --text 01 03    where only text has changed: take it over, and keep the outputs
     python notebooks/execute.py --check         run nothing; say which .ipynb is not what its .py would give
 
 A cell that fails, takes too long or writes to standard error ends the run of its chapter with exit status 1 and leaves
@@ -90,9 +91,35 @@ def execute(source: Path, target: Path, *, timeout: float = TIMEOUT) -> Notebook
     found = list(output_problems(notebook))
     if found:
         raise ChapterError(f"{source.name}: {'; '.join(found)}")
+    write(notebook, target)
+    return notebook
+
+
+def take_text(source: Path, target: Path) -> NotebookNode:
+    """Write the text of the chapter ``source`` into its executed notebook ``target``; code cells keep their outputs.
+
+    Raises
+    ------
+    ChapterError
+        A code cell is not as it was executed, or shows source that has changed since: the chapter has to be executed.
+    """
+    notebook, executed = read(source), nbformat.read(target, as_version=4)
+    before = code_cells(executed)
+    if [cell.source for cell in before] != [cell.source for cell in code_cells(notebook)]:
+        raise ChapterError(f"{source.name}: its code has changed, so it has to be executed")
+    for cell, done in zip(code_cells(notebook), before, strict=True):
+        cell.outputs, cell.execution_count = done.outputs, done.execution_count
+    found = [*output_problems(notebook), *stale_sources(notebook)]
+    if found:
+        raise ChapterError(f"{source.name}: {'; '.join(found)}")
+    write(notebook, target)
+    return notebook
+
+
+def write(notebook: NotebookNode, target: Path) -> None:
+    """Write a notebook, or leave the file as it was."""
     text = nbformat.writes(notebook)
     write_all({target: lambda path: path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")})
-    return notebook
 
 
 def clean(notebook: NotebookNode) -> None:
@@ -198,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Execute the chapters into notebooks.")
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="how the chapter's name starts, as 01")
     parser.add_argument("--check", action="store_true", help="run nothing, say which notebooks are out of date")
+    parser.add_argument("--text", action="store_true", help="run nothing, take over text where no code has changed")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds a cell may take (%(default)s)")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the notebooks (beside their sources)")
     options = parser.parse_args(arguments)
@@ -211,7 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start = time.perf_counter()
         try:
             found = problems(source, target) if options.check else []
-            if not options.check:
+            if options.text:
+                take_text(source, target)
+                print(f"{target.name}: its text")
+            elif not options.check:
                 notebook = execute(source, target, timeout=options.timeout)
                 print(f"{target.name}: {len(code_cells(notebook))} code cells, {time.perf_counter() - start:.0f} s")
         except (ChapterError, OSError) as error:

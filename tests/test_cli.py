@@ -331,6 +331,24 @@ def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matric
     assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
 
 
+def test_training_says_how_long_it_takes_and_shows_the_loss_beside_the_nearest_yardstick(monkeypatch, capsys):
+    from linattn_ref.cli import train
+    from linattn_ref.experiments.learning import learn
+
+    yardsticks = {"characters alone": 3.1, "pairs": 2.4}
+    watch = train.watch(
+        learn.Ready(None, None, learn.settings(100, 0, None, every=1), {"yardsticks": yardsticks}, None)
+    )
+    clock = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(clock))
+    watch.takes(1000.0)
+    for step in watch.steps(range(100)):
+        watch.found({"loss": 5.0 - step / 50})
+    first, _, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "100 steps: about 17 minutes on this machine"
+    assert second == "step 7 of 100: about 18 minutes left, loss 4.880 (pairs: 2.400) █▇▆▅▃▂▁"
+
+
 def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):
     """A step takes ten seconds: first after one of them, then ever more seldom; of what is short nothing is said."""
     clock = iter(range(0, 10**6, 10))

@@ -15,7 +15,9 @@ import linattn_ref
 
 PACKAGE = Path(linattn_ref.__file__).parent
 FILES = sorted((PACKAGE / "attention").rglob("*.py"))
-ATTENTION = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES]
+ATTENTION = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for path in FILES
+]
 NUMPY_ALONE = ["linattn_ref", *ATTENTION, "linattn_ref.kernels.reference", "linattn_ref.gradcheck"]
 
 # Finds every module first, and says no to those that are neither NumPy, nor ours, nor Python's own.

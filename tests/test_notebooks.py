@@ -196,6 +196,26 @@ def test_problems_are_found(small, spoil, message):
     assert message in found[0]
 
 
+def test_text_alone_is_taken_over_and_gives_what_executing_gives(small):
+    source, target, _ = small
+    before = target.read_bytes()
+    source.write_text(CHAPTER.replace("Is this a question?", "Is it one?"), encoding="utf-8")
+    execute.take_text(source, target)
+    assert execute.problems(source, target) == []
+    assert target.read_bytes() == before.replace(b"Is this a question?", b"Is it one?")
+
+
+@pytest.mark.parametrize("spoil", [spoil_source, show_an_old_source])
+def test_text_is_not_taken_over_where_code_has_changed(small, spoil):
+    source, target, notebook = small
+    spoil(notebook)
+    nbformat.write(notebook, target)
+    before = target.read_bytes()
+    with pytest.raises(execute.ChapterError, match=r"its code has changed|as it was"):
+        execute.take_text(source, target)
+    assert target.read_bytes() == before
+
+
 def test_a_missing_notebook_is_a_problem(small):
     small[1].unlink()
     assert execute.problems(small[0], small[1]) == ["it is not there"]

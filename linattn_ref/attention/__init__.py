@@ -97,31 +97,10 @@ expected and what came.
 
 from linattn_ref import lazy
 
-__all__ = [
-    "bigbird",
-    "block_local",
-    "chunked_delta",
-    "chunked_linear",
-    "delta",
-    "delta_rule",
-    "exponential",
-    "feature_maps",
-    "gated_linear",
-    "linear",
-    "linformer",
-    "linformer_linear",
-    "local",
-    "long_short",
-    "longformer",
-    "nystromformer",
-    "online_softmax",
-    "patterns",
-    "performer",
-    "reformer",
-    "rfa",
-    "softmax",
-    "sparse_transformer",
-]
+__all__ = ["bigbird", "block_local", "chunked_delta", "chunked_linear", "delta", "delta_rule", "exponential"]
+__all__ += ["feature_maps", "gated_linear", "linear", "linformer", "linformer_linear", "local", "long_short"]
+__all__ += ["longformer", "nystromformer", "online_softmax", "patterns", "performer", "reformer", "rfa", "softmax"]
+__all__ += ["sparse_transformer"]
 
 FOLDERS = {
     "features": [
@@ -132,15 +111,7 @@ FOLDERS = {
         "feature_maps_random",
     ],
     "parts": ["lsh_hashing"],
-    "sparse": [
-        "bigbird",
-        "block_local",
-        "local",
-        "longformer",
-        "pattern_softmax",
-        "patterns",
-        "sparse_transformer",
-    ],
+    "sparse": ["bigbird", "block_local", "local", "longformer", "pattern_softmax", "patterns", "sparse_transformer"],
 }
 
 __getattr__, __dir__ = lazy.modules(__name__, __all__, FOLDERS)

@@ -58,11 +58,12 @@ Yang et al. (2025), "Gated delta networks", section 3.3. Kimi Team (2025), "Kimi
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention.delta_rule import Gradients, State, check_gate, gate_rows, like_log_gate, nothing
+from linattn_ref.attention.delta_rule import Saved as Rows
 from linattn_ref.attention.parts.masks import mix, shown
 from linattn_ref.op import Array, Bool, Float, op
 
@@ -72,19 +73,8 @@ __all__ = ["Gradients", "Saved", "State", "backward", "forward"]
 T = 16  # rows; for M = 64, the (T, T, C) ratios are then four times as many numbers as a (C, M) state
 
 
-class Saved(NamedTuple):
-    """What the backward pass needs: rows, and one state per chunk."""
-
-    q: Float[Array, "... N C"]
-    k: Float[Array, "... N C"]  # k and e with masked rows 0
-    e: Float[Array, "... N C"]
-    gate: Float[Array, "... N G"]  # G is 1 or C; masked rows 1
-    u: Float[Array, "... N M"]
-    noted: tuple[Array, ...]  # S before each chunk
-    first: State | None
-    state: State  # after the last token
-    given: tuple[bool, int]  # whether there is something to erase; how many axes log_gate has, 0 for None
-    key_mask: Bool[Array, "... N"] | None
+class Saved(Rows):
+    """What the backward pass needs: the rows of `delta_rule`, and in ``noted`` the state before each chunk."""
 
 
 @op(values=check_gate)

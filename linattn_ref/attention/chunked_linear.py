@@ -42,12 +42,13 @@ Hua et al. (2022), "Transformer quality in linear time", section 3.2 (chunks).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.linear import Gradients
+from linattn_ref.attention.linear import Saved as Rows
 from linattn_ref.attention.parts.masks import divide, mix, shown
 from linattn_ref.attention.parts.sums import State, no_keys
 from linattn_ref.op import Array, Bool, Float, op
@@ -57,18 +58,8 @@ __all__ = ["Gradients", "Saved", "State", "backward", "forward"]
 T = 64  # rows: so few that (T, T) scores cost no more than the state, so many that they are products of matrices
 
 
-class Saved(NamedTuple):
-    """What the backward pass needs: rows, and the state before the first chunk."""
-
-    phi_q: Float[Array, "... N C"]
-    phi_k: Float[Array, "... L C"]  # masked rows 0
-    v: Float[Array, "... L M"]  # masked rows 0
-    out: Float[Array, "... N M"]
-    d: Float[Array, "... N 1"]
-    first: State | None
-    state: State  # after the last key
-    features: tuple[FeatureMap, Any, Any]  # phi, and what its gradient needs of q and of k
-    key_mask: Bool[Array, "... L"] | None
+class Saved(Rows):
+    """What the backward pass needs: the rows of `linear`, and the state before the first chunk."""
 
 
 def look(feature_map: Any, causal: bool, **others: Any) -> None:
@@ -103,13 +94,13 @@ def forward(
         out[rows] = divide(mix(p, v[keys]) + phi_q[rows] @ s, d[rows])  # (11)
         s, z = s + phi_k[keys].mT @ v[keys], z + phi_k[keys].sum(axis=-2)  # (12)
     features = feature_map, of_q, of_k
-    return out, Saved(phi_q, phi_k, v, out, d, state, State(s, z), features, key_mask)
+    return out, Saved(phi_q, phi_k, v, out, d, state, State(s, z), features, key_mask, causal)
 
 
 @op
 def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | None = None) -> Gradients:
     """Equations (13)-(17), and (5) of ``linear.py``."""
-    phi_q, phi_k, v, out, d, state, last, (feature_map, of_q, of_k), key_mask = saved
+    phi_q, phi_k, v, out, d, state, last, (feature_map, of_q, of_k), key_mask, _ = saved
     d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)
     d_n = divide(d_out, d)  # linear (5)
     d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # linear (5)

@@ -54,7 +54,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention import delta_rule
 from linattn_ref.attention.parts.masks import shown
@@ -162,7 +161,7 @@ step, matrix, summarise = step_of(forward), matrix_of(forward), piece_of(forward
 
 @op
 def init_state(
-    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64, groups: int = 1
+    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: Any = np.float64, groups: int = 1
 ) -> State:
     """The state before the first token, for queries with the ``leading`` axes."""
     return State(np.zeros((*of_keys(leading, groups), key_width, value_width), dtype))

@@ -60,7 +60,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.attention.parts.pieces import State
@@ -181,6 +180,6 @@ step = step_of(forward)
 
 
 @op
-def init_state(leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64) -> State:
+def init_state(leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: Any = np.float64) -> State:
     """The state before the first token, for arrays with the ``leading`` axes."""
     return State(np.zeros((*leading, key_width, value_width), dtype))

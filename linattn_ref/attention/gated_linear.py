@@ -31,7 +31,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention import delta_rule
 from linattn_ref.attention.delta_rule import check_gate
@@ -93,14 +92,14 @@ step, matrix, summarise = step_of(forward), matrix_of(forward), piece_of(forward
 
 @op
 def init_state(
-    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64, groups: int = 1
+    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: Any = np.float64, groups: int = 1
 ) -> State:
     """The state before the first token, for queries with the ``leading`` axes."""
     return State(np.zeros((*of_keys(leading, groups), key_width, value_width), dtype))
 
 
 @op
-def retention_gate(heads: int, *, dtype: DTypeLike = np.float64) -> Array:
+def retention_gate(heads: int, *, dtype: Any = np.float64) -> Array:
     """RetNet's log gates, ``log(1 - 2^(-5-h))`` for heads ``h = 0, 1, ...``: ``(H, 1)``, to broadcast to ``(H, N)``."""
     check_sizes(heads=heads)
     return np.log1p(-np.exp2(-5.0 - np.arange(heads))).astype(dtype)[:, None]

@@ -12,8 +12,6 @@ Causal, ``j`` runs up to ``i``, and the sums grow by one key from query to query
 
     S_i = S_{i-1} + phi(k_i) v_i^T,   Z_i = Z_{i-1} + phi(k_i)                               (4)
 
-`chunked_linear` computes the same a chunk at a time. Exponential features, which overflow, are in ``exponential.py``.
-
 :Time: ``O((N + L) C M)``
 :Memory: ``O((N + L) C + N M)``
 :Causal: yes
@@ -26,18 +24,16 @@ Let ``G_i`` be the gradient of a loss with respect to ``out_i = n_i / d_i``, num
 
     dn_i = G_i / d_i,   dd_i = -dn_i . out_i                 (5)
 
-From ``n_i = S^T phi(q_i)`` and ``d_i = Z^T phi(q_i) + eps``,
+From ``n_i = S^T phi(q_i)``, ``d_i = Z^T phi(q_i) + eps``, (1) and (2),
 
     dphi(q_i) = S dn_i + Z dd_i                              (6)
     dS = sum_i phi(q_i) dn_i^T,   dZ = sum_i phi(q_i) dd_i   (7)
-
-and from (1) and (2),
-
     dphi(k_j) = dS v_j + dZ                                  (8)
     dv_j = dS^T phi(k_j)                                     (9)
 
 Causal, ``S`` and ``Z`` in (6) are those of row ``i``, and the sums (7) that reach key ``j`` run over ``i >= j``: prefix
-sums again, from the other end. One state at a time is enough; what is kept is rows, never every ``S_i``.
+sums again, from the other end. One state at a time is enough; what is kept is rows, never every ``S_i``. The same a
+chunk at a time is `chunked_linear`, and exponential features, which overflow, are in `exponential`.
 
 One feature, and two keys of similarity 3 and 1 to the query, so the weights of the values are 3/4 and 1/4:
 
@@ -56,7 +52,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention import exponential
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
@@ -155,7 +150,7 @@ def init_state(
     value_width: int,
     *,
     feature_map: FeatureMap = elu_plus_one,
-    dtype: DTypeLike = np.float64,
+    dtype: Any = np.float64,
     groups: int = 1,
 ) -> State:
     """The state before any key, for queries with the ``leading`` axes."""

@@ -61,6 +61,7 @@ from typing import Any, NamedTuple
 
 from linattn_ref.attention.exponential import features
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one
+from linattn_ref.attention.linformer import Gradients
 from linattn_ref.attention.linformer import look as look_at_e
 from linattn_ref.attention.parts.heads import product_for
 from linattn_ref.attention.parts.masks import divide, shown
@@ -85,14 +86,6 @@ class Saved(NamedTuple):
     d: Float[Array, "... N 1"]
     features: tuple[FeatureMap, Any, Any]  # phi, and what its gradient needs of q and of k
     key_mask: Bool[Array, "... L"] | None
-
-
-class Gradients(NamedTuple):
-    q: Float[Array, "... N D"]
-    k: Float[Array, "... L D"]
-    v: Float[Array, "... L M"]
-    e: Float[Array, "#... R L"]
-    f: Float[Array, "#... R L"]
 
 
 def look(**arguments: Any) -> None:

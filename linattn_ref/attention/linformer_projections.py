@@ -61,7 +61,7 @@ def draw_projections(
     Parameters
     ----------
     reduced : int, or ints ``(layers,)``, or ``(layers, heads)``
-        ``R``; one a layer, or one a layer and head (``sharing="none"`` only).
+        ``R``; one per layer, or one per layer and head (``sharing="none"`` only).
     length : int
         Number of keys ``L``.
     rng : numpy.random.Generator
@@ -78,7 +78,7 @@ def draw_projections(
 
     Returns
     -------
-    list of Projection, one a layer
+    list of Projection, one per layer
     """
     if sharing not in SHARING:
         raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {sharing!r}")
@@ -111,8 +111,8 @@ def distinct_gradients(projections: Sequence[Projection], gradients: Sequence[An
 
     Parameters
     ----------
-    projections : sequence of Projection, one a layer
-    gradients : sequence of linformer.Gradients, one a layer
+    projections : sequence of Projection, one per layer
+    gradients : sequence of linformer.Gradients, one per layer
     """
     total: dict[int, tuple[Array, Array]] = {}
     for projection, gradient in zip(projections, gradients, strict=True):
@@ -126,8 +126,8 @@ def _rows_of_each_head(reduced: ArrayLike, length: int, layers: int, heads: int,
     rows = np.asarray(reduced)
     if rows.dtype.kind not in "iu" or rows.shape not in ((), (layers,), (layers, heads)):
         raise ValueError(
-            f"reduced: expected an integer, ({layers},) integers (one a layer) or ({layers}, {heads}) (one a layer and"
-            f" head), got shape {rows.shape} of {rows.dtype}"
+            f"reduced: expected an integer, ({layers},) integers (one per layer) or ({layers}, {heads}) (one per"
+            f" layer and head), got shape {rows.shape} of {rows.dtype}"
         )
     if rows.min() < 1 or rows.max() > length:
         raise ValueError(f"reduced: expected 1 <= R <= L = {length}, got {rows.min()} to {rows.max()}")

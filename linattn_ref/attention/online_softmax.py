@@ -52,6 +52,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown, visible
+from linattn_ref.attention.softmax import Gradients
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
@@ -77,12 +78,6 @@ class Saved(NamedTuple):
     def lse(self) -> Array:
         """Equation (4); of a row that sees nothing, the lowest number."""
         return self.m + np.log(np.where(self.s == 0, self.s.dtype.type(1), self.s))
-
-
-class Gradients(NamedTuple):
-    q: Float[Array, "... N D"]
-    k: Float[Array, "... L D"]
-    v: Float[Array, "... L M"]
 
 
 @op

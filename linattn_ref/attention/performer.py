@@ -78,7 +78,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention import exponential, linear
 from linattn_ref.attention.features import feature_maps
@@ -176,7 +175,7 @@ def init_state(
     omega: Constant[Array, "m D"],
     *,
     kind: Kind = "positive",
-    dtype: DTypeLike = np.float64,
+    dtype: Any = np.float64,
 ) -> State:
     """The state before any key, for arrays with the ``leading`` axes."""
     return linear.init_state(leading, key_width, value_width, feature_map=KINDS[kind](omega), dtype=dtype)

@@ -46,10 +46,9 @@ Katharopoulos et al. (2020), "Transformers are RNNs", supplementary C.1 (the cac
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown, visible
 from linattn_ref.attention.parts.packed import takes_offsets
@@ -135,7 +134,7 @@ step, matrix = step_of(forward), matrix_of(forward)
 
 @op
 def init_state(
-    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: DTypeLike = np.float64, groups: int = 1
+    leading: tuple[int, ...], key_width: int, value_width: int, *, dtype: Any = np.float64, groups: int = 1
 ) -> State:
     """The state before any key, for queries with the ``leading`` axes."""
     none = *of_keys(leading, groups), 0

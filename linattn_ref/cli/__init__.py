@@ -21,7 +21,7 @@ from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
 from linattn_ref.cli.options import Parser, tell
 from linattn_ref.cli.spectrum import add_spectrum
-from linattn_ref.cli.train import add_gather, add_tasks
+from linattn_ref.cli.train import add_gather, add_train
 
 __all__ = ["main"]
 
@@ -79,10 +79,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_spectrum(commands)
     add_figures(commands)
-    bench = commands.add_parser("bench", help="measure time against a named yardstick")
+    bench = commands.add_parser("bench", help="measure time against a named peer")
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
-    train = commands.add_parser("train", help="learn something by this package's own gradients")
-    add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
+    add_train(commands)
     add_gather(commands)
     add_drawn(commands)
     add_conform(commands)

@@ -53,7 +53,7 @@ def add_options(
 ) -> None:
     """An option for each argument that is a number, a word, yes or no, or several of these."""
     if compute.args.kwarg is not None:  # where measurements are kept
-        command.add_argument("--resume", action="store_true", help="go on from an interrupted run, else begin anew")
+        command.add_argument("--resume", action="store_true", help="resume an interrupted run; without it, start over")
         command.set_defaults(if_interrupted=KEPT)
     for argument, given in zip(compute.args.kwonlyargs, compute.args.kw_defaults, strict=True):
         name = argument.arg

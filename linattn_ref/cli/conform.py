@@ -135,30 +135,49 @@ def add_conform(commands: Any) -> None:
     command = add_command(commands, "conform", run_conform)
     option = command.add_argument
     option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
-    option("--op", choices=("softmax", "linear", "gated_linear", "delta", "gated_delta"), help="what it computes")
-    option("--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="of its inputs")
-    option("--only", nargs="+", metavar="CHECK", help="these checks alone (--list names them)")
-    option("--full", action="store_true", help="more sizes")
-    option("--seed", type=at_least(0), default=0, help="of the inputs (default: 0)")
+    option(
+        "--op",
+        choices=("softmax", "linear", "gated_linear", "delta", "gated_delta"),
+        help="the operation that it computes",
+    )
+    option(
+        "--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="dtype of its inputs"
+    )
+    option("--only", nargs="+", metavar="CHECK", help="run only these checks (--list names them)")
+    option("--full", action="store_true", help="run more sizes")
+    option("--seed", type=at_least(0), default=0, help="seed of the inputs (default: 0)")
     option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
     option(
-        "--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help="built in, so not passed: scale=1.0 causal=true"
+        "--fixed",
+        nargs="+",
+        type=pair,
+        metavar="OPTION=VALUE",
+        help="options built into it, so not passed: scale=1.0 causal=true",
     )
     option(
-        "--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help="arguments of its own, always passed"
+        "--give",
+        dest="given",
+        nargs="+",
+        type=pair,
+        metavar="NAME=VALUE",
+        help="extra arguments that it is always passed",
     )
     option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
-    option("--layout", choices=("BHND", "BNHD", "packed"), help="of arrays of tokens (default: BHND)")
+    option("--layout", choices=("BHND", "BNHD", "packed"), help="layout of arrays of tokens (default: BHND)")
     option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
     option("--gate", choices=("head", "channel"), help="one number per head, or per channel (default: head)")
     option("--state", choices=("CM", "MC"), help="MC: its states are transposed")
-    option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help="default: what its module imports")
-    option("--device", help="of PyTorch (default: cpu)")
-    option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml beside the file)")
+    option(
+        "--arrays",
+        choices=("numpy", "torch", "jax", "cupy"),
+        help="library of its arrays (default: what its module imports)",
+    )
+    option("--device", help="device of PyTorch (default: cpu)")
+    option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
     option("--json", type=Path, metavar="FILE", help="write the report")
-    option("--html", type=Path, metavar="FILE", help="write it as a page, with the error of each token")
+    option("--html", type=Path, metavar="FILE", help="write the report as a page, with the error of each token")
     option("--write", type=Path, metavar="DIR", help="write cases as files, for kernels in other languages")
-    option("--read", type=Path, metavar="DIR", help="judge the answers that lie beside them")
+    option("--read", type=Path, metavar="DIR", help="judge the answers written next to them")
     option("--confusion", type=Path, metavar="FILE", help="plant every mistake, and write which are taken for which")
-    option("--list", action="store_true", help="the checks, and why")
+    option("--list", action="store_true", help="list the checks, and why they exist")

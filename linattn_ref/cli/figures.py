@@ -33,9 +33,9 @@ def add_figures(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "figures", run_figures)
     option = command.add_argument
-    option("--only", nargs="+", metavar="NAME", help="these alone")
-    option("--quick", action="store_true", help="small ones, for a test: into out/figures")
-    option("--redraw", action="store_true", help="from the records in figures/: nothing is measured anew")
-    option("--parts", type=Path, metavar="DIR", help="keep what takes minutes piece by piece, and go on from there")
+    option("--only", nargs="+", metavar="NAME", help="draw only these")
+    option("--quick", action="store_true", help="draw small ones, for a test, into out/figures")
+    option("--redraw", action="store_true", help="draw from the records in figures/, without measuring again")
+    option("--parts", type=Path, metavar="DIR", help="keep what takes minutes piece by piece, and resume from there")
     option("--workers", type=at_least(1), metavar="W", help="processes (default: all cores)")
     add_drawing(command, out=None)

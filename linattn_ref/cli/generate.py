@@ -57,12 +57,14 @@ def run_generate(arguments: argparse.Namespace) -> None:
 def _add_generate(commands: Any) -> None:
     option = add_command(commands, "generate", run_generate).add_argument
     _add_weights(option)
-    option("--count", type=at_least(1), default=16, metavar="B", help="images (default: %(default)s)")
+    option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
     option(
         "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
     )
-    option("--prefix-image", type=Path, metavar="FILE", help="to go on from, of the network's size; light on dark")
-    option("--rows", type=at_least(1), metavar="R", help="that are kept of it (default: half)")
+    option(
+        "--prefix-image", type=Path, metavar="FILE", help="an image to continue, of the network's size; light on dark"
+    )
+    option("--rows", type=at_least(1), metavar="R", help="rows of it that are kept (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
 
@@ -115,7 +117,7 @@ def _add_bits(commands: Any) -> None:
     option = add_command(commands, "bits", run_bits).add_argument
     _add_weights(option)
     option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
-    option("--images", type=at_least(2), metavar="S", help="the first so many (default: all)")
+    option("--images", type=at_least(2), metavar="S", help="how many, from the first (default: all)")
     option("--out", type=Path, default=Path("out/bits.json"), metavar="FILE.json", help="(default: %(default)s)")
 
 
@@ -132,5 +134,5 @@ def run_ship(arguments: argparse.Namespace) -> None:
 
 def _add_ship(commands: Any) -> None:
     option = add_command(commands, "ship", run_ship).add_argument
-    option("source", type=Path, metavar="DIR", help="of a run of `linattn-ref train`")
-    option("target", type=Path, metavar="FILE.safetensors", help="a sixth as large")
+    option("source", type=Path, metavar="DIR", help="folder of a run of `linattn-ref train`")
+    option("target", type=Path, metavar="FILE.safetensors", help="the file to write, a sixth as large")

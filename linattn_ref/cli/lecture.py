@@ -1,4 +1,4 @@
-"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs beside the chapters."""
+"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs besides the chapters."""
 
 import argparse
 from pathlib import Path
@@ -51,7 +51,12 @@ def run_slides(arguments: argparse.Namespace) -> None:
 
 def _add_slides(commands: Any) -> None:
     command = add_command(commands, "slides", run_slides)
-    command.add_argument("chapters", nargs="+", metavar="NN|all", help="chapters, or all: one deck for the course")
+    command.add_argument(
+        "chapters",
+        nargs="+",
+        metavar="NN|all|short",
+        help="chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes",
+    )
     command.add_argument(
         "--out", type=Path, default=Path("out/slides"), metavar="DIR", help="where to write (default: %(default)s)"
     )

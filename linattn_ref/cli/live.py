@@ -44,6 +44,6 @@ def add_live(commands: Any) -> None:
         metavar="PATH",
         help="runs of `train images`, one linear and one softmax (default: those of the package)",
     )
-    option("--head", action="store_true", help="export the real head anew into figures/records")
-    option("--draw", nargs="+", metavar="NN", help="draw the frames of these chapters anew into figures/frames")
-    option("--speed", action="store_true", help="pixels a second of both networks in headless Chromium")
+    option("--head", action="store_true", help="export the real head again into figures/records")
+    option("--draw", nargs="+", metavar="NN", help="draw the frames of these chapters again into figures/frames")
+    option("--speed", action="store_true", help="measure pixels per second of both networks in headless Chromium")

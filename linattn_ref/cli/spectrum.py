@@ -48,10 +48,12 @@ def add_spectrum(commands: Any) -> None:
     command = add_command(commands, "spectrum", run_spectrum)
     command.set_defaults(if_interrupted="; what is done is kept: the same command with --resume goes on from there")
     option = command.add_argument
-    option("--sentences", type=at_least(1), default=32, metavar="S", help="sentences (default: %(default)s)")
-    option("--length", type=at_least(3), default=512, metavar="N", help="tokens a sentence (default: %(default)s)")
-    option("--baselines", type=at_least(0), default=2, metavar="S", help="sentences a baseline (default: %(default)s)")
-    option("--seed", type=at_least(0), default=0, help="of the choice of sentences and the baselines (default: 0)")
+    option("--sentences", type=at_least(1), default=32, metavar="S", help="how many (default: %(default)s)")
+    option("--length", type=at_least(3), default=512, metavar="N", help="tokens per sentence (default: %(default)s)")
+    option(
+        "--baselines", type=at_least(0), default=2, metavar="S", help="sentences per baseline (default: %(default)s)"
+    )
+    option("--seed", type=at_least(0), default=0, help="seed of the choice of sentences and the baselines (default: 0)")
     option(
         "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
     )
@@ -68,8 +70,8 @@ def add_spectrum(commands: Any) -> None:
         help="your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
         "sentences, layers, heads, of which the first may be left out",
     )
-    option("--method", choices=("svd", "gram"), default="svd", help="gram: cheaper, less exact; says what it lost")
+    option("--method", choices=("svd", "gram"), default="svd", help="gram: cheaper, less exact; reports what it lost")
     option("--workers", type=at_least(1), metavar="W", help="processes, of one BLAS thread each (default: all cores)")
     option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers do the work instead")
-    option("--resume", action="store_true", help="go on from an interrupted run; without it, begin anew")
+    option("--resume", action="store_true", help="resume an interrupted run; without it, start over")
     add_drawing(command)

@@ -193,7 +193,7 @@ class Target(NamedTuple):
         return out, last, dict(zip(names, grads, strict=False))
 
     def options(self, question: Question, state: Any) -> dict[str, Any]:
-        """What is passed beside the arrays of tokens."""
+        """What is passed besides the arrays of tokens."""
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
         mask = question.options.get("key_mask")
         if mask is not None:

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour images of 32 x 32 pixels, from its binary files, for whoever has them.
+"""CIFAR-10: 60,000 colour images of 32 x 32 pixels, from its binary files, for anyone who has them.
 
 A record is a byte for the label, then 1024 of red, 1024 of green and 1024 of blue, each row by row. They are handed out
 with the three colours of a pixel side by side, the order in which "Transformers are RNNs" reads an image.

@@ -34,7 +34,7 @@ from linattn_ref.op.options import check_sizes
 
 __all__ = ["SYMBOLS", "Words", "draw"]
 
-SYMBOLS = 10  # beside the separator, 0
+SYMBOLS = 10  # besides the separator, 0
 
 
 class Words(NamedTuple):

@@ -46,7 +46,7 @@ ABANDONED_AFTER = 24 * 3600  # seconds: no download takes that long
 
 
 class FetchError(RuntimeError):
-    """A package could not be had; the message says why and what to do."""
+    """A package is not available; the message says why and what to do."""
 
 
 class Registry(NamedTuple):

@@ -1,6 +1,6 @@
 """Numbers that papers print, with the table each stands in. Nothing here was measured by this package.
 
-The chapters set them beside what is measured here. They come from other machines and, for whole networks, from a
+The chapters compare them with what is measured here. They come from other machines and, for whole networks, from a
 training that is not repeated here: what can be compared is ratios and orders, not seconds. All of them were compared,
 the first paper's with a transcription of its tables, the second's with its text.
 

@@ -1,6 +1,6 @@
 """A corpus of synthesised speech: sentences of film reviews, said by voices of eSpeak NG (`linattn_ref.data.espeak`).
 
-No corpus that papers on recognising speech use can be had freely, so by default speech is *synthesised*, and every
+No corpus that papers on speech recognition use is freely available, so by default speech is *synthesised*, and every
 result says so; `linattn_ref.data.recordings` reads a real one. What is made to be not trivial:
 
 * A speaker is an accent, a variant, a speed, a pitch and its range, drawn for each. The variants of the validation and

@@ -28,8 +28,8 @@ Where ``f`` has a kink (relu, a maximum) within ``h`` of the point, (1) averages
 What can be told
 ----------------
 Outputs that no step moves, such as a mask's -1e9, have no part in ``|f|``: no difference sees their rounding. What is
-left of ``eps |f| / h`` has to be small beside the largest gradient of the same input, or a wrong one would pass. Where
-it is not, and wherever the two sides differ, thirteen other steps are tried for that entry, from ``1e-7 h`` to
+left of ``eps |f| / h`` must be small compared with the largest gradient of the same input, or a wrong one would pass.
+Where it is not, and wherever the two sides differ, thirteen other steps are tried for that entry, from ``1e-7 h`` to
 ``1e5 h``, two at a time, so that ``h^2`` cancels. Those that agree best are taken. So a function of numbers of any size
 can be checked, and one such as ``f + 1e9``, of which differences keep few digits; how few they are of a small
 difference of large numbers, shorter steps show.
@@ -37,9 +37,9 @@ difference of large numbers, shorter steps show.
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for
 ``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. An input whose
-gradients all lie below 1e-8 of another's (queries of a saturated softmax beside its values) may pass with zeros. Where
-``forward`` subtracts numbers 1e7 times as large as what is left of them, one right gradient in a hundred is called
-wrong, since their rounding shows in too few steps; where they are 1e6 times as large, none of 400 was.
+gradients all lie below 1e-8 of another's (queries of a saturated softmax, compared with its values) may pass with
+zeros. Where ``forward`` subtracts numbers 1e7 times as large as what is left of them, one right gradient in a hundred
+is called wrong, since their rounding shows in too few steps; where they are 1e6 times as large, none of 400 was.
 
 Both passes have to be functions: that they leave ``d_out`` and their inputs alone, and that ``forward`` gives the same
 output again, is checked first.

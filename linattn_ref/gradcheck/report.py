@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def relative(self) -> float:
-        """The absolute error beside the larger of the two values; 0 where both are 0."""
+        """The absolute error divided by the larger of the two values; 0 where both are 0."""
         size = max(abs(self.analytic), abs(self.numeric))
         return self.absolute / size if size else self.absolute
 

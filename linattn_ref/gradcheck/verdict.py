@@ -24,7 +24,7 @@ def settled(entries: list[Entry]) -> list[bool]:
 
 
 def negligible(pair: Pair, entries: list[Entry]) -> dict[str, float]:
-    """For each input, what its gradient may be off by beside the others': they too are rounded, in ``backward``."""
+    """For each input, what its gradient may be off by because of the others': they are rounded too, in ``backward``."""
     sizes, lengths = _sizes(entries), _lengths(pair)
     largest = min(pair.magnitude, max((size * lengths[name] for name, size in sizes.items()), default=0.0))
     return {name: NEGLIGIBLE * largest / lengths[name] for name in sizes}

@@ -65,8 +65,8 @@ class Module:
     def text(self, node: Any) -> str:
         return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
-    def closure(self, names: list[str], without_body: set[str]) -> tuple[list[str], set[str]]:
-        """The definitions that these need, in the order of the file; and imports, with ``module.name`` for parts."""
+    def closure(self, names: list[str], written: dict[str, str]) -> tuple[list[str], set[str]]:
+        """What these need, in the order of the file, and imports (``module.name``); some are ``written`` otherwise."""
         found, imported, left = set[str](), set[str](), [*names]
         while left:
             name = left.pop()
@@ -74,7 +74,7 @@ class Module:
                 imported.add(name)
             elif name in self.nodes and name not in found:
                 found.add(name)
-                for used in uses(self.nodes[name], name in without_body):
+                for used in uses(ast.parse(written[name]) if name in written else self.nodes[name]):
                     if used.partition(".")[0] in self.imports:
                         imported.add(used)
                     else:
@@ -82,10 +82,10 @@ class Module:
         return sorted(found, key=lambda name: self.nodes[name].lineno), imported
 
 
-def uses(node: Any, without_body: bool = False) -> Iterator[str]:
+def uses(node: Any) -> Iterator[str]:
     """The names in a definition, annotations and decorators left out; ``a.b`` where a name has its part taken."""
     if isinstance(node, ast.FunctionDef):
-        parts = [*node.args.defaults, *filter(None, node.args.kw_defaults), *([] if without_body else node.body)]
+        parts = [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]
     elif isinstance(node, ast.AnnAssign):
         parts = [node.value] if node.value else []
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -108,17 +108,15 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
     imports, bodies, docs = {"import numpy as np"}, [], []
     for part in sheet.parts:
         module = module_of(part.page, part.code)
-        asked = set() if solved else {*part.functions}
-        order, imported = module.closure([*part.keep, *part.functions], asked)
+        written = {} if solved else {name: without(removed(module, name, part), part.drop) for name in part.functions}
+        order, imported = module.closure([*part.keep, *part.functions], written)
         imports |= import_lines(module, imported, needs, alone)
-        pieces = [removed(module, name, part) if name in asked else module.text(module.nodes[name]) for name in order]
-        pieces = [x for i, x in enumerate(pieces) if x not in pieces[:i]]
-        if not solved:
-            pieces = [without(x, part.drop) for x in pieces]
+        pieces = [written[x] if x in written else module.text(module.nodes[x]) for x in order]
+        pieces = list(dict.fromkeys(pieces if solved else (without(x, part.drop) for x in pieces)))
         title, doc = described(module, part)
         text = "\n\n\n".join(pieces)
         for old, new in part.rename.items():
-            text = re.sub(rf"\b{old}\b", new, text)
+            text = re.sub(rf"\b{old}\b", new, text) if old.isidentifier() else text.replace(old, new)
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
     answer = HEAD.format(
@@ -140,7 +138,7 @@ def module_of(page: str, code: str = "") -> Module:
 
 def described(module: Module, part: Part) -> tuple[str, str]:
     """The title and the formulas of a page's docstring; in place of the derivation, the sheet's question."""
-    doc = ast.get_docstring(module.tree) or ""
+    doc = ast.get_docstring(module.tree, clean=False) or ""
     title, _, doc = doc.partition("\n")
     formulas = doc.split("\n:Time:")[0].split("\nThe gradient, by hand\n")[0].strip("\n").rstrip()
     return title.partition(":")[0].rstrip("."), "\n\n".join(filter(None, [formulas, part.question.strip("\n")]))
@@ -153,18 +151,22 @@ def removed(module: Module, name: str, part: Part) -> str:
     has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     head = "\n".join(module.lines[node.lineno - 1 : first.lineno - 1])
     doc = "\n".join(module.lines[first.lineno - 1 : first.end_lineno]) if has_doc else ""
+    text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
+    told = ", ".join(sorted({*re.findall(r"#.*?(\(\d+\))", text)}, key=lambda x: int(x[1:-1])))
     if name in part.docs:
         doc = f'    """{part.docs[name].strip()}"""'
-    numbers = re.findall(r"#.*?(\(\d+\))", "\n".join(module.lines[node.lineno - 1 : node.end_lineno]))
-    told = ", ".join(dict.fromkeys(numbers))
+        told = ", ".join(re.findall(r"\(\d+\)(?:-\(\d+\))?", doc))
     todo = f'raise NotImplementedError("{name} is yours to write{": " + told if told else ""}")'
     return "\n".join(filter(None, [head, doc, f"    {todo}"]))
 
 
 def without(text: str, names: list[str]) -> str:
     """A definition without the options or fields of these names, each on a line of its own."""
+    for name in names:  # where several are on one line
+        text = re.sub(rf", (\*, )?{name}: [^=,\n]*= None", "", text)
     lines = [x for x in text.split("\n") if not any(re.match(rf"    {name}: ", x) for name in names)]
-    return "\n".join(re.sub(r"^(    \w+: .*\S)  # .*", r"\1", x) if names else x for x in lines)
+    text = "\n".join(re.sub(r"^(    \w+: .*\S)  # .*", r"\1", x) if names else x for x in lines)
+    return text.replace("\n    *,\n)", "\n)")
 
 
 def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alone: bool) -> set[str]:
@@ -202,7 +204,7 @@ def given(needs: dict[str, set[str]]) -> dict[str, str]:
     found: dict[str, tuple[set[str], str]] = {}
     while left := [name for name, wanted in needs.items() if name not in found or found[name][0] != wanted]:
         module, wanted = module_of(left[0]), {*needs[left[0]]}
-        order, imported = module.closure(sorted(wanted), set())
+        order, imported = module.closure(sorted(wanted), {})
         lines = import_lines(module, imported, needs, True)
         pieces = list(dict.fromkeys(module.text(module.nodes[name]) for name in order))
         doc = (ast.get_docstring(module.tree) or "").partition("\n")[0]

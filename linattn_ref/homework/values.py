@@ -48,7 +48,7 @@ def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any
         cls, fields = find(x["class"]), x["fields"]
         names = [name for name in getattr(cls, "_fields", ()) if name in fields]
         if len(names) != len(getattr(cls, "_fields", (None,))):
-            return {name: decode(y, find, array) for name, y in fields.items()}
+            return tuple(decode(y, find, array) for y in fields.values())
         return cls(**{name: decode(fields[name], find, array) for name in names})
     if "dict" in x:
         return {name: decode(y, find, array) for name, y in x["dict"].items()}

@@ -1,4 +1,4 @@
-"""What a lecture needs beside the chapters: ``site`` makes web pages that need no Python, ``slides`` a deck a chapter,
-``live`` networks that run in the browser."""
+"""What a lecture needs besides the chapters: ``site`` makes web pages that need no Python, ``slides`` one deck per
+chapter, ``live`` networks that run in the browser."""
 
 __all__: list[str] = []

@@ -40,21 +40,8 @@ from linattn_ref.models.causal_recurrent import State, init_state, read, step
 from linattn_ref.nn import affine, dropout, embedding, layer_norm, positions
 from linattn_ref.op import Array, Float, Int, Integers, Of, op
 
-__all__ = [
-    "Gradients",
-    "Model",
-    "Params",
-    "Saved",
-    "State",
-    "backward",
-    "draw",
-    "embed",
-    "forward",
-    "init_state",
-    "places",
-    "read",
-    "step",
-]
+__all__ = ["backward", "forward"]
+__all__ += ["Gradients", "Model", "Params", "Saved", "State", "draw", "embed", "init_state", "places", "read", "step"]
 
 
 class Saved(NamedTuple):

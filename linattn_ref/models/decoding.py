@@ -1,7 +1,7 @@
 """Token by token in one compiled step: `causal.step` for all layers at once, the same numbers from the same network.
 
 What is learned is copied once, in the order and the layout in which a step reads it (:func:`pack`); the states of all
-blocks stand in one. ``linattn-ref bench generation`` says how much time that takes beside the text and PyTorch.
+blocks stand in one. ``linattn-ref bench generation`` measures how much time that takes, and compares with PyTorch.
 
 >>> from linattn_ref.attention import linear
 >>> from linattn_ref.kernels import jit

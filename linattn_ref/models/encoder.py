@@ -3,9 +3,9 @@
     x = T[tokens] + positions + types                        (1)  (B, N, E)
     x <- block_l(x)   for each block l                       (2)
 
-and one layer norm beside those of the blocks: where these come last, as in BERT, it follows (1); where they come first,
-it follows (2). Either way all that a sublayer or a head reads has been normed. Types say which of two texts a token is
-of; most networks, and ``types=None``, have none.
+and one layer norm besides those of the blocks: where these come last, as in BERT, it follows (1); where they come
+first, it follows (2). Either way all that a sublayer or a head reads has been normed. Types say which of two texts a
+token is of; most networks, and ``types=None``, have none.
 
 The gradient is that of the parts, last to first: (3), (4). `classifier` and `masked_tokens` stand on this network.
 

@@ -14,31 +14,4 @@ train with little new memory per step, see `linattn_ref.op.workspace`.
 
 from linattn_ref import lazy
 
-__all__ = [
-    "affine",
-    "block",
-    "cross_entropy",
-    "ctc",
-    "ctc_decoding",
-    "dropout",
-    "embedding",
-    "feed_forward",
-    "gelu",
-    "gelu_tanh",
-    "heads",
-    "layer_norm",
-    "lengths",
-    "logistic_mixture",
-    "lstm",
-    "lstm_steps",
-    "mechanism",
-    "multi_head",
-    "no_norm",
-    "pooling",
-    "positions",
-    "post_norm",
-    "pre_norm",
-    "relu",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

@@ -31,9 +31,9 @@ import numpy as np
 
 from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn import feed_forward, layer_norm, multi_head
-from linattn_ref.op import Of, op
+from linattn_ref.op import Array, Float, Of, op
 
-__all__ = ["EPS", "Params", "draw", "look", "look_at_step"]
+__all__ = ["EPS", "Gradients", "Params", "Saved", "draw", "look", "look_at_step"]
 
 EPS = 1e-5
 
@@ -43,6 +43,22 @@ class Params(NamedTuple):
     attention: Of[multi_head.Params, "E P M E"]
     norm_2: Of[layer_norm.Params, "E"]
     feed_forward: Of[feed_forward.Params, "E F E"]
+
+
+class Saved(NamedTuple):
+    """What a block's backward pass needs; each block has a class of its own, by which its backward pass is found."""
+
+    norm_1: Of[layer_norm.Saved, "E"]
+    attention: multi_head.Saved
+    drop_1: dropouts.Saved  # of what attention adds
+    norm_2: Of[layer_norm.Saved, "E"]
+    feed_forward: feed_forward.Saved
+    drop_2: dropouts.Saved  # of what the feed-forward layer adds
+
+
+class Gradients(NamedTuple):
+    x: Float[Array, "B N E"]
+    params: Params
 
 
 def look(x: Any, params: Any, mechanism: Any, heads: Any, key_mask: Any = None, **more: Any) -> None:

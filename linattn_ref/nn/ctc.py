@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (CTC): a loss for labels of which nobody says when they come.
+"""Connectionist temporal classification (CTC): a loss for labels without times.
 
 A network scores ``V`` symbols in each of ``T`` frames, symbol 0 being the *blank*. A path is a symbol a frame; what it
 says is found by writing a run of the same symbol once and leaving out the blanks, so that both ``a a - b`` and

@@ -1,8 +1,8 @@
 """What a network trained with `linattn_ref.nn.ctc` has heard: labels from its scores, and how many are wrong.
 
 The likeliest labels are those whose paths *together* have the largest probability. `greedy` takes the likeliest path,
-a maximum a frame, and what that one says. `prefix_beam` adds up paths. With ``blank(l)`` and ``label(l)``, the
-probability of all paths so far that say ``l`` and end in a blank, or in the last label of ``l``, a frame makes
+one maximum per frame, and what that path spells. `prefix_beam` adds up paths. With ``blank(l)`` and ``label(l)``, the
+probability of all paths so far that spell ``l`` and end in a blank, or in the last label of ``l``, a frame makes
 
     blank'(l)   = y(-) (blank(l) + label(l))                                     (1)
     label'(l)   = y(last of l) label(l)                                          (2)

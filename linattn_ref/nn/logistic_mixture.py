@@ -8,8 +8,8 @@ the sigmoid ``sigma``. The value ``n`` is the point ``x = 2 n / 255 - 1``, and h
     P_k = sigma(a) - sigma(b)                                (2)
     loss = -log sum_k pi_k P_k,   pi = softmax(w)            (3)
 
-A network gives ``w``, ``mu`` and ``log s`` of ``K`` components, ``3 K`` numbers a pixel. The loss is in nats, the mean
-over pixels; over ``log 2`` it is in bits per dimension.
+A network gives ``w``, ``mu`` and ``log s`` of ``K`` components, ``3 K`` numbers per pixel. The loss is in nats, the
+mean over pixels; over ``log 2`` it is in bits per dimension.
 
 Far from its mean both terms of (2) round to the same number, and its logarithm would be that of 0. With
 ``t = a - b = 2 h / s`` it is, exactly,

@@ -29,31 +29,21 @@ Vaswani et al. (2017), "Attention is all you need", section 3.1.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from linattn_ref.nn import block, feed_forward, gelu, layer_norm, multi_head
 from linattn_ref.nn import dropout as dropouts
-from linattn_ref.nn import feed_forward, gelu, layer_norm, multi_head
-from linattn_ref.nn.block import EPS, Params, draw, look, look_at_step
+from linattn_ref.nn.block import EPS, Gradients, Params, draw, look, look_at_step
 from linattn_ref.nn.mechanism import Mechanism
-from linattn_ref.op import Array, Bool, Float, Of, op
+from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"]
 
 
-class Saved(NamedTuple):
-    norm_1: Of[layer_norm.Saved, "E"]
-    attention: multi_head.Saved
-    drop_1: dropouts.Saved  # of what attention adds
-    norm_2: Of[layer_norm.Saved, "E"]
-    feed_forward: feed_forward.Saved
-    drop_2: dropouts.Saved  # of what the feed-forward layer adds
-
-
-class Gradients(NamedTuple):
-    x: Float[Array, "B N E"]
-    params: Params
+class Saved(block.Saved):
+    """What the backward pass needs."""
 
 
 @op(look=look)

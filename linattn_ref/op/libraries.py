@@ -16,18 +16,8 @@ import contextlib
 
 import numpy as np
 
-__all__ = [
-    "NumbaMemory",
-    "Stream",
-    "as_cupy",
-    "as_library_of",
-    "as_the_library_of",
-    "check_one_origin",
-    "import_cupy",
-    "is_numba_array",
-    "is_on_gpu",
-    "origin_of",
-]
+__all__ = ["as_cupy", "as_library_of", "as_the_library_of", "check_one_origin", "import_cupy", "is_numba_array"]
+__all__ += ["NumbaMemory", "Stream", "is_on_gpu", "origin_of"]
 
 INSTALL = "pip install 'linattn-ref[cuda12]' (or [cuda13], as the driver says in nvidia-smi)"
 

@@ -1,4 +1,4 @@
-"""The theorems as functions: what each states beside what is measured.
+"""The theorems as functions: what each states, and what is measured.
 
 ``spectrum``                singular values of attention matrices, the curve of Linformer's Figure 1
 ``johnson_lindenstrauss``   random projections keep lengths, distances and inner products

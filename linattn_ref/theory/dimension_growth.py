@@ -27,7 +27,7 @@ LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
 
 
 class Needed(NamedTuple):
-    """The reduced dimension that a failure probability asks for: the theorem's beside the measured one."""
+    """The reduced dimension that a failure probability requires: the theorem's, and the measured one."""
 
     stated: int  # 5 log(n) / (eps^2 - eps^3)
     measured: int  # the smallest k at which the share of failures is at most the target

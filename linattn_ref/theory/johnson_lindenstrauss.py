@@ -179,7 +179,7 @@ def inner_product_failure(cosine: float, eps: float, k: int) -> float:
 
 
 class Failure(NamedTuple):
-    """A failure probability: the bound beside what was counted."""
+    """A failure probability: the bound, and what was counted."""
 
     stated: float  # the bound, at most 1
     measured: float  # failures / trials
@@ -208,7 +208,7 @@ def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tup
 
 @plain_numbers
 def count_failures(errors: Array, eps: float, stated: float, *, confidence: float = 0.95) -> Failure:
-    """How often ``errors (trials,)`` exceed ``eps``, with the Clopper-Pearson interval, beside the ``stated`` bound."""
+    """How often ``errors (trials,)`` exceed ``eps``, with the Clopper-Pearson interval, and the ``stated`` bound."""
     check_array("errors", errors, ndim=1)
     failures, trials = int(np.count_nonzero(~(errors <= eps))), errors.size
     low, high = clopper_pearson(failures, trials, confidence)

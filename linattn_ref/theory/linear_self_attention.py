@@ -197,7 +197,7 @@ def unnormalised_mean(x: Array, y: Array, delta: float, k: int) -> float:
 
 
 class StepB(NamedTuple):
-    """Step (b) of the proof: what must vanish beside ``|exp(x)|``, relative to it. Stated: ``o(1)``."""
+    """Step (b) of the proof: what must vanish relative to ``|exp(x)|``. Stated: ``o(1)``."""
 
     needed: Array  # (trials,)  |exp(x E^T) - exp(x) R^T| / |exp(x)|, (3)
     printed: Array  # (trials,)  |exp(delta x R^T) - exp(delta x) R^T| / |exp(x)|, the paper's equation (23)

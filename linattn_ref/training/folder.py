@@ -30,21 +30,8 @@ try:
 except ImportError:  # Windows, where nothing keeps a second run out
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "BEST",
-    "LAST",
-    "RECORD",
-    "RESULT",
-    "TIMES",
-    "Log",
-    "add",
-    "alone",
-    "begun",
-    "check_files",
-    "check_folder",
-    "read_record",
-    "read_times",
-]
+__all__ = ["Log", "add", "alone", "begun", "check_files", "check_folder", "read_record", "read_times"]
+__all__ += ["BEST", "LAST", "RECORD", "RESULT", "TIMES"]
 
 RECORD, LAST, BEST, RESULT = "record.jsonl", "last.safetensors", "best.safetensors", "result.json"
 TIMES = "times.jsonl"  # apart from the record, which is the same bytes each time

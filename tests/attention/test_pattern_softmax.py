@@ -89,15 +89,13 @@ def test_what_is_wrong_is_told_though_an_equal_pattern_is_kept(mechanism, option
 
 def test_one_of_other_lengths_is_refused():
     for n, n_keys in ((N - 1, N), (N, N + 1)):
-        with pytest.raises(ValueError, match=rf"^pattern: expected one for N = 70 and L = 70, .* {n} and L = {n_keys}"):
+        with pytest.raises(ValueError, match=rf"^seen: expected one for N = 70 and L = 70, .* {n} and L = {n_keys}"):
             pattern_softmax.forward(*draw(local), local.parts_of(n, n_keys, window=3))
 
 
 @pytest.mark.parametrize("wrong", [local.pattern(N, window=3), [1], (1,), part.band(N, N, -3, 3), None])
 def test_what_is_no_pattern_is_refused(wrong):
-    with pytest.raises(
-        TypeError, match=r"^pattern: expected what a mechanism's parts_of returns, a tuple of .*, got a "
-    ):
+    with pytest.raises(TypeError, match=r"^seen: expected what a mechanism's parts_of returns, a tuple of .*, got a "):
         pattern_softmax.forward(*draw(local), wrong)
 
 

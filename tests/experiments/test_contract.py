@@ -1,5 +1,6 @@
-"""What every figure keeps to: its committed record gives the results back, and the drawing; and its quick size does."""
+"""What every figure keeps to: it is committed in full, and its record gives it back, as its quick size does."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -10,13 +11,33 @@ from quick import quick
 from linattn_ref.experiments.publishing import catalogue, gallery, record, style
 
 FIGURES = Path(__file__).parents[2] / "figures"
+ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
 # Those that have one; but for the spectrum, which reads a network in that too.
 QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
 IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
 LONG = {"write_fade_erase", "moving_content", "rfa_decay"}  # seconds
 
 
-@pytest.mark.parametrize("name", [*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED])
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_has_what_the_gallery_needs(name):
+    module = catalogue.module_of(name)
+    assert len(catalogue.caption_of(name)) > 80
+    for parameter in inspect.signature(module.compute).parameters.values():
+        given = parameter.name in {"seed", "rng", "quick", "workers"} or parameter.kind is parameter.VAR_KEYWORD
+        assert given or parameter.default is not parameter.empty, f"{name}.compute needs {parameter.name}"
+    assert list(inspect.signature(module.draw).parameters) == ["results"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_is_committed_in_full(name):
+    stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+    assert stored["command"] == f"linattn-ref figures --only {name}"
+    assert stored["caption"] == catalogue.caption_of(name)
+    for ending in ("svg", "png", "pdf"):
+        assert (FIGURES / f"{name}.{ending}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_record_gives_the_results_back_and_the_drawing(name):
     stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))
     results = catalogue.results_of(name, stored)

@@ -197,6 +197,20 @@ def test_the_solution_in_a_process_of_its_own(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_whole_matrix_of_twenty_thousand_tokens_is_too_large(tmp_path):
+    """It is right for few tokens, and loses the item on many."""
+    linear, solution = read("linear"), texts(read("linear"), solved=True)
+    write(linear, tmp_path / "work", instructor=True)
+    text = "\n\n_forward = forward\n\n\ndef forward(q, k, v, **options):\n    q @ k.mT\n"
+    text = f"{solution.answer}{text}    return _forward(q, k, v, **options)\n"
+    (tmp_path / "work" / "solution" / "answer.py").write_text(text, encoding="utf-8")
+    with apart(tmp_path / "work" / "solution", linear) as submission:
+        (lost,) = (x for x in grade(linear, submission) if not x.points)
+    assert lost.item.name == "long"
+    assert "MemoryError: Unable to allocate" in lost.why
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -246,8 +260,7 @@ def test_functions_of_other_libraries(library, tmp_path):
         else "import jax\nimport jax.numpy as jnp\n\ndef softmax(a):\n    assert isinstance(a, jax.Array)\n"
         "    return jax.nn.softmax(a, axis=-1)\n"
     )
-    roomy = replace(SOFTMAX, memory=1 << 15)
-    with apart(submitted(tmp_path / "work", text), roomy) as submission:
-        results = {x.item.name: x.why for x in grade(roomy, submission)}
+    with apart(submitted(tmp_path / "work", text)) as submission:
+        results = {x.item.name: x.why for x in grade(SOFTMAX, submission)}
     assert {name for name, why in results.items() if not why} == {"rows", "stable"}
     assert library not in sys.modules or library in text

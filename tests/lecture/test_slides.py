@@ -74,7 +74,7 @@ def is_measured(word, quoted):
 def test_every_chapter_has_a_deck():
     missing = set(CHAPTERS) - set(DECKS)
     assert not missing
-    assert {path.stem for path in FOLDER.glob("*.md")} == {*DECKS, "00_course"}
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*DECKS, "00_course", "00_short"}
 
 
 @pytest.mark.parametrize("name", DECKS)
@@ -94,9 +94,15 @@ def test_each_slide_has_a_title_and_something_to_say(name):
         assert len(slide.note.split()) >= 8, slide.text
 
 
-def test_the_course_takes_two_hours():
-    minutes = sum(slide.minutes for slide in slides_of("00_course"))
-    assert 110 <= minutes <= 120
+@pytest.mark.parametrize(("name", "least", "most"), [("00_course", 110, 120), ("00_short", 85, 90)])
+def test_the_course_takes_two_hours_and_the_lecture_ninety_minutes(name, least, most):
+    assert least <= sum(slide.minutes for slide in slides_of(name)) <= most
+
+
+def test_the_lecture_is_written_out_word_for_word():
+    """At 70 words a minute, with time to look at a picture and to answer a question."""
+    told = [(slide.text[:50], len(slide.spoken.split()) / slide.minutes) for slide in slides_of("00_short")]
+    assert [each for each in told if each[1] < 70 and "A pause" not in each[0] and not each[0].startswith("# ")] == []
 
 
 @pytest.mark.parametrize("name", DECKS)
@@ -154,7 +160,9 @@ def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
 def test_an_unknown_chapter_is_an_error_of_one_line(word, tmp_path, capsys):
     assert cli.main(["slides", "--out", str(tmp_path / "out"), "--", word]) == 2
     told = capsys.readouterr().err
-    assert re.match(rf"linattn-ref: error: slides: no deck of chapter '{word}'; there are 1, 2, .* and all\n$", told)
+    assert re.match(
+        rf"linattn-ref: error: slides: no deck of chapter '{word}'; there are all, short, 1, 2, .*\n$", told
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,13 +187,21 @@ def test_a_deck_is_one_page(tmp_path):
     """All its slides, with pictures, formulas and code; the libraries, which are fetched, stand in for themselves."""
     found = build.page.Libraries(*(f"the {name}" for name in build.page.Libraries._fields))
     text = build.rendered(FOLDER / "01_softmax_attention.md", found)
-    assert text.count("<section ") == text.count('<aside class="notes">') == len(slides_of("01_softmax_attention"))
+    slides, at_the_end = slides_of("01_softmax_attention"), text.count('class="slide sources')
+    assert text.count("<section ") == text.count('<aside class="notes">') == len(slides) + at_the_end
+    assert at_the_end >= 1
+    said, _, where = text.partition('class="slide sources')
+    quotes = [quote for slide in slides for _, quote in quotes_of(slide)]
+    assert quotes
+    assert all("From chapter" not in each for each in (said, *(slide.spoken for slide in slides)))
+    assert "144 heads, 4096 tokens: 9 GiB of P for one sequence" in where
     assert "data:image/" in text
     assert all(each in text for each in found)
 
 
-def test_the_plan_has_a_row_for_each_part():
-    parts = [slide for slide in slides_of("00_course") if slide.kind in ("title", "part")]
-    rows = re.findall("<tr><td>(\\d+:\\d\\d)</td>", build.page.plan(slides_of("00_course")))
+@pytest.mark.parametrize("name", ["00_course", "00_short"])
+def test_the_plan_has_a_row_for_each_part(name):
+    parts = [slide for slide in slides_of(name) if slide.kind in ("title", "part")]
+    rows = re.findall("<tr><td>(\\d+:\\d\\d)</td>", build.page.plan(slides_of(name)))
     assert len(rows) == len(parts)
     assert rows[0] == "0:00"

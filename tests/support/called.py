@@ -23,7 +23,7 @@ LEFT_OUT = (
     "experiments.cost.layer_savings.compute",
     "experiments.cost.resource_methods.measure_",
     "experiments.measuring.memory.",
-    "experiments.rank.spectrum_dask.results",
+    "experiments.measuring.dask_workers.results",
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
 )
@@ -37,7 +37,8 @@ def public_functions(text):
     public = {
         name
         for node in module.body
-        if isinstance(node, ast.Assign) and any(getattr(target, "id", None) == "__all__" for target in node.targets)
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and any(getattr(target, "id", None) == "__all__" for target in getattr(node, "targets", None) or [node.target])
         for name in (ast.literal_eval(node.value) if isinstance(node.value, ast.List | ast.Tuple) else ())
     }
     for node in module.body:

@@ -42,4 +42,75 @@ def update(running, a, v):
     return {"m": m, "s": s, "o": o}
 """,
     },
+    "linear": {
+        "matrix": """
+def forward(q, k, v, *, causal=False, eps=1e-6):
+    phi_q, phi_k = features(q), features(k)
+    if not causal:
+        out = phi_q @ (phi_k.mT @ v) / (phi_q @ phi_k.sum(-2)[..., None] + eps)
+        return out, None
+    n, l = q.shape[-2], k.shape[-2]
+    w = np.einsum("...ic,...jc->...ij", phi_q, phi_k) * np.tri(n, l, l - n)
+    return w @ v / (w.sum(-1, keepdims=True) + eps), None
+
+
+def backward(d_out, saved):
+    phi_q, phi_k, v, out, d = saved.phi_q, saved.phi_k, saved.v, saved.out, saved.d
+    n, l = phi_q.shape[-2], phi_k.shape[-2]
+    seen = np.tri(n, l, l - n if saved.causal else l)
+    w = seen * (phi_q @ phi_k.mT)
+    d_w = seen * ((d_out / d) @ v.mT - ((d_out / d) * out).sum(-1)[..., None])
+    d_q, d_k = features_backward(d_w @ phi_k, phi_q), features_backward(d_w.mT @ phi_q, phi_k)
+    return d_q, d_k, w.mT @ (d_out / d)
+""",
+        "loops": """
+def chunk(s, z, phi_q, phi_k, v, eps):
+    rows = []
+    for i in range(len(phi_q)):
+        out, s, z = step(s, z, phi_q[i], phi_k[i], v[i], eps)
+        rows.append(out)
+    return np.stack(rows), s, z
+
+
+def features(x):
+    return np.maximum(x, 0) + np.exp(np.minimum(x, 0))
+""",
+    },
+    "delta": {
+        "states": """
+def forward(q, k, v, erase):
+    s, rows, us = np.zeros((k.shape[1], v.shape[1])), [], []
+    for i in range(len(q)):
+        us.append(v[i] - np.einsum("c,cm->m", erase[i], s))
+        s = s + k[i][:, None] * us[-1]
+        rows.append(s.T @ q[i])
+    return np.array(rows), (q, k, erase, np.array(us))
+
+
+def backward(d_out, saved):
+    q, k, e, u = saved.q, saved.k, saved.e, saved.u
+    before = [np.zeros((k.shape[1], u.shape[1]))]
+    for i in range(len(q)):
+        before.append(before[-1] + np.outer(k[i], u[i]))
+    d_q, d_k, d_e, d_v, a = np.zeros_like(q), np.zeros_like(k), np.zeros_like(e), np.zeros_like(u), 0.0
+    for i in range(len(q) - 1, -1, -1):
+        a = a + np.outer(q[i], d_out[i])
+        d_v[i], d_k[i], d_q[i] = a.T @ k[i], a @ u[i], before[i + 1] @ d_out[i]
+        d_e[i] = -before[i] @ d_v[i]
+        a = a - np.outer(e[i], d_v[i])
+    return [d_q, d_k, d_v, d_e]
+""",
+        "library": """
+def solve(a, x):
+    return np.linalg.solve(np.eye(len(a), dtype=a.dtype) + np.tril(a, -1), x)
+
+
+def chunk(q, k, v, erase, s):
+    rows = []
+    for i in range(len(q)):
+        s = s + np.outer(k[i], v[i] - erase[i] @ s)
+        rows.append(q[i] @ s)
+    return np.stack(rows), s
+""",
+    },
 }

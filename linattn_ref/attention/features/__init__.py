@@ -9,12 +9,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "feature_map_protocol",
-    "feature_maps",
-    "feature_maps_exact",
-    "feature_maps_favor",
-    "feature_maps_random",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

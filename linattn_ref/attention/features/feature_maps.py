@@ -30,45 +30,17 @@ array([1.   , 1.414, 2.828, 1.   , 2.828, 4.   ])
 4.0
 """
 
-from linattn_ref.attention.features.feature_map_protocol import (
-    ExponentialMap,
-    FeatureMap,
-    check_feature_map,
-    check_linear,
-    is_exponential,
+from linattn_ref.attention.features import (
+    feature_map_protocol,
+    feature_maps_exact,
+    feature_maps_favor,
+    feature_maps_random,
 )
-from linattn_ref.attention.features.feature_maps_exact import (
-    elu_plus_one,
-    quadratic,
-    relu,
-    taylor_exp,
-    taylor_gaussian,
-)
-from linattn_ref.attention.features.feature_maps_favor import favor_hyperbolic, favor_positive, favor_relu, favor_trig
-from linattn_ref.attention.features.feature_maps_random import (
-    gaussian,
-    orthogonal_gaussian,
-    rfa_arccos,
-    rfa_gaussian,
-)
+from linattn_ref.attention.features.feature_map_protocol import *  # noqa: F403
+from linattn_ref.attention.features.feature_maps_exact import *  # noqa: F403
+from linattn_ref.attention.features.feature_maps_favor import *  # noqa: F403
+from linattn_ref.attention.features.feature_maps_random import *  # noqa: F403
 
-__all__ = [
-    "ExponentialMap",
-    "FeatureMap",
-    "check_feature_map",
-    "check_linear",
-    "elu_plus_one",
-    "favor_hyperbolic",
-    "favor_positive",
-    "favor_relu",
-    "favor_trig",
-    "gaussian",
-    "is_exponential",
-    "orthogonal_gaussian",
-    "quadratic",
-    "relu",
-    "rfa_arccos",
-    "rfa_gaussian",
-    "taylor_exp",
-    "taylor_gaussian",
-]
+__all__ = (
+    feature_map_protocol.__all__ + feature_maps_exact.__all__ + feature_maps_favor.__all__ + feature_maps_random.__all__
+)

@@ -28,24 +28,18 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
 
-__all__ = [
-    "gaussian",
-    "orthogonal_gaussian",
-    "rfa_arccos",
-    "rfa_gaussian",
-]
+__all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
 
 # --- Directions -----------------------------------------------------------------------------------------------------
 
 
 @plain_numbers
-def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: DTypeLike = np.float64) -> Array:
+def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Array:
     """``omega (m, D)`` with independent rows from N(0, I)."""
     _check_draw(m, D, rng)
     return rng.standard_normal((m, D)).astype(dtype)
@@ -53,7 +47,7 @@ def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: DTypeLike = np.
 
 @plain_numbers
 def orthogonal_gaussian(
-    m: int, D: int, rng: np.random.Generator, regular: bool = False, *, dtype: DTypeLike = np.float64
+    m: int, D: int, rng: np.random.Generator, regular: bool = False, *, dtype: Any = np.float64
 ) -> Array:
     """``omega (m, D)`` whose rows are orthogonal in blocks of ``D``, each row alone still from N(0, I).
 

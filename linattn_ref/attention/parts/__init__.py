@@ -17,26 +17,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "arguments",
-    "decay_gate",
-    "depthwise",
-    "dynamic_projection",
-    "gate",
-    "heads",
-    "lsh_hashing",
-    "masks",
-    "max_pool",
-    "near_keys",
-    "packed",
-    "pieces",
-    "pinv_exact",
-    "pinv_iterative",
-    "recurrent",
-    "segment_means",
-    "shared_heads",
-    "strided_convolution",
-    "sums",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

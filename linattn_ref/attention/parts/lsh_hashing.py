@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import DTypeLike
 
 from linattn_ref.attention.parts.masks import Mask, shown
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
@@ -48,7 +47,7 @@ def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) 
 
 
 @op(look=check_counts)
-def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: DTypeLike = np.float64) -> Array:
+def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: Any = np.float64) -> Array:
     """Standard normal ``R``, one per round: ``(rounds, D, n_buckets/2)``."""
     return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
 

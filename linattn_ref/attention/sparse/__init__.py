@@ -14,16 +14,4 @@
 
 from linattn_ref import lazy
 
-__all__ = [
-    "bigbird",
-    "block_local",
-    "indices",
-    "local",
-    "longformer",
-    "part",
-    "pattern_softmax",
-    "patterns",
-    "sparse_transformer",
-]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

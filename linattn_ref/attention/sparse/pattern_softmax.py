@@ -54,6 +54,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown
+from linattn_ref.attention.softmax import Gradients
 from linattn_ref.attention.sparse.part import Indices, Part, Pattern, tiles_of
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.shapes import name_of
@@ -80,24 +81,18 @@ class Saved(NamedTuple):
         return self.m + np.log(np.where(self.s == 0, self.s.dtype.type(1), self.s))  # (2)
 
 
-class Gradients(NamedTuple):
-    q: Float[Array, "... N D"]
-    k: Float[Array, "... L D"]
-    v: Float[Array, "... L M"]
-
-
-def look(q: Any, k: Any, pattern: Any, **_: Any) -> None:
-    """``pattern`` is what a mechanism's ``parts_of`` returns, for ``N`` queries and ``L`` keys."""
-    if not isinstance(pattern, tuple) or not all(isinstance(part, Part) for part in pattern):
+def look(q: Any, k: Any, seen: Any, **_: Any) -> None:
+    """``seen`` is what a mechanism's ``parts_of`` returns, for ``N`` queries and ``L`` keys."""
+    if not isinstance(seen, tuple) or not all(isinstance(part, Part) for part in seen):
         raise TypeError(
-            f"pattern: expected what a mechanism's parts_of returns, a tuple of {Part.__module__}.Part,"
-            f" got a {name_of(type(pattern))}"
+            f"seen: expected what a mechanism's parts_of returns, a tuple of {Part.__module__}.Part,"
+            f" got a {name_of(type(seen))}"
         )
     n, n_keys = q.shape[-2], k.shape[-2]
-    for part in pattern:
+    for part in seen:
         if (len(part.queries), part.n_keys) != (n, n_keys):
             raise ValueError(
-                f"pattern: expected one for N = {n} and L = {n_keys},"
+                f"seen: expected one for N = {n} and L = {n_keys},"
                 f" got one for N = {len(part.queries)} and L = {part.n_keys}"
             )
 
@@ -107,33 +102,33 @@ def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
     v: Float[Array, "... L M"],
-    pattern: Pattern,
+    seen: Pattern,
     *,
     key_mask: Bool[Array, "... L"] | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1)-(4) over the pairs of a ``pattern``, tile by tile."""
+    """Equations (1)-(4) over the pairs that are ``seen``, tile by tile."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = shown(k, key_mask), shown(v, key_mask)
     m = np.full_like(q[..., :1], np.finfo(q.dtype).min)
     s, o = np.zeros_like(m), np.zeros_like(v, shape=(*q.shape[:-1], v.shape[-1]))
-    for queries, keys, a in scores_by_tile(q, k, key_mask, pattern, scale):
+    for queries, keys, a in scores_by_tile(q, k, key_mask, seen, scale):
         i = np.s_[..., queries, :]
         before, m[i] = m[i], np.maximum(m[i], a.max(axis=-1, keepdims=True))  # online_softmax (1)
         decay, weights = np.exp(before - m[i]), np.exp(a - m[i])
         s[i] = decay * s[i] + weights.sum(axis=-1, keepdims=True)  # online_softmax (2)
         o[i] = decay * o[i] + mix(weights, rows(v, keys))  # online_softmax (3)
     out = divide(o, s)  # (4)
-    return out, Saved(q, k, v, out, m, s, key_mask, pattern, scale)
+    return out, Saved(q, k, v, out, m, s, key_mask, seen, scale)
 
 
 @op
 def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     """Equations (5)-(8)."""
-    q, k, v, out, m, s, key_mask, pattern, scale = saved
+    q, k, v, out, m, s, key_mask, seen, scale = saved
     d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     r = (d_out * out).sum(axis=-1, keepdims=True)  # dO_i . o_i
-    for queries, keys, a in scores_by_tile(q, k, key_mask, pattern, scale):
+    for queries, keys, a in scores_by_tile(q, k, key_mask, seen, scale):
         i, j = np.s_[..., queries, :], np.s_[..., keys, :]
         p = np.where(np.isneginf(a), q.dtype.type(0), divide(np.exp(a - m[i]), s[i]))  # (3)
         g = rows(d_out, queries)
@@ -145,12 +140,12 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 
 
 def scores_by_tile(
-    q: Array, k: Array, key_mask: Array | None, pattern: Pattern, scale: float
+    q: Array, k: Array, key_mask: Array | None, seen: Pattern, scale: float
 ) -> Iterator[tuple[Indices, Indices, Array]]:
     """The queries of each tile, its keys, and their ``A_ij``, -inf where the query may not look."""
-    for queries, keys, seen in tiles_of(pattern):
+    for queries, keys, allowed in tiles_of(seen):
         a = scores(rows(q, queries), rows(k, keys), scale)  # (1)
-        may_look = np.logical_and(seen, True if key_mask is None else key_mask[..., None, keys])
+        may_look = np.logical_and(allowed, True if key_mask is None else key_mask[..., None, keys])
         yield queries, keys, np.where(may_look, a, q.dtype.type(-np.inf))
 
 

@@ -25,19 +25,17 @@ precision; the larger of the two. The speeds are measured in the same run.
 
 import importlib
 import importlib.metadata
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
-
 from linattn_ref.attention import linear, softmax
-from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
 from linattn_ref.experiments.benches.peers import version
-from linattn_ref.experiments.publishing import markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Results, markdown, style
 
 __all__ = ["compute", "draw", "table"]
 
@@ -233,9 +231,7 @@ def inputs_of(name: str, inputs: Inputs) -> Inputs:
 def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
     """Kernels of the same mechanism against each other; fast-transformers' has no denominator, and no peer here."""
     pairs = [(name, "softmax") for name in ("SDPA", "SDPA bfloat16", "softmax bfloat16")]
-    pairs += [
-        (name, "linear") for name in ("flash-linear-attention", "flash-linear-attention bfloat16", "linear bfloat16")
-    ]
+    pairs += [(name, "linear") for name in (peers.FLA, f"{peers.FLA} bfloat16", "linear bfloat16")]
     for name, other in pairs:
         if name in calls:
             tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
@@ -296,14 +292,11 @@ def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -
 def table(results: Results) -> str:
     """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
+    found = {(row.task, row.length, row.kernel): f"{row.median_ms:.3g}" for row in results.rows}
     lines = []
-    found = {(row.task, row.length, row.kernel): row for row in results.rows}
-    for task in (FORWARD, BOTH):
-        for length in sorted({row.length for row in results.rows}):
-            cells = [found.get((task, length, name)) for name in names]
-            numbers = [f"{row.median_ms:.3g}" if row else "" for row in cells]
-            numbers += [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
-            lines.append((task, length, *numbers))
+    for task, length in itertools.product((FORWARD, BOTH), sorted({row.length for row in results.rows})):
+        limits = [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
+        lines.append((task, length, *(found.get((task, length, name), "") for name in names), *limits))
     note = [
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "

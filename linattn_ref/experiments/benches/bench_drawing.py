@@ -29,8 +29,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.interpolate import CubicSpline
 
 from linattn_ref.data import reported
@@ -38,9 +36,7 @@ from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, labels, markdown, style
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "alone", "best", "compute", "draw", "table", "told"]
@@ -65,31 +61,14 @@ BATCHES = {
     **{("MNIST", way): (1, 4) for way in ANEW},
     **{("CIFAR-10", way): (1, 2) for way in ANEW},
 }
-COLOURS = {
-    "softmax": style.BLACK,
-    "stateful-softmax": style.VERMILLION,
-    "lsh-1": style.PURPLE,
-    "lsh-4": "#7A3B62",
-    "linear": style.BLUE,
-}
+COLOURS = dict(zip(WAYS, (style.BLACK, style.VERMILLION, style.PURPLE, "#7A3B62", style.BLUE), strict=True))
 LOOKS = {OURS: "o-", peers.PYTORCH: "s--", peers.FAST: "^:"}
 
 
-QUICK = {
-    "sizes": {
-        "MNIST": Size(2, 2, 8, 16, 784, (32, 784)),
-        "CIFAR-10": Size(3, 2, 8, 16, 3072, (32, 512)),
-    }
-}
+QUICK = {"sizes": {"MNIST": Size(2, 2, 8, 16, 784, (32, 784)), "CIFAR-10": Size(3, 2, 8, 16, 3072, (32, 512))}}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    sizes: Mapping[str, Size] = NETWORKS,
-    rounds: int = 3,
-    **where: Any,
-) -> Results:
+def compute(*, seed: int = 0, sizes: Mapping[str, Size] = NETWORKS, rounds: int = 3, **where: Any) -> Results:
     """Time an image in five ways beside PyTorch and fast-transformers, if installed (Table 5).
 
     Networks of the paper's sizes, MNIST's and CIFAR-10's, at some positions and batch sizes. CPU time, in turn.
@@ -115,19 +94,16 @@ def compute(
     package = None if torch is None else peers.fast_transformers("builders").get(peers.FAST)
     versions = peers.versions(torch, {peers.FAST: package})
     settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
+    runs = [(name, way, batch) for name in sizes for way in WAYS for batch in BATCHES[name, way]]
     tasks = {
-        f"{name}-{way}-{batch}": partial(measured, size, way, batch, rounds, seed, torch, package)
-        for name, size in sizes.items()
-        for way in WAYS
-        for batch in BATCHES[name, way]
+        f"{name}-{way}-{batch}": partial(measured, sizes[name], way, batch, rounds, seed, torch, package)
+        for name, way, batch in runs
     }
     with one_thread(torch), workspace():
         found = measure_all(tasks, settings, **where)
     rows = [
-        _row(name, way, by, batch, size, seconds)
-        for name, size in sizes.items()
-        for way in WAYS
-        for batch in BATCHES[name, way]
+        _row(name, way, by, batch, sizes[name], seconds)
+        for name, way, batch in runs
         for by, seconds in zip(packages(way, torch, package), found[f"{name}-{way}-{batch}"], strict=True)
     ]
     return Results(rounds=rounds, versions=versions, rows=tuple(rows))  # versions: of the other packages

@@ -10,20 +10,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
-from numpy.typing import NDArray
 
-from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.experiments.benches import bench_generation_peers as peers
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.bench_generation import compiled
 from linattn_ref.experiments.benches.peers import FAST, PYTORCH
-from linattn_ref.kernels import jit
+from linattn_ref.experiments.learning import causal_attention
+from linattn_ref.experiments.publishing.kit import Array, Generator, NDArray
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
-from linattn_ref.nn import mechanism, post_norm
-from linattn_ref.nn.mechanism import Mechanism
-from linattn_ref.op import Array
+from linattn_ref.nn import post_norm
 
 __all__ = ["OURS", "STATEFUL", "Size", "measured", "packages"]
 
@@ -106,30 +102,11 @@ def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, pack
 
 def network(attention: str, size: Size, rng: Generator) -> tuple[causal.Params, causal.Model]:
     """Drawn parameters, and what is not learned."""
-    inside = attention_of(attention, size, rng)
-    params = causal.draw(
-        rng,
-        tokens=VALUES,
-        places=size.numbers,
-        width=size.width,
-        hidden=size.hidden,
-        layers=size.layers,
-        block=post_norm,
-        reads=inside.reads,
-        dtype=np.float32,
-    )
+    inside = causal_attention.draw(attention, rng, width=size.width // size.heads, length=size.numbers)
+    sizes = {"tokens": VALUES, "places": size.numbers, "width": size.width, "hidden": size.hidden}
+    how: dict[str, Any] = {"block": post_norm, "reads": inside.reads, "dtype": np.float32}
+    params = causal.draw(rng, layers=size.layers, **sizes, **how)
     return params, causal.Model(inside, size.heads, block=post_norm)
-
-
-def attention_of(name: str, size: Size, rng: Generator) -> Mechanism:
-    """``"linear"``, ``"softmax"``, or ``"lsh-R"``: ``R`` rounds of hashing into chunks of about ``CHUNK``."""
-    options: dict[str, Any] = {"causal": True, "kernels": jit}
-    if name.startswith("lsh-"):
-        buckets = max(2, 2 * round(size.numbers / peers.CHUNK / 2))
-        width = size.width // size.heads
-        rotations = reformer.draw_rotations(int(name.removeprefix("lsh-")), width, buckets, rng, np.float32)
-        return mechanism.of(reformer, rotations=rotations, chunk=peers.CHUNK, **options)
-    return mechanism.of({"softmax": softmax, "linear": linear}[name], **options)
 
 
 def _anew_here(params: causal.Params, model: causal.Model, tokens: NDArray[np.int64]) -> Array:

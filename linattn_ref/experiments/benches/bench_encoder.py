@@ -20,17 +20,14 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, post_norm, relu
-from linattn_ref.op import Array
 
 __all__ = ["SEQUENCES", "compute", "draw", "table"]
 
@@ -150,11 +147,9 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
     rng = np.random.default_rng(seed)
     params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(sizes.layers))
     x = rng.random((1, sizes.length, sizes.width), np.float32)
-    found = {"jit": own_layers(attention, params, x, sizes.heads)}
     torch = engine.find("torch")
-    if torch is not None:
-        found |= others(torch, attention, params, x, sizes.heads)
-    return found
+    peers_of = others(torch, attention, params, x, sizes.heads) if torch is not None else {}
+    return {"jit": own_layers(attention, params, x, sizes.heads), **peers_of}
 
 
 # --- In a process of its own ----------------------------------------------------------------------------------------
@@ -207,12 +202,9 @@ def draw(results: Results) -> Figure:
     figure, axes = style.figure(1, 2, height=0.4, sharey=True)
     names = [f"{row.attention},\n{row.kernel}" for row in results.rows]
     colours = [COLOURS.get(row.kernel, style.GREY) for row in results.rows]
-    seconds = [row.median_ms / 1e3 for row in results.rows]
-    megabytes = [one.megabytes for one in results.memory]
-    for axis, values, form, label in (
-        (axes[0], seconds, "%.1f", f"CPU seconds of {results.sizes.layers} layers"),
-        (axes[1], megabytes, "%.0f", "peak, MB"),
-    ):
+    seconds = [row.median_ms / 1e3 for row in results.rows], "%.1f", f"CPU seconds of {results.sizes.layers} layers"
+    megabytes = [one.megabytes for one in results.memory], "%.0f", "peak, MB"
+    for axis, (values, form, label) in zip(axes, (seconds, megabytes), strict=True):
         bars = axis.barh(names, values, color=colours)
         axis.bar_label(bars, fmt=form, padding=2)
         axis.set_xlabel(label)

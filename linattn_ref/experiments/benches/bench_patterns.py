@@ -20,17 +20,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
 from linattn_ref.kernels import jit, reference
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -205,12 +201,8 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bo
     """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
     own_order = [_in_columns(x) for x in inputs]  # (N, 1, H D)
-    config = importlib.import_module("transformers").LongformerConfig(
-        hidden_size=heads * width,
-        num_attention_heads=heads,
-        attention_window=[2 * window],
-        attention_probs_dropout_prob=0.0,
-    )
+    sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "attention_window": [2 * window]}
+    config = importlib.import_module("transformers").LongformerConfig(**sizes, attention_probs_dropout_prob=0.0)
     module = peers.longformer.LongformerSelfAttention(config, 0)
     mask = torch.zeros(1, n)
     mask[0, GLOBAL_TOKEN] = 10_000  # its mark for a global token
@@ -257,13 +249,9 @@ def bigbird_peer(
     """``BigBirdBlockSparseAttention``: three blocks of window, the first and the last global, the random ones given."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
     drawn = random_blocks[1:-1]  # (blocks - 2, r)
-    config = importlib.import_module("transformers").BigBirdConfig(
-        hidden_size=heads * width,
-        num_attention_heads=heads,
-        block_size=block,
-        num_random_blocks=drawn.shape[1],
-        max_position_embeddings=n,
-    )
+    sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "max_position_embeddings": n}
+    sizes |= {"block_size": block, "num_random_blocks": drawn.shape[1]}
+    config = importlib.import_module("transformers").BigBirdConfig(**sizes)
     module, count = peers.bigbird.BigBirdBlockSparseAttention(config).eval(), drawn.shape[1]
     module._bigbird_block_rand_mask = lambda *args, **kwargs: drawn
     module._bigbird_block_rand_mask_with_head = lambda *args, **kwargs: [drawn] * heads

@@ -17,16 +17,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import performer
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.kernels import jit, reference
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

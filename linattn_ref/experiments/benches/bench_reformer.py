@@ -15,16 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import reformer
 from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.kernels import jit
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -119,18 +116,11 @@ def peer_layer(peer: Any, hashing: Hash, heads: int, width: int) -> Any:
             return self.given
 
     rounds, _, half = hashing.rotations.shape
-    config = modeling.ReformerConfig(
-        attention_head_size=width,
-        num_attention_heads=heads,
-        hidden_size=heads * width,
-        lsh_attn_chunk_length=hashing.chunk,
-        lsh_num_chunks_before=1,
-        lsh_num_chunks_after=0,
-        lsh_attention_probs_dropout_prob=0.0,
-        num_buckets=2 * half,
-        num_hashes=rounds,
-        is_decoder=hashing.causal,
-    )
+    sizes = {"attention_head_size": width, "num_attention_heads": heads, "hidden_size": heads * width}
+    sizes |= {"lsh_attn_chunk_length": hashing.chunk, "lsh_num_chunks_before": 1, "lsh_num_chunks_after": 0}
+    sizes |= {"num_buckets": 2 * half, "num_hashes": rounds}
+    options = {"lsh_attention_probs_dropout_prob": 0.0, "is_decoder": hashing.causal}
+    config = modeling.ReformerConfig(**sizes, **options)
     layer = modeling.LSHSelfAttention(config)
     layer.query_key, layer.value = Given(), Given()
     return layer

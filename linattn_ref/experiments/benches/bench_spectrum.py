@@ -19,9 +19,8 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Results
 from linattn_ref.experiments.rank.spectrum_inputs import of_noise
-from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import Method
 
 __all__ = ["compute", "table"]
@@ -100,12 +99,11 @@ def run_job(options: list[str]) -> tuple[float, float, int]:
 def table(results: Results) -> str:
     """The comparison as lines of text."""
     per_matrix = f"{1e3 * results.matrix_before:.1f} ms before, {1e3 * results.matrix_after:.1f} ms after"
-    return "\n".join(
-        [
-            f"{results.matrices} matrices {results.length} x {results.length}, float32",
-            f"bare loop of scipy.linalg.svdvals, CPU      {results.loop_cpu:7.1f} s ({per_matrix}, a matrix)",
-            f"linattn-ref spectrum --method {results.method:<4}, CPU      {results.job_cpu:7.1f} s",
-            f"    wall, {results.workers} workers {results.job_wall:33.1f} s",
-            f"CPU time over the loop's                    {results.ratio:7.2f}",
-        ]
+    lines = (
+        f"{results.matrices} matrices {results.length} x {results.length}, float32",
+        f"bare loop of scipy.linalg.svdvals, CPU      {results.loop_cpu:7.1f} s ({per_matrix}, a matrix)",
+        f"linattn-ref spectrum --method {results.method:<4}, CPU      {results.job_cpu:7.1f} s",
+        f"    wall, {results.workers} workers {results.job_wall:33.1f} s",
+        f"CPU time over the loop's                    {results.ratio:7.2f}",
     )
+    return "\n".join(lines)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine
@@ -23,13 +22,11 @@ from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
-from linattn_ref.op import Array
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "compute", "draw", "table"]
@@ -123,11 +120,10 @@ def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeat
         calls[FORWARD]["pytorch"] = lambda: [layer(given)[0].detach().numpy()]
         calls[FORWARD]["pytorch, no_grad"] = torch.no_grad()(calls[FORWARD]["pytorch"])
         calls[BOTH]["pytorch"] = theirs
-    rows = []
-    for passes, each in calls.items():
-        setting = {"piece": "bidirectional LSTM", "passes": passes, "size": f"{b} x {t}, E = {e}, H = {h}"}
-        rows += engine.measure(setting, each, repeats, tolerance=1e-4, outputs=("y", "d_x"))
-    return rows
+    setting = {"piece": "bidirectional LSTM", "passes": "", "size": f"{b} x {t}, E = {e}, H = {h}"}
+    options: dict[str, Any] = {"tolerance": 1e-4, "outputs": ("y", "d_x")}
+    found = (engine.measure(setting | {"passes": passes}, each, repeats, **options) for passes, each in calls.items())
+    return [row for rows in found for row in rows]
 
 
 def in_torch(torch: Any, params: lstm.Params) -> Any:

@@ -31,8 +31,6 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linear, softmax
@@ -41,8 +39,7 @@ from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing import markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
@@ -70,12 +67,8 @@ class Setting(NamedTuple):
     attention: str  # "linear" or "softmax"
 
 
-SETTINGS = (
-    Setting(8, 256, 8, "linear"),
-    Setting(8, 256, 8, "softmax"),
-    Setting(4, 128, 4, "linear"),
-    Setting(4, 128, 4, "softmax"),
-)
+LARGE, SMALL = (8, 256, 8), (4, 128, 4)
+SETTINGS = tuple(Setting(*sizes, attention) for sizes in (LARGE, SMALL) for attention in ("linear", "softmax"))
 
 
 def compute(*, repeats: int = 5, seed: int = 0) -> Results:
@@ -132,14 +125,9 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     """By name, what makes each step."""
     params, text = _start(setting, seed)
     given = (params, setting.heads, text, RATE)
-    found: dict[str, Any] = {
-        "jit": partial(training_step, setting.attention, *given),
-    }
-    if torch is not None:
-        attentions = attention_by_name(torch, setting.attention, packages(torch))
-        for name, attend in attentions.items():
-            found[name] = partial(step_in_torch, torch, attend, *given)
-    return found
+    found: dict[str, Any] = {"jit": partial(training_step, setting.attention, *given)}
+    attentions = attention_by_name(torch, setting.attention, packages(torch)) if torch is not None else {}
+    return found | {name: partial(step_in_torch, torch, attend, *given) for name, attend in attentions.items()}
 
 
 def training_step(
@@ -184,15 +172,8 @@ def products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
 
 def _start(setting: Setting, seed: int) -> tuple[causal.Params, NDArray[np.int64]]:
     rng = np.random.default_rng(seed)
-    params = causal.draw(
-        rng,
-        tokens=TOKENS,
-        places=LENGTH,
-        width=setting.width,
-        hidden=4 * setting.width,
-        layers=setting.layers,
-        dtype=np.float32,
-    )
+    sizes = {"width": setting.width, "hidden": 4 * setting.width, "layers": setting.layers}
+    params = causal.draw(rng, tokens=TOKENS, places=LENGTH, **sizes, dtype=np.float32)
     return params, rng.integers(0, TOKENS, (BATCH, LENGTH + 1))
 
 
@@ -213,13 +194,10 @@ def attention_by_name(torch: Any, attention: str, packages: dict[str, Any]) -> d
     if attention == "softmax":
         return {"pytorch": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)}
     forms = {"pytorch, at once": peers.at_once, "pytorch, loop": peers.loop}
-    found: dict[str, Callable[..., Any]] = {
-        name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()
+    return {
+        **{name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()},
+        **{name: partial(fast_transformers, torch, package) for name, package in packages.items()},
     }
-    for name, package in packages.items():
-        if name in peers.FAST_TRANSFORMERS:
-            found[name] = partial(fast_transformers, torch, package)
-    return found
 
 
 def linear_attention(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:

@@ -21,14 +21,11 @@ import importlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, markdown, style
 
 __all__ = ["BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured", "bench", "causal_lines"]
 __all__ += [

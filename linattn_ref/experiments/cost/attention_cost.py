@@ -25,13 +25,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
 
 from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.experiments.measuring.counting import by_formula, costs
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, labels, style
 
 __all__ = ["compute", "draw"]
 

@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.experiments.cost.comparison_ways import TARGETS, WAYS, Way
@@ -32,10 +29,7 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
     truncated_svd,
 )
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import band
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, band, labels, style
 
 __all__ = ["compute", "draw", "measure"]
 
@@ -152,11 +146,11 @@ def draw(results: Results) -> Figure:
 
 def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
     for name, curve in results.ways.items():
-        way, errors = WAYS[name], getattr(curve, field)
+        way, colour, errors = WAYS[name], style.MECHANISMS[name], getattr(curve, field)
         if name in family:
-            face = way.colour if way.target == "softmax" else "white"
+            face = colour if way.target == "softmax" else "white"
             look = {"mfc": face, "ms": 4, "zorder": 3, "label": family[name]}
-            band(axis, curve.cost, errors, way.line, colour=way.colour, **look)
+            band(axis, curve.cost, errors, way.line, colour=colour, **look)
         else:
             axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)
     svd = getattr(results.svd, field).median

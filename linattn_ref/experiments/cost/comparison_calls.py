@@ -6,7 +6,8 @@ once at random and have no gradient. One entry in `CALLS` adds a row to the tabl
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,18 +22,8 @@ from linattn_ref.op import Array
 
 __all__ = ["CALLS", "Sizes", "cost"]
 
-TOKENS = {
-    "q",
-    "k",
-    "v",
-    "qk",
-    "q_global",
-    "k_global",
-    "v_global",
-    "gate",
-    "beta",
-    "log_gate",
-}  # a layer makes these from its input
+# What a layer makes from its input.
+TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate", "beta", "log_gate"}
 REDUCED = 256  # Linformer's k
 FEATURES = 256  # m
 LANDMARKS = 64
@@ -54,7 +45,7 @@ class Call(NamedTuple):
     """The arguments of one ``forward``."""
 
     arrays: tuple[Any, ...]
-    options: dict[str, Any]
+    options: Mapping[str, Any] = {}
 
 
 class Cost(NamedTuple):
@@ -94,81 +85,65 @@ def size(x: Any) -> int:
 # --- The calls ------------------------------------------------------------------------------------------------------
 
 
-def queries_keys_values(rng: Generator, s: Sizes) -> tuple[Array, ...]:
+def qkv(rng: Generator, s: Sizes) -> tuple[Array, ...]:
+    """Queries, keys and values, ``(H, N, D)`` each."""
     return tuple(rng.standard_normal((3, s.heads, s.n, s.width), np.float32))
 
 
-def alone(rng: Generator, s: Sizes) -> Call:
-    return Call(queries_keys_values(rng, s), {})
+def plain(rng: Generator, s: Sizes, **options: Any) -> Call:
+    return Call(qkv(rng, s), options)
 
 
 def projected(rng: Generator, s: Sizes) -> Call:
-    return Call((*queries_keys_values(rng, s), *rng.standard_normal((2, REDUCED, s.n), np.float32)), {})
+    return Call((*qkv(rng, s), *rng.standard_normal((2, REDUCED, s.n), np.float32)))
 
 
 def with_features(rng: Generator, s: Sizes) -> Call:
-    omega = feature_maps.orthogonal_gaussian(FEATURES, s.width, rng, dtype=np.float32)
-    return Call((*queries_keys_values(rng, s), omega), {})
+    return Call((*qkv(rng, s), feature_maps.orthogonal_gaussian(FEATURES, s.width, rng, dtype=np.float32)))
 
 
 def with_gate(rng: Generator, s: Sizes) -> Call:
-    arrays, _ = with_features(rng, s)
-    return Call((*arrays, rng.uniform(0.8, 0.99, (s.heads, s.n)).astype(np.float32)), {"causal": True})
+    gate = rng.uniform(0.8, 0.99, (s.heads, s.n)).astype(np.float32)
+    return Call((*with_features(rng, s).arrays, gate), {"causal": True})
 
 
 def that_fades(rng: Generator, s: Sizes) -> Call:
-    log_gate = np.log(rng.uniform(0.8, 0.99, (s.heads, s.n, s.width)).astype(np.float32))
-    return Call((*queries_keys_values(rng, s), log_gate), {})
+    return Call((*qkv(rng, s), np.log(rng.uniform(0.8, 0.99, (s.heads, s.n, s.width)).astype(np.float32))))
 
 
 def that_corrects(rng: Generator, s: Sizes) -> Call:
-    (q, k, v, log_gate), options = that_fades(rng, s)
-    return Call((q, k, v, rng.uniform(0, 1, (s.heads, s.n)).astype(np.float32), log_gate[..., 0].copy()), options)
+    q, k, v, log_gate = that_fades(rng, s).arrays
+    return Call((q, k, v, rng.uniform(0, 1, (s.heads, s.n)).astype(np.float32), log_gate[..., 0].copy()))
 
 
 def with_landmarks(rng: Generator, s: Sizes) -> Call:
-    conv = rng.standard_normal((s.heads, 33), np.float32)
-    return Call((*queries_keys_values(rng, s), conv), {"landmarks": LANDMARKS})
-
-
-def with_window(rng: Generator, s: Sizes) -> Call:
-    return Call(queries_keys_values(rng, s), {"window": WINDOW})
-
-
-def in_blocks(rng: Generator, s: Sizes) -> Call:
-    return Call(queries_keys_values(rng, s), {"block": BLOCK})
+    return Call((*qkv(rng, s), rng.standard_normal((s.heads, 33), np.float32)), {"landmarks": LANDMARKS})
 
 
 def with_global_token(rng: Generator, s: Sizes) -> Call:
-    arrays = *queries_keys_values(rng, s), *queries_keys_values(rng, s)
-    return Call(arrays, {"window": WINDOW, "global_tokens": (0,)})
+    return Call((*qkv(rng, s), *qkv(rng, s)), {"window": WINDOW, "global_tokens": (0,)})
 
 
 def with_random_blocks(rng: Generator, s: Sizes) -> Call:
     drawn = bigbird.draw_random_blocks(-(-s.n // BLOCK), 3, rng, 3, (0, -1))
-    return Call(queries_keys_values(rng, s), {"block": BLOCK, "random_blocks": drawn})
-
-
-def strided(rng: Generator, s: Sizes) -> Call:
-    return Call(queries_keys_values(rng, s), {"kind": "strided", "stride": round(s.n**0.5)})
+    return plain(rng, s, block=BLOCK, random_blocks=drawn)
 
 
 def with_mixtures(rng: Generator, s: Sizes) -> Call:
     w_p = rng.standard_normal((s.width, LANDMARKS), np.float32)
-    gain, bias = np.ones(s.width, np.float32), np.zeros(s.width, np.float32)
-    norm = (gain, bias), (gain, bias)
-    return Call((*queries_keys_values(rng, s), w_p, norm, norm), {"window": WINDOW})
+    norm = ((np.ones(s.width, np.float32), np.zeros(s.width, np.float32)),) * 2
+    return Call((*qkv(rng, s), w_p, norm, norm), {"window": WINDOW})
 
 
 def hashed(rng: Generator, s: Sizes) -> Call:
-    qk, v, _ = queries_keys_values(rng, s)
+    qk, v, _ = qkv(rng, s)
     rotations = reformer.draw_rotations(ROUNDS, s.width, BUCKETS, rng, np.float32)
     return Call((qk, v), {"rotations": rotations, "chunk": CHUNK})
 
 
 CALLS: dict[str, Callable[[Generator, Sizes], Call]] = {
-    "softmax": alone,
-    "linear": alone,
+    "softmax": plain,
+    "linear": plain,
     "linformer": projected,
     "linformer_linear": projected,
     "performer": with_features,
@@ -176,11 +151,11 @@ CALLS: dict[str, Callable[[Generator, Sizes], Call]] = {
     "gated_linear": that_fades,
     "delta": that_corrects,
     "nystromformer": with_landmarks,
-    "local": with_window,
-    "block_local": in_blocks,
+    "local": partial(plain, window=WINDOW),
+    "block_local": partial(plain, block=BLOCK),
     "longformer": with_global_token,
     "bigbird": with_random_blocks,
-    "sparse_transformer": strided,
+    "sparse_transformer": lambda rng, s: plain(rng, s, kind="strided", stride=round(s.n**0.5)),
     "long_short": with_mixtures,
     "reformer": hashed,
 }

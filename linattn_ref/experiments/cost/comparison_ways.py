@@ -6,7 +6,8 @@ attending to itself.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -15,7 +16,6 @@ from linattn_ref.attention import linear, linformer, long_short, nystromformer, 
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps_random import unit
 from linattn_ref.attention.sparse import bigbird, local, longformer, patterns, sparse_transformer
-from linattn_ref.experiments.publishing import style
 from linattn_ref.op import Array
 
 __all__ = ["TARGETS", "WAYS", "Way"]
@@ -32,7 +32,6 @@ class Way(NamedTuple):
 
     label: str
     line: str  # matplotlib's format
-    colour: str
     size: str  # what the size is
     sizes: tuple[int, ...]
     make: Callable[[int, int, int, Generator], Forward]  # (size, N, D, rng) -> forward
@@ -42,31 +41,19 @@ class Way(NamedTuple):
 # --- The mechanisms -------------------------------------------------------------------------------------------------
 
 
+def of_page(page: Any, option: str, size: int, n: int, d: int, rng: Generator, **more: Any) -> Forward:
+    options = {**more, option: size} if option else more
+    return lambda q, k, v: page.forward(q, k, v, **options)[0]
+
+
+def of_features(page: Any, m: int, n: int, d: int, rng: Generator) -> Forward:
+    omega = feature_maps.orthogonal_gaussian(m, d, rng, dtype=np.float32)
+    return lambda q, k, v: page.forward(q, k, v, omega)[0]
+
+
 def of_linformer(r: int, n: int, d: int, rng: Generator) -> Forward:
     pool = linformer.mean_pool(r, n, np.float32)
     return lambda q, k, v: linformer.forward(q, k, v, pool, pool)[0]
-
-
-def of_nystromformer(r: int, n: int, d: int, rng: Generator) -> Forward:
-    return lambda q, k, v: nystromformer.forward(q, k, v, landmarks=r)[0]
-
-
-def of_performer(m: int, n: int, d: int, rng: Generator) -> Forward:
-    omega = feature_maps.orthogonal_gaussian(m, d, rng, dtype=np.float32)
-    return lambda q, k, v: performer.forward(q, k, v, omega)[0]
-
-
-def of_rfa(m: int, n: int, d: int, rng: Generator) -> Forward:
-    omega = feature_maps.orthogonal_gaussian(m, d, rng, dtype=np.float32)
-    return lambda q, k, v: rfa.forward(q, k, v, omega)[0]
-
-
-def of_linear(c: int, n: int, d: int, rng: Generator) -> Forward:
-    return lambda q, k, v: linear.forward(q, k, v)[0]
-
-
-def of_local(w: int, n: int, d: int, rng: Generator) -> Forward:
-    return lambda q, k, v: local.forward(q, k, v, window=w)[0]
 
 
 def of_longformer(w: int, n: int, d: int, rng: Generator) -> Forward:
@@ -83,42 +70,25 @@ def of_long_short(r: int, n: int, d: int, rng: Generator) -> Forward:
     return lambda q, k, v: long_short.forward(q, k, v, w_p, None, None, window=NEAR)[0]
 
 
-def of_sparse_transformer(stride: int, n: int, d: int, rng: Generator) -> Forward:
-    return lambda q, k, v: sparse_transformer.forward(q, k, v, kind="strided", stride=stride)[0]
-
-
 def of_reformer(rounds: int, n: int, d: int, rng: Generator) -> Forward:
     rotations = reformer.draw_rotations(rounds, d, BUCKETS, rng, np.float32)
     return lambda q, k, v: reformer.forward(q, v, rotations=rotations, chunk=NEAR)[0]
 
 
-M = style.MECHANISMS
+strided = partial(of_page, sparse_transformer, "stride", kind="strided")
+SIZES = (4, 8, 16, 32, 64, 128)
 WAYS = {
-    "linformer": Way("Linformer, mean pooling", "s-", M["linformer"], "R", (8, 16, 32, 64, 128), of_linformer),
-    "nystromformer": Way(
-        "Nyströmformer", "o-", M["nystromformer"], "landmarks", (8, 16, 32, 64, 128), of_nystromformer
-    ),
-    "performer": Way("Performer", "o-", M["performer"], "features m", (16, 32, 64, 128, 256), of_performer),
-    "rfa": Way("RFA", "s-", M["rfa"], "features m", (16, 32, 64, 128), of_rfa),
-    "linear": Way("linear, elu + 1", "*", M["linear"], "features C", (0,), of_linear),
-    "local": Way("window", "v-", M["local"], "window w", (4, 8, 16, 32, 64, 128), of_local),
-    "longformer": Way(
-        "Longformer, first and last global", "^-", M["longformer"], "window w", (4, 8, 16, 32, 64, 128), of_longformer
-    ),
-    "bigbird": Way("BigBird, blocks of 16", "D-", M["bigbird"], "random blocks r", (0, 2, 4, 8, 16), of_bigbird),
-    "long_short": Way(
-        f"Long-Short, window {NEAR}, W_p drawn", "P-", M["long_short"], "mixtures R", (4, 16, 64), of_long_short
-    ),
-    "sparse_transformer": Way(
-        "Sparse Transformer, strided",
-        "D:",
-        M["sparse_transformer"],
-        "stride l",
-        (16, 32, 64, 128),
-        of_sparse_transformer,
-        "causal",
-    ),
-    "reformer": Way(f"LSH, chunks of {NEAR}", "o:", M["reformer"], "rounds", (1, 2, 4, 8), of_reformer, "shared"),
+    "linformer": Way("Linformer, mean pooling", "s-", "R", SIZES[1:], of_linformer),
+    "nystromformer": Way("Nyströmformer", "o-", "landmarks", SIZES[1:], partial(of_page, nystromformer, "landmarks")),
+    "performer": Way("Performer", "o-", "features m", (*SIZES[2:], 256), partial(of_features, performer)),
+    "rfa": Way("RFA", "s-", "features m", SIZES[2:], partial(of_features, rfa)),
+    "linear": Way("linear, elu + 1", "*", "features C", (0,), partial(of_page, linear, "")),
+    "local": Way("window", "v-", "window w", SIZES, partial(of_page, local, "window")),
+    "longformer": Way("Longformer, first and last global", "^-", "window w", SIZES, of_longformer),
+    "bigbird": Way("BigBird, blocks of 16", "D-", "random blocks r", (0, 2, 4, 8, 16), of_bigbird),
+    "long_short": Way(f"Long-Short, window {NEAR}, W_p drawn", "P-", "mixtures R", (4, 16, 64), of_long_short),
+    "sparse_transformer": Way("Sparse Transformer, strided", "D:", "stride l", SIZES[2:], strided, "causal"),
+    "reformer": Way(f"LSH, chunks of {NEAR}", "o:", "rounds", (1, 2, 4, 8), of_reformer, "shared"),
 }
 
 

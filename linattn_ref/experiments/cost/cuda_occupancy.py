@@ -17,12 +17,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
-from linattn_ref.experiments.publishing import style
-
-__all__ = ["LIMITS", "Results", "compute", "draw", "resident_warps"]
+__all__ = ["LIMITS", "compute", "draw", "resident_warps"]
 
 THREADS = 256
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
@@ -34,14 +31,8 @@ KERNELS = (
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
     ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
 )
-IN_WORDS = {
-    ("causal_states", "sums"): "linear: sums of each chunk",
-    ("causal_states", "scan"): "linear: states, one after the other",
-    ("causal_chunks", "forward"): "linear: forward",
-    ("causal_chunks", "gradient"): "linear: gradient",
-    ("softmax_tiles", "forward_tile"): "softmax: forward",
-    ("softmax_tiles", "gradient_tile"): "softmax: gradient",
-}
+IN_WORDS = ["linear: sums of each chunk", "linear: states, one after the other", "linear: forward", "linear: gradient"]
+IN_WORDS += ["softmax: forward", "softmax: gradient"]
 
 
 # --- What fits on a multiprocessor ----------------------------------------------------------------------------------
@@ -87,33 +78,6 @@ def _rounded_up(x: int, unit: int) -> int:
 # --- Compiling ------------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """One kernel, compiled."""
-
-    module: str
-    kernel: str
-    dtype: str
-    architecture: str
-    registers: int  # of a thread
-    spilled: int  # bytes of a thread, where registers ran out
-    shared: int  # bytes of a block
-    float64: int  # instructions on float64
-    warps: int  # on a multiprocessor
-
-
-class Line(NamedTuple):
-    """A kernel that multiplies the entries of a float32 array."""
-
-    statement: str
-    float64: tuple[str, ...]  # its instructions on float64
-
-
-class Results(NamedTuple):
-    compilers: dict[str, str]
-    rows: tuple[Row, ...]
-    lines: tuple[Line, ...]
-
-
 def compute() -> Results:
     """Compile every kernel for float32 and float64 and two architectures.
 
@@ -132,15 +96,21 @@ def compute() -> Results:
                 ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
                 with tempfile.TemporaryDirectory() as folder:
                     used = offline.assemble(ptx, capability, folder)
-                warps = resident_warps(limits, used.registers, used.shared)
-                counts = used.registers, used.spilled, used.shared, len(float64_instructions(ptx)), warps
-                rows.append(Row(module, name, dtype, architecture, *counts))
-    lines = [
-        Line(statement, float64_instructions(offline.compile_to_ptx(kernel, "x1 x x1", "float32", (9, 0))))
+                row = Results(module=module, kernel=name, dtype=dtype, architecture=architecture)
+                row |= {name: getattr(used, name) for name in ("registers", "spilled", "shared")}  # spilled: bytes
+                row |= {"float64": len(float64_instructions(ptx))}
+                row |= {"warps": resident_warps(limits, used.registers, used.shared)}  # on a multiprocessor
+                rows.append(row)
+    lines = [  # kernels that multiply the entries of a float32 array
+        Results(
+            statement=statement,
+            float64=float64_instructions(offline.compile_to_ptx(kernel, "x1 x x1", "float32", (9, 0))),
+        )
         for statement, kernel in _one_line_kernels().items()
     ]
     packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
-    return Results({name: importlib.metadata.version(name) for name in packages}, tuple(rows), tuple(lines))
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return Results(compilers=versions, rows=tuple(rows), lines=tuple(lines))
 
 
 def float64_instructions(ptx: str) -> tuple[str, ...]:
@@ -187,18 +157,10 @@ def draw(results: Results) -> Figure:
             for row in results.rows:
                 if (row.module, row.kernel, row.architecture) == (module, name, "sm_90"):
                     face = None if row.dtype == "float32" else "white"
-                    axis.plot(
-                        getattr(row, field) / unit,
-                        y,
-                        "o",
-                        color=style.BLUE,
-                        mfc=face,
-                        label=row.dtype,
-                        clip_on=False,
-                        zorder=3,
-                    )
+                    look = {"mfc": face, "label": row.dtype, "clip_on": False, "zorder": 3}
+                    axis.plot(getattr(row, field) / unit, y, "o", color=style.BLUE, **look)
         axis.grid(False, axis="x")
-    axes[0].set_yticks(range(len(KERNELS)), [IN_WORDS[module, name] for module, name, _ in KERNELS])
+    axes[0].set_yticks(range(len(KERNELS)), IN_WORDS)
     axes[0].set_ylim(len(KERNELS) - 0.5, -1.3)
     axes[0].set(xlabel="registers of a thread", title="warps by registers")
     axes[1].set(xlabel="shared memory of a block (KiB)", title="warps by shared memory")

@@ -10,11 +10,9 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from linattn_ref.experiments.cost import linformer_savings
 from linattn_ref.experiments.cost.linformer_savings import LAYER, QUICK, table
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Results
 
 __all__ = ["QUICK", "compute", "draw", "table"]
 

@@ -25,16 +25,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.measuring.points import Group, Points, measure_points
-from linattn_ref.experiments.publishing import markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
-from linattn_ref.op import Array
 
 __all__ = ["FORMS", "LAYER", "compute", "draw", "table"]
 

@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy, mechanism
@@ -46,13 +44,7 @@ LOOK = {  # colour, line
 QUICK = {"lengths": (128, 256), "rounds": 1}
 
 
-def compute(
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    rounds: int = 3,
-    seed: int = 0,
-    **where: Any,
-) -> Results:
+def compute(*, lengths: Sequence[int] = LENGTHS, rounds: int = 3, seed: int = 0, **where: Any) -> Results:
     """Time and memory of a step at every length; 2 minutes of one core.
 
     Parameters
@@ -100,16 +92,8 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
     """A step of a network, ready to be taken; it returns its loss."""
     rng = np.random.default_rng(seed)
     model = causal.Model(attention_of(name, rng), HEADS)
-    drawn = causal.draw(
-        rng,
-        tokens=TOKENS,
-        places=n,
-        width=WIDTH,
-        hidden=4 * WIDTH,
-        layers=LAYERS,
-        reads=model.mechanism.reads,
-        dtype=np.float32,
-    )
+    sizes = {"tokens": TOKENS, "places": n, "width": WIDTH, "hidden": 4 * WIDTH, "layers": LAYERS}
+    drawn = causal.draw(rng, **sizes, reads=model.mechanism.reads, dtype=np.float32)
     _, params = parameters.flatten(drawn)
     read, told = rng.integers(TOKENS, size=(2, 1, n))
     state = radam.init_state(params)

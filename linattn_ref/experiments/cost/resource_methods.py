@@ -140,41 +140,24 @@ def lsh(rounds: int) -> Method:
     )
 
 
+def of(page: Any, kept: Formula, peak: Formula, longest: int | None = None, **options: Any) -> Method:
+    return Method(partial(page.forward, **options), page.backward, kept, peak, longest)
+
+
 METHODS = {
-    "dense": Method(
-        softmax.forward,
-        softmax.backward,
-        kept=lambda n, s: s.heads * n * n,
-        peak=lambda n, s: s.heads * max(4 * n * n, 3 * n * n + 5 * n * s.width),  # the backward pass of few tokens
+    "dense": of(
+        softmax,
+        lambda n, s: s.heads * n * n,
+        lambda n, s: s.heads * max(4 * n * n, 3 * n * n + 5 * n * s.width),  # the backward pass of few tokens
         longest=2**12,
     ),
-    "online": Method(
-        partial(softmax.forward, kernels=jit), softmax.backward, kept=online_kept, peak=online_peak, longest=2**13
+    "online": of(softmax, online_kept, online_peak, longest=2**13, kernels=jit),
+    "online_causal": of(softmax, online_kept, online_peak, longest=2**13, kernels=jit, causal=True),
+    "linformer": of(linformer, linformer_kept, linformer_peak, kernels=jit)._replace(
+        shortest=REDUCED, parameters=linformer_parameters
     ),
-    "online_causal": Method(
-        partial(softmax.forward, kernels=jit, causal=True),
-        softmax.backward,
-        kept=online_kept,
-        peak=online_peak,
-        longest=2**13,
-    ),
-    "linformer": Method(
-        partial(linformer.forward, kernels=jit),
-        linformer.backward,
-        kept=linformer_kept,
-        peak=linformer_peak,
-        shortest=REDUCED,
-        parameters=linformer_parameters,
-    ),
-    "linear": Method(
-        partial(linear.forward, kernels=jit), linear.backward, kept=partial(linear_kept, 1), peak=linear_peak
-    ),
-    "linear_causal": Method(
-        partial(linear.forward, kernels=jit, causal=True),
-        linear.backward,
-        kept=partial(linear_kept, 2),
-        peak=linear_peak,
-    ),
+    "linear": of(linear, partial(linear_kept, 1), linear_peak, kernels=jit),
+    "linear_causal": of(linear, partial(linear_kept, 2), linear_peak, kernels=jit, causal=True),
     "lsh_1": lsh(1),
     "lsh_4": lsh(4),
     "lsh_8": lsh(8),

@@ -19,14 +19,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.cost.resource_methods import METHODS, REDUCED, Setting, methods_at, prepared
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import crossing, growth
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, markdown, style
 
 __all__ = ["LENGTHS", "LOOK", "PAIRS", "compute", "draw", "summarise", "table"]
 
@@ -151,10 +148,7 @@ def summarise(found: Points, lengths: Sequence[int], rounds: int, setting: Setti
         curves=curves,
         pairs=tuple(
             Results(
-                low=low,
-                high=high,
-                faster=crossing(times[high], times[low]),
-                smaller=crossing(peaks[high], peaks[low]),
+                low=low, high=high, faster=crossing(times[high], times[low]), smaller=crossing(peaks[high], peaks[low])
             )
             for high, low in PAIRS
             if {high, low} <= set(curves)
@@ -252,26 +246,17 @@ def table(results: Results) -> str:
     curves = results.curves
     milliseconds = {name: [f"{1e3 * s:.3g}" for s in c.seconds] for name, c in curves.items()}
     mebibytes = {name: [f"{p / 2**20:.3g}" for p in c.peak] for name, c in curves.items()}
+    powers = [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()]
+    crossings = [
+        (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller)) for p in results.pairs
+    ]
     parts = [
         "CPU time of one thread, ms, forward and backward:\n",
         *_by_length(milliseconds, {name: c.lengths for name, c in curves.items()}),
         "\nMost memory in use at once beyond the inputs, MiB:\n",
         *_by_length(mebibytes, {name: c.memory_lengths for name, c in curves.items()}),
-        "",
-        *markdown.table(
-            ("grows as", "time", "memory"),
-            [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()],
-            "l",
-        ),
-        "",
-        *markdown.table(
-            ("", "faster from N =", "smaller from N ="),
-            [
-                (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller))
-                for p in results.pairs
-            ],
-            "l",
-        ),
+        *("", *markdown.table(("grows as", "time", "memory"), powers, "l")),
+        *("", *markdown.table(("", "faster from N =", "smaller from N ="), crossings, "l")),
     ]
     return "\n".join(parts)
 

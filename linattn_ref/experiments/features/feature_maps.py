@@ -22,16 +22,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, NDArray, Results, labels, style
 
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 

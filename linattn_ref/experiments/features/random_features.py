@@ -9,14 +9,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 

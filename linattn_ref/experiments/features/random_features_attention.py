@@ -9,20 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator, ScalarFormatter
-from numpy.random import Generator
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import performer, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from, heads_of, relative_error
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.kernels import jit
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw"]
 

@@ -18,9 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, softmax
@@ -35,11 +32,8 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
 )
 from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import over_reduced
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
-from linattn_ref.op import Array
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
 __all__ = ["RATE", "WAYS", "compute", "draw", "returned"]
@@ -134,12 +128,7 @@ def ways_at(
 
     def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> tuple[Array, Array]:
         e, f = matrices
-        return each_error(
-            heads,
-            sentences,
-            MATRICES.applied((e, f)),
-            lambda q, k: linformer.matrix(q, k, e) @ f,
-        )
+        return each_error(heads, sentences, MATRICES.applied((e, f)), lambda q, k: linformer.matrix(q, k, e) @ f)
 
     def max_pooled(q: Array, k: Array, v: Array) -> Array:
         return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]

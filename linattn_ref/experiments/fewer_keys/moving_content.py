@@ -17,16 +17,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import linformer, long_short
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.training import adam
 
 __all__ = ["compute", "draw"]
@@ -40,11 +34,7 @@ QUICK = {"reduced": (1, 4), "length": 32, "steps": 200}
 
 
 def compute(
-    *,
-    seed: int = 0,
-    reduced: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    length: int = 64,
-    steps: int = 400,
+    *, seed: int = 0, reduced: Sequence[int] = (1, 2, 4, 8, 16, 32), length: int = 64, steps: int = 400
 ) -> Results:
     """Train both mechanisms at every ``R``.
 

@@ -20,8 +20,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, nystromformer, softmax
@@ -39,11 +37,8 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
 )
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.bands import band, over_reduced
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, band, labels, over_reduced, style
 from linattn_ref.kernels import jit
-from linattn_ref.op import Array
 
 __all__ = ["WAYS", "compute", "draw"]
 

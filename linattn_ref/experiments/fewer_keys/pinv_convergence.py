@@ -24,17 +24,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
 
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 

@@ -5,8 +5,6 @@ anew for each of its batches, from a seed of its own. Reformer has as many bucke
 rounded to an even number: two at 68 places, four at 128, 24 at 784.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -25,8 +23,8 @@ CHUNK = 32  # of lsh, as in the authors' code
 WINDOW = 16  # of local
 
 
-def draw(name: str, rng: np.random.Generator, *, width: int, length: int) -> Mechanism:
-    """A causal mechanism for heads of ``width`` columns and sequences of ``length``.
+def draw(name: str, rng: np.random.Generator, *, width: int, length: int, causal: bool = True) -> Mechanism:
+    """A mechanism for heads of ``width`` columns and sequences of ``length``.
 
     Parameters
     ----------
@@ -35,13 +33,14 @@ def draw(name: str, rng: np.random.Generator, *, width: int, length: int) -> Mec
     rng : numpy.random.Generator
         For what is random in it.
     width, length : int
+    causal : bool
 
     Raises
     ------
     ValueError
         An unknown name.
     """
-    options: dict[str, Any] = {"causal": True, "kernels": jit}
+    options: dict[str, Any] = {"causal": causal, "kernels": jit}
     if name == "softmax":
         return mechanism.of(softmax, **options)
     if name == "linear":

@@ -8,40 +8,34 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.2, Table 2.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from linattn_ref.experiments.learning import finetune_result, runs
-from linattn_ref.experiments.learning.finetune_result import Network, Source
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Figure, Results, style
 
 __all__ = ["compute", "draw", "rows_of", "table_rows"]
 
 
-def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
+def compute(*, record: Path = runs.RECORDS / "finetune.json") -> Results:
     """The committed runs, or those in another file of `runs.gather`."""
     return finetune_result.read(record)
 
 
-def rows_of(source: Source) -> dict[str, Network]:
+def rows_of(source: Results) -> dict[str, Results]:
     """Softmax attention and every Linformer, by what is told of them."""
     found = [one for one in source.networks.values() if one.attention in ("softmax", "linformer")]
     found.sort(key=lambda one: (-(one.k or source.length), one.fitted, one.sharing or ""))
     return {_title(one): one for one in found}
 
 
-def _title(one: Network) -> str:
+def _title(one: Results) -> str:
     if one.attention == "softmax":
         return "softmax"
     shared = ", all layers share" if one.sharing == "layerwise" else ""
     return f"k = {one.k}, {'fitted' if one.fitted else 'pooled'}{shared}"
 
 
-def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
+def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
     """Of each: accuracy before and after; the error of a head's output, for those that were fitted."""
     return [
         (
@@ -54,7 +48,7 @@ def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def draw(results: Mapping[str, Source]) -> Figure:
+def draw(results: Results) -> Figure:
     """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax
     attention: test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and
     rate for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads

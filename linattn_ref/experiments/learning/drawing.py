@@ -5,8 +5,6 @@ alone, in half precision. :data:`SHIPPED` is such a file, a network with linear 
 its ``facts`` hold the command that trained it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path

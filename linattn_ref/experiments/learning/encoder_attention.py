@@ -4,8 +4,6 @@ A query looks at ``k`` tokens, mixtures or landmarks, or is described by ``k`` f
 is drawn once, for each layer by itself, and stays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -67,7 +65,9 @@ def make(name: str, setting: Setting, rng: np.random.Generator) -> Inside:
         raise ValueError(f"k: expected {LEAST} to the length, {setting.length}, got {setting.k}")
     if name == "linformer":
         return _linformer(setting, rng)
-    each = [NAMES[name](setting, rng) for _ in range(setting.layers)]
+    page, options = NAMES[name]
+    kernels: dict[str, Any] = {} if page is long_short else {"kernels": jit}  # it has none
+    each = [mechanism.of(page, **options(setting, rng), **kernels) for _ in range(setting.layers)]
     own = [_mixtures(setting, rng) for _ in each] if name == "long-short" else None
     return Inside(tuple(each), own)
 
@@ -86,54 +86,22 @@ def told(name: str, setting: Setting) -> dict[str, Any]:
 # --- Each, for one layer ----------------------------------------------------------------------------------------------
 
 
-def _softmax(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(softmax, kernels=jit)
+def _features(count: int, s: Setting, rng: np.random.Generator) -> dict[str, Any]:
+    return {"omega": feature_maps.orthogonal_gaussian(count, s.head_width, rng, dtype=np.float32)}
 
 
-def _linear(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(linear, kernels=jit)
-
-
-def _nystromformer(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(nystromformer, landmarks=s.k, kernels=jit)
-
-
-def _performer(s: Setting, rng: np.random.Generator) -> Mechanism:
-    omega = feature_maps.orthogonal_gaussian(s.k, s.head_width, rng, dtype=np.float32)
-    return mechanism.of(performer, omega=omega, kernels=jit)
-
-
-def _rfa(s: Setting, rng: np.random.Generator) -> Mechanism:
-    omega = feature_maps.orthogonal_gaussian(s.k // 2, s.head_width, rng, dtype=np.float32)  # a sine and a cosine each
-    return mechanism.of(rfa, omega=omega, kernels=jit)
-
-
-def _local(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(local, window=s.k // 2, kernels=jit)
-
-
-def _longformer(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(longformer, window=s.k // 2, global_tokens=np.array([0]), kernels=jit)
-
-
-def _bigbird(s: Setting, rng: np.random.Generator) -> Mechanism:
+def _bigbird(s: Setting, rng: np.random.Generator) -> dict[str, Any]:
     """Eight blocks a query: three in the window, two global, three random, or as many as are left."""
     block = s.k // 8
     count = -(-s.length // block)
-    drawn = bigbird.draw_random_blocks(count, max(0, min(3, count - 5)), rng)
-    return mechanism.of(bigbird, block=block, random_blocks=drawn, kernels=jit)
+    return {"block": block, "random_blocks": bigbird.draw_random_blocks(count, max(0, min(3, count - 5)), rng)}
 
 
-def _long_short(s: Setting, rng: np.random.Generator) -> Mechanism:
-    return mechanism.of(long_short, window=max(1, s.k // 4))  # a query sees two widths, its own segment in the middle
-
-
-def _reformer(s: Setting, rng: np.random.Generator) -> Mechanism:
+def _reformer(s: Setting, rng: np.random.Generator) -> dict[str, Any]:
     """Two rounds; in each a query sees two chunks."""
     chunk = s.k // 4
     buckets = max(2, 2 * round(s.length / chunk / 2))
-    rotations = reformer.draw_rotations(2, s.head_width, buckets, rng, np.float32)
-    return mechanism.of(reformer, rotations=rotations, chunk=chunk, kernels=jit)
+    return {"rotations": reformer.draw_rotations(2, s.head_width, buckets, rng, np.float32), "chunk": chunk}
 
 
 def _linformer(s: Setting, rng: np.random.Generator) -> Inside:
@@ -155,17 +123,17 @@ def _mixtures(s: Setting, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 WITHOUT_K = ("softmax", "linear")
-# Of each, `encoder_names` has the title.
-NAMES: dict[str, Callable[[Setting, np.random.Generator], Any]] = {
-    "softmax": _softmax,
-    "linformer": _linformer,
-    "nystromformer": _nystromformer,
-    "performer": _performer,
-    "rfa": _rfa,
-    "linear": _linear,
-    "local": _local,
-    "longformer": _longformer,
-    "bigbird": _bigbird,
-    "long-short": _long_short,
-    "reformer": _reformer,
+# Of each its page and, for one layer, its options; `encoder_names` has the title.
+NAMES: dict[str, tuple[Any, Callable[[Setting, np.random.Generator], dict[str, Any]]]] = {
+    "softmax": (softmax, lambda s, rng: {}),
+    "linformer": (linformer, lambda s, rng: {}),
+    "nystromformer": (nystromformer, lambda s, rng: {"landmarks": s.k}),
+    "performer": (performer, lambda s, rng: _features(s.k, s, rng)),
+    "rfa": (rfa, lambda s, rng: _features(s.k // 2, s, rng)),  # a sine and a cosine each
+    "linear": (linear, lambda s, rng: {}),
+    "local": (local, lambda s, rng: {"window": s.k // 2}),
+    "longformer": (longformer, lambda s, rng: {"window": s.k // 2, "global_tokens": np.array([0])}),
+    "bigbird": (bigbird, _bigbird),
+    "long-short": (long_short, lambda s, rng: {"window": max(1, s.k // 4)}),  # two widths, its own in the middle
+    "reformer": (reformer, _reformer),
 }

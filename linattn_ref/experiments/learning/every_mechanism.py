@@ -4,38 +4,31 @@
 with softmax attention; ``linattn-ref gather`` made the record. Linformer begins as mean pooling.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
-
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_names import TITLES
-from linattn_ref.experiments.learning.finetune_result import Network, Source
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Figure, Line2D, Results, style
 
 __all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 
 
-def compute(*, record: Path = runs.RECORDS / "finetune.json") -> dict[str, Source]:
+def compute(*, record: Path = runs.RECORDS / "finetune.json") -> Results:
     """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
-    return {key: source for key, source in finetune_result.read(record).items() if len(ordered(source)) >= 3}
+    return Results({key: x for key, x in finetune_result.read(record).items() if len(ordered(x)) >= 3})
 
 
-def ordered(source: Source) -> dict[str, Network]:
+def ordered(source: Results) -> dict[str, Results]:
     """A run for each mechanism, at one price, best after training first."""
     found = {one.attention: one for name, one in source.networks.items() if name in TITLES}
     return dict(sorted(found.items(), key=lambda item: (-item[1].after.accuracy, -_before(item[1]))))
 
 
-def _before(one: Network) -> float:
+def _before(one: Results) -> float:
     return one.before.accuracy if one.before else 0.0
 
 
-def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
+def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
     """Of each mechanism: what stands in the figure, and CPU seconds of an update."""
     return [
         (TITLES[name], finetune_result.told(one.before), finetune_result.told(one.after), f"{one.step_seconds:.2f}")
@@ -43,7 +36,7 @@ def table_rows(source: Source) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def draw(results: Mapping[str, Source]) -> Figure:
+def draw(results: Results) -> Figure:
     """One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise
     from blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is
     learned with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each.

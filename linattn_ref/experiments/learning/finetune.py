@@ -13,8 +13,6 @@ Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for
 Wilson (1927), "Probable inference, the law of succession, and statistical inference" (the interval).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

@@ -4,8 +4,6 @@ The network reads texts with softmax attention. The queries, keys and values of 
 keys, which begin as mean pooling, are fitted to what softmax attention makes of them, as in chapter 4: `linformer_fit`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -19,8 +19,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2; their code, i
 Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm restarts".
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

@@ -7,36 +7,16 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", appendix D, figures 6 and 7.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.learning import drawing, images, runs
-from linattn_ref.experiments.publishing import style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Figure, Generator, NDArray, Results, style
 
-__all__ = ["Results", "compute", "draw", "from_text", "to_text"]
+__all__ = ["compute", "draw", "from_text", "to_text"]
 
 SAMPLES, COLUMNS, COMPLETIONS = 50, 10, 3
 
 Bytes = NDArray[np.uint8]
-
-
-class Results(NamedTuple):
-    """Images as text: two hexadecimal digits a pixel, row by row."""
-
-    samples: tuple[str, ...]  # drawn from nothing
-    originals: tuple[str, ...]  # test images, the first of each digit
-    bits: Array  # a pixel of each original, by the network
-    completions: tuple[str, ...]  # COMPLETIONS of the first original, then of the next
-    rows: int  # of each original that were given
-    commands: tuple[str, ...]  # that trained the network, each going on from the one before
-    step: int
 
 
 def compute(*, rng: Generator, quick: bool = False) -> Results:
@@ -55,8 +35,15 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     given = np.repeat(originals[:, :rows].reshape(len(originals), -1), COMPLETIONS, axis=0)
     completions = drawing.draw(network, len(given), rng, begun=given)
     bits, _ = drawing.bits(network, originals.reshape(-1, side * side))
-    commands = runs.commands(network.facts)
-    return Results(to_text(samples), to_text(originals), bits, to_text(completions), rows, commands, network.step)
+    return Results(  # images are text: two hexadecimal digits a pixel, row by row
+        samples=to_text(samples),  # drawn from nothing
+        originals=to_text(originals),  # test images, the first of each digit
+        bits=bits,  # a pixel of each original, by the network
+        completions=to_text(completions),  # COMPLETIONS of the first original, then of the next
+        rows=rows,  # of each original that were given
+        commands=runs.commands(network.facts),  # that trained the network, each going on from the one before
+        step=network.step,
+    )
 
 
 def _first_of_each() -> Bytes:

@@ -9,47 +9,19 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.data import reported
 from linattn_ref.experiments.learning import runs
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
 
-__all__ = ["Curve", "Results", "compute", "draw"]
+__all__ = ["compute", "draw"]
 
 EXERCISE = 700  # steps
 COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
-
-
-class Curve(NamedTuple):
-    """One network: a run, or one that went on from another."""
-
-    name: str
-    commands: tuple[str, ...]  # that trained it, each going on from the weights of the one before
-    attention: str
-    head: str  # what is said of a pixel
-    steps_planned: int  # of all commands; the rate reaches 0 at the end of each
-    images: NDArray[np.int64]  # (evaluations,), seen
-    cpu_minutes: Array  # (evaluations,)
-    bits: Array  # (evaluations,), over all 784 pixels
-    anew: tuple[int, ...]  # images that had been seen when a run went on from another, with a rate that began anew
-
-
-class Results(NamedTuple):
-    """All runs."""
-
-    curves: tuple[Curve, ...]
-    exercise: tuple[Curve, ...]
-    printed: dict[str, float]  # bits a pixel in the paper, over 783
 
 
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
@@ -60,10 +32,14 @@ def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     curves = [_curve(name, chain, found) for name, chain in chains.items() if chain[-1] not in begun]
     long = tuple(curve for curve in curves if curve.steps_planned != EXERCISE)
     short = tuple(curve for curve in curves if curve.steps_planned == EXERCISE)
-    return Results(long, short, {name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")})
+    return Results(
+        curves=long,
+        exercise=short,
+        printed={name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")},  # over 783 pixels
+    )
 
 
-def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> Curve:
+def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> Results:
     """Of a run, with those that it went on from before it, each as far as to the step it went on from."""
     of = {run.facts["command"]: run for run in found.values()}
     missing = [command for command in chain if command not in of]
@@ -84,9 +60,17 @@ def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> 
         bits.append(run.curves["bits"][kept])
         planned += last
         anew.append(planned * run.facts["shape"]["batch"])
-    images = np.concatenate(steps) * run.facts["shape"]["batch"]
-    how = run.facts["attention"], run.facts["head"]
-    return Curve(name, chain, *how, planned, images, np.concatenate(minutes), np.concatenate(bits), tuple(anew[:-1]))
+    return Results(
+        name=name,
+        commands=chain,  # that trained it, each going on from the weights of the one before
+        attention=run.facts["attention"],
+        head=run.facts["head"],  # what is said of a pixel
+        steps_planned=planned,  # of all commands; the rate reaches 0 at the end of each
+        images=np.concatenate(steps) * run.facts["shape"]["batch"],  # (evaluations,), seen
+        cpu_minutes=np.concatenate(minutes),  # (evaluations,)
+        bits=np.concatenate(bits),  # (evaluations,), over all 784 pixels
+        anew=tuple(anew[:-1]),  # images seen when a run went on from another, with a rate that began anew
+    )
 
 
 def draw(results: Results) -> Figure:

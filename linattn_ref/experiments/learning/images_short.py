@@ -8,17 +8,13 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, labels, style
 
 __all__ = ["Kind", "Results", "compute", "draw"]
 

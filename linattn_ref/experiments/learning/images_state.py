@@ -11,36 +11,17 @@ which is ``r`` where ``r`` singular values are equal and the others 0. A network
 features are positive, so all sums have a large part in common, and training has to bring about the rest.
 """
 
-from __future__ import annotations
-
-from typing import NamedTuple
-
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.learning import drawing, images
 from linattn_ref.experiments.learning.images_drawn import from_text, to_text
-from linattn_ref.experiments.publishing import labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.models import causal
-from linattn_ref.op import Array
 
-__all__ = ["Results", "compute", "draw", "effective_rank"]
+__all__ = ["compute", "draw", "effective_rank"]
 
 ROWS = (0, 4, 8, 12, 16, 20, 24)  # that are read
 COUNT = 64  # of ways to go on
-
-
-class Results(NamedTuple):
-    original: tuple[str, ...]  # one image, as text
-    rows: tuple[int, ...]
-    means: tuple[str, ...]  # an image for each of `rows`
-    pixels: NDArray[np.int64]  # (T,), read
-    ranks: Array  # (T, layers), effective, the mean over heads
-    before: Array  # (T, layers), the same of a network as training begins with it
-    state_bytes: int
-    cache_bytes: int  # softmax attention would keep at the last pixel
 
 
 def compute(*, rng: Generator, quick: bool = False) -> Results:
@@ -65,8 +46,16 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     pixels, ranks, size = _ranks(network, flat, side)
     _, before, _ = _ranks(network._replace(params=begun), flat, side)
     heads, layers, width = network.model.heads, len(network.params.blocks), len(network.params.norm.gain)
-    cache = 2 * layers * heads * side * side * (width // heads) * 4
-    return Results(to_text(original[None]), chosen, to_text(np.array(means)), pixels, ranks, before, size, cache)
+    return Results(
+        original=to_text(original[None]),  # one image, as text
+        rows=chosen,
+        means=to_text(np.array(means)),  # an image for each of `rows`
+        pixels=pixels,  # (T,), read
+        ranks=ranks,  # (T, layers), effective, the mean over heads
+        before=before,  # (T, layers), the same of a network as training begins with it
+        state_bytes=size,
+        cache_bytes=2 * layers * heads * side * side * (width // heads) * 4,  # that softmax attention would keep
+    )
 
 
 def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tuple[NDArray[np.int64], Array, int]:

@@ -5,29 +5,24 @@ a product costs does not depend on its numbers. So it can read longer texts than
 CPU time on one thread, all mechanisms in turn in one process that keeps freed memory.
 """
 
-from __future__ import annotations
-
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_names import TITLES
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
-from linattn_ref.op import Array
 from linattn_ref.training import parameters
 
-__all__ = ["POINTS", "Point", "Results", "compute", "draw"]
+__all__ = ["POINTS", "Point", "compute", "draw"]
 
 LAYERS, WIDTH, HEADS, HIDDEN, TOKENS = 6, 384, 12, 1536, 100
 
@@ -43,24 +38,8 @@ class Point(NamedTuple):
 POINTS = (Point(128, 32, 8), Point(2048, 128, 1))
 
 
-class Results(NamedTuple):
-    """The least of the rounds: what a machine that does something else at times adds is never less than nothing."""
-
-    rounds: int
-    points: tuple[Point, ...]
-    seconds: dict[str, tuple[float, ...]]  # of a sequence, a number a point
-    ratio: dict[str, tuple[float, ...]]  # over softmax attention's
-
-
 def compute(
-    *,
-    points: Sequence[Point] = POINTS,
-    rounds: int = 2,
-    seed: int = 0,
-    quick: bool = False,
-    parts: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: bool = False,
+    *, points: Sequence[Point] = POINTS, rounds: int = 2, seed: int = 0, quick: bool = False, **where: Any
 ) -> Results:
     """Time both passes with every mechanism; two minutes of one core.
 
@@ -72,8 +51,8 @@ def compute(
     seed : int
     quick : bool
         One short length and one round: for tests.
-    parts, resume, progress
-        As in `measure_all`.
+    **where
+        ``parts``, ``resume`` and ``progress``, as in `measure_all`.
 
     Raises
     ------
@@ -88,16 +67,15 @@ def compute(
     tasks: dict[str, Callable[[], Array]] = {
         f"length-{point.length}": partial(in_new_process, measure, point, rounds, seed, malloc=KEEP) for point in points
     }
-    found = measure_all(tasks, settings, parts=parts, resume=resume, progress=progress)
-    seconds = [
-        found[name].min(axis=-1) / point.sequences for name, point in zip(tasks, points, strict=True)
-    ]  # (mechanisms,) each
-    softmax = list(TITLES).index("softmax")
+    found = measure_all(tasks, settings, **where)
+    # The least of the rounds: what a machine that does something else at times adds is never less than nothing.
+    least = [dict(zip(TITLES, found[name].min(axis=-1), strict=True)) for name in tasks]  # by mechanism, of each point
+    pairs = list(zip(least, points, strict=True))
     return Results(
-        rounds,
-        tuple(points),
-        {name: tuple(float(x[i]) for x in seconds) for i, name in enumerate(TITLES)},
-        {name: tuple(float(x[i] / x[softmax]) for x in seconds) for i, name in enumerate(TITLES)},
+        rounds=rounds,
+        points=tuple(points),
+        seconds={name: tuple(float(x[name] / point.sequences) for x, point in pairs) for name in TITLES},  # a sequence
+        ratio={name: tuple(float(x[name] / x["softmax"]) for x in least) for name in TITLES},
     )
 
 
@@ -112,17 +90,8 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
     rng = np.random.default_rng(seed)
     setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, point.length, point.k, pooled=True)
     inside = encoder_attention.make(name, setting, rng)
-    drawn = encoder.draw(
-        rng,
-        tokens=TOKENS,
-        places=point.length,
-        width=WIDTH,
-        hidden=HIDDEN,
-        layers=LAYERS,
-        reads=inside.reads,
-        own=inside.own,
-        dtype=np.float32,
-    )
+    sizes = {"tokens": TOKENS, "places": point.length, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
+    drawn = encoder.draw(rng, **sizes, reads=inside.reads, own=inside.own, dtype=np.float32)
     _, params = parameters.flatten(drawn)
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
     tokens = rng.integers(TOKENS, size=(point.sequences, point.length))

@@ -12,8 +12,6 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 3.1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -45,17 +43,8 @@ HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
-QUICK = {
-    "width": 32,
-    "hidden": 64,
-    "heads": 2,
-    "layers": 2,
-    "length": 64,
-    "tokens": 512,
-    "vocabulary": 500,
-    "k": 0,
-    "cut": 300,  # texts
-}
+QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500, "k": 0}
+QUICK |= {"cut": 300}  # texts
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -263,14 +252,8 @@ def begin(
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
     found = corpus(text, shape, cut)
     rng = np.random.default_rng([seed, 0])
-    below = encoder.draw(
-        rng,
-        tokens=shape.vocabulary,
-        places=shape.length,
-        reads=inside.reads,
-        own=inside.own,
-        **sizes(shape),
-    )
+    size = {"tokens": shape.vocabulary, "places": shape.length, **sizes(shape)}
+    below = encoder.draw(rng, reads=inside.reads, own=inside.own, **size)
     params = masked_tokens.draw(below, rng)
     ratio = 1 / shape.length if own_rate is None else own_rate
     how = settings(

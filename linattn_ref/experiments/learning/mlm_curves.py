@@ -8,21 +8,15 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.1, Figure 3.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 

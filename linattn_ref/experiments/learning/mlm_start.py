@@ -18,8 +18,6 @@ taken, or near places could not be told.
 numbers have are wrong by several nats, and the fastest way to unlearn them is to say the same everywhere.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linattn_ref.models.masked_tokens import Params

@@ -11,8 +11,6 @@ References
 Witten and Bell (1991), "The zero-frequency problem", method C (2).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the command line is to say of what may be chosen: options of tasks, where their arguments are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple

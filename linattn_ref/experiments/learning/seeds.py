@@ -3,8 +3,6 @@
 A run's name ends with its seed: ``linear-0``, ``linear-1`` are two of one kind, ``linear``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -15,8 +15,6 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,43 +24,26 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
-from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning import causal_attention, options
 from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
-from linattn_ref.nn import ctc, ctc_decoding, mechanism
+from linattn_ref.nn import ctc, ctc_decoding
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
-__all__ = [
-    "NAMES",
-    "QUICK",
-    "Batch",
-    "Shape",
-    "batch_of",
-    "batches",
-    "begin",
-    "draw",
-    "error_rates",
-    "measured",
-    "probabilities",
-    "read",
-    "scores_of",
-    "task",
-    "utterance",
-]
+__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "error_rates", "measured"]
+__all__ += ["probabilities", "read", "scores_of", "task", "utterance"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}
-CHUNK = 32  # of lsh, as in the authors' code
 PATIENCE = 3  # evaluations
 BEAM = 8  # prefixes
 LEAST = 20  # phonemes of the utterance that is looked at
@@ -108,13 +89,8 @@ def batch_of(stacked: Sequence[Array], labels: Sequence[NDArray[np.int64]], insi
 
 def inside_of(name: str, shape: Shape, length: int, rng: np.random.Generator) -> Mechanism | None:
     """The mechanism for utterances of ``length`` frames; Reformer's rotations are drawn."""
-    if name == "lstm":
-        return None
-    if name in ("softmax", "linear"):
-        return mechanism.of({"softmax": softmax, "linear": linear}[name], kernels=jit)
-    buckets = max(2, 2 * round(length / CHUNK / 2))
-    rotations = reformer.draw_rotations(int(name[4:]), shape.width // shape.heads, buckets, rng, np.float32)
-    return mechanism.of(reformer, rotations=rotations, chunk=CHUNK, kernels=jit)
+    width = shape.width // shape.heads
+    return None if name == "lstm" else causal_attention.draw(name, rng, width=width, length=length, causal=False)
 
 
 def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Generator) -> Any:

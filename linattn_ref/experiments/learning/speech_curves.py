@@ -8,20 +8,16 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
 
-__all__ = ["COLOURS", "TITLES", "Network", "Results", "compute", "draw", "table_rows"]
+__all__ = ["COLOURS", "TITLES", "Network", "compute", "draw", "table_rows"]
 
 M = style.MECHANISMS
 COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
@@ -40,29 +36,18 @@ class Network(NamedTuple):
     epoch_seconds: Array  # (S,), CPU
 
 
-class Results(NamedTuple):
-    """All runs."""
-
-    corpus: str
-    utterances: int  # of the test part
-    phonemes: int
-    hours: float  # of the training part
-    epochs: float  # that each has seen
-    networks: dict[str, Network]
-
-
 def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`."""
     found = runs.gathered(record)
     kinds = seeds.kinds(found)
     one = next(iter(found.values())).facts
     return Results(
-        one["corpus"]["name"],
-        one["result"]["utterances"],
-        one["result"]["phonemes"],
-        one["frames"] * 0.03 / 3600,
-        one["steps"] / one["steps_per_epoch"],
-        {name: _network(kinds[name]) for name in TITLES if name in kinds},
+        corpus=one["corpus"]["name"],
+        utterances=one["result"]["utterances"],  # of the test part
+        phonemes=one["result"]["phonemes"],
+        hours=one["frames"] * 0.03 / 3600,  # of the training part
+        epochs=one["steps"] / one["steps_per_epoch"],  # that each has seen
+        networks={name: _network(kinds[name]) for name in TITLES if name in kinds},
     )
 
 

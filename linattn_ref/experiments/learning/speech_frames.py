@@ -4,8 +4,6 @@ Of frames of ten milliseconds, seven side by side are one that a network is give
 phonemes a second, and a third of the frames is a third of the work.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,43 +4,19 @@ The utterance is of the test part: neither its voice nor its sentence was traine
 runs that `speech_curves` draws.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
-from linattn_ref.experiments.publishing import style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
-__all__ = ["Heard", "Results", "compute", "draw", "draw_likely"]
+__all__ = ["compute", "draw", "draw_likely"]
 
 STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
 NAMED = 0.5  # a label that is likelier than this is named
-
-
-class Heard(NamedTuple):
-    """What a network makes of it."""
-
-    likely: dict[str, Array]  # of the blank "" and of labels that are likely somewhere, (T / 3,) each
-    said: list[str]
-
-
-class Results(NamedTuple):
-    """One utterance."""
-
-    text: str
-    speaker: str
-    symbols: list[str]
-    starts: Array  # seconds
-    features: Array  # (T, 40)
-    networks: dict[str, Heard]
 
 
 def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
@@ -48,12 +24,21 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     found = {name.rpartition("-")[0]: run.facts["result"]["utterance"] for name, run in _first(record).items()}
     one = next(iter(found.values()))
     networks = {
-        name: Heard({symbol: np.array(y) for symbol, y in found[name]["likely"].items()}, found[name]["said"])
+        name: Results(
+            likely={x: np.array(y) for x, y in found[name]["likely"].items()},  # of "", the blank, too; (T / 3,) each
+            said=found[name]["said"],
+        )
         for name in TITLES
         if name in found
     }
-    features = np.array(one["features"]) / 10
-    return Results(one["text"], one["speaker"], one["symbols"], np.array(one["starts"]), features, networks)
+    return Results(
+        text=one["text"],
+        speaker=one["speaker"],
+        symbols=one["symbols"],
+        starts=np.array(one["starts"]),  # seconds
+        features=np.array(one["features"]) / 10,  # (T, 40)
+        networks=networks,  # what each makes of it
+    )
 
 
 def _first(record: Path) -> dict[str, runs.Run]:
@@ -91,7 +76,7 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def draw_likely(axis: Axes, heard: Heard, colour: str) -> None:
+def draw_likely(axis: Axes, heard: Results, colour: str) -> None:
     """Probabilities over time; what is likelier than one half somewhere is named at its peak."""
     for symbol, y in heard.likely.items():
         time = STACKED * np.arange(len(y))

@@ -7,8 +7,8 @@
 ``timing``         calls in turn in one process, on one thread
 ``memory``         the peak of a process
 ``scaling``        growth fitted to measurements
-``parts``          a result in parts on disk, so that a stop loses none
-``measurements``   many measurements, kept so
+``measurements``   what takes minutes, each on disk as it comes, so that a stop loses none
+``spread``         calls spread over processes, or over a cluster (``dask_workers``)
 ``points``         time and memory against the length, each point in a process of its own
 """
 

@@ -194,10 +194,7 @@ def costs(
 
 
 def by_formula(
-    axes: Sequence[Axes],
-    lengths: Any,
-    costs: Mapping[str, tuple[Any, str, str]],
-    units: Mapping[str, float],
+    axes: Sequence[Axes], lengths: Any, costs: Mapping[str, tuple[Any, str, str]], units: Mapping[str, float]
 ) -> None:
     """Costs over the length, both logarithmic: points that were counted or measured, and the formula as a line.
 

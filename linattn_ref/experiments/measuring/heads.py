@@ -16,22 +16,8 @@ from linattn_ref.op import Array
 from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.eckart_young import tail_frobenius
 
-__all__ = [
-    "Heads",
-    "Random",
-    "Source",
-    "Spread",
-    "each_error",
-    "errors_by_way",
-    "heads_from",
-    "heads_of",
-    "order_of_fit",
-    "random_heads",
-    "read_heads",
-    "relative_error",
-    "spread",
-    "truncated_svd",
-]
+__all__ = ["Heads", "Random", "Source", "Spread", "each_error", "errors_by_way", "heads_from", "heads_of"]
+__all__ += ["order_of_fit", "random_heads", "read_heads", "relative_error", "spread", "truncated_svd"]
 
 
 class Heads(NamedTuple):

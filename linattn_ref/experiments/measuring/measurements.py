@@ -1,19 +1,81 @@
-"""Measurements that take minutes, each a file as soon as it is there, so that a run can be killed and resumed."""
+"""Measurements that take minutes, each a file as soon as it is there, so that a run can be killed and resumed.
+
+``settings.json`` beside them holds all that they depend on. Those made with other settings are not taken over.
+"""
 
 import contextlib
+import functools
+import io
+import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from linattn_ref.experiments.measuring.parts import load, prepared, store
+from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import record
 from linattn_ref.op import Array
+from linattn_ref.training.folder import alone
 
-__all__ = ["measure_all"]
+__all__ = ["load", "measure_all", "prepared", "store"]
+
+SETTINGS = "settings.json"
+
+
+@contextlib.contextmanager
+def prepared(folder: Path, settings: Mapping[str, Any], resume: bool) -> Iterator[None]:
+    """``folder`` is ready for parts of these settings, and no other run writes there while the context lasts."""
+    with alone(folder):
+        prepare(folder, settings, resume)
+        yield
+
+
+def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Keep the parts that are there if ``resume``, else clear them away."""
+    path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
+    for half_written in folder.glob(".*.part"):  # of a run that was killed
+        half_written.unlink()
+    if resume and path.exists():
+        before = _read_settings(path)
+        changed = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
+        if changed:
+            was = "; ".join(f"{key} was {before.get(key)}, is {settings.get(key)}" for key in changed)
+            raise ValueError(f"resume: the results in {folder} were made with other settings: {was}")
+        return
+    path.unlink(missing_ok=True)
+    for leftover in folder.glob("*.npy"):
+        leftover.unlink()
+    text = json.dumps(settings, indent=2) + "\n"
+    write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise ValueError(f"resume: {path} is damaged; without that file the run begins anew")
+    return settings
+
+
+def store(folder: Path, name: str, values: Array) -> None:
+    """Write one part."""
+    content = io.BytesIO()
+    np.save(content, values)  # to a file itself it would not tell that the disk is full
+    write_all({folder / f"{name}.npy": lambda path: path.write_bytes(content.getvalue())})
+
+
+def load(folder: Path, name: str) -> Array | None:
+    """Read one part; None if it is not there, or damaged (it is then computed again)."""
+    try:
+        return np.load(folder / f"{name}.npy")
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
 
 
 def measure_all(

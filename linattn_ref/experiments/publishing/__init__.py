@@ -1,5 +1,6 @@
 """How experiments appear.
 
+``kit``        what every figure's module is made of, in one line of imports
 ``style``      the two looks, for print and for a slide
 ``labels``     names on the lines themselves
 ``bands``      lines of medians, and how far sentences and heads lie apart

@@ -15,68 +15,35 @@ __all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of
 # has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
 # which it takes a second; and `draw(results)`, whose docstring begins with the caption. Several schematics are in one
 # module: `schematic_linear` is `schematics.dense.linear`, which has both.
-SCHEMATICS = {
-    "schematic_softmax": "schematics.dense",
-    "schematic_linformer": "schematics.dense",
-    "schematic_nystromformer": "schematics.dense",
-    "schematic_linear": "schematics.dense",
-    "schematic_linear_recurrent": "schematics.recurrent",
-    "schematic_performer": "schematics.dense",
-    "schematic_rfa": "schematics.recurrent",
-    "schematic_gated_linear": "schematics.recurrent",
-    "schematic_delta": "schematics.recurrent",
-    "schematic_linformer_linear": "schematics.dense",
-    "schematic_local": "schematics.sparse",
-    "schematic_block_local": "schematics.sparse",
-    "schematic_longformer": "schematics.sparse",
-    "schematic_bigbird": "schematics.sparse",
-    "schematic_sparse_transformer": "schematics.sparse",
-    "schematic_long_short": "schematics.dense",
-    "schematic_reformer": "schematics.sparse",
-    "schematic_block": "schematics.block",
-}
 # In the gallery's order:
-FIGURES = {
-    **SCHEMATICS,
-    "spectrum": "rank",
-    "eckart_young": "rank",
-    "johnson_lindenstrauss": "rank",
-    "low_rank": "rank",
-    "linear_self_attention": "rank",
-    "linformer": "fewer_keys",
-    "linformer_savings": "cost",
-    "layer_savings": "cost",
-    "attention_cost": "cost",
-    "feature_maps": "features",
-    "random_features": "features",
-    "random_features_attention": "features",
-    "causal_cost": "recurrence",
-    "rewind": "recurrence",
-    "decoding": "recurrence",
-    "images_learned": "learning",
-    "images_short": "learning",
-    "images_drawn": "learning",
-    "images_state": "learning",
-    "rfa_decay": "recurrence",
-    "write_fade_erase": "recurrence",
-    "pattern_pictures": "sparse",
-    "pattern_graphs": "sparse",
-    "moving_content": "fewer_keys",
-    "lsh_recall": "sparse",
-    "nystromformer": "fewer_keys",
-    "pinv_convergence": "fewer_keys",
-    "comparison": "cost",
-    "resources": "cost",
-    "model_resources": "cost",
-    "duplication_curves": "learning",
-    "duplication_attention": "learning",
-    "speech_curves": "learning",
-    "speech_utterance": "learning",
-    "mlm_curves": "learning",
-    "downstream": "learning",
-    "every_mechanism": "learning",
-    "mechanism_time": "learning",
-}
+PLACES = (
+    ("schematics.dense", "schematic_softmax schematic_linformer schematic_nystromformer schematic_linear"),
+    ("schematics.recurrent", "schematic_linear_recurrent"),
+    ("schematics.dense", "schematic_performer"),
+    ("schematics.recurrent", "schematic_rfa schematic_gated_linear schematic_delta"),
+    ("schematics.dense", "schematic_linformer_linear"),
+    ("schematics.sparse", "schematic_local schematic_block_local schematic_longformer schematic_bigbird"),
+    ("schematics.sparse", "schematic_sparse_transformer"),
+    ("schematics.dense", "schematic_long_short"),
+    ("schematics.sparse", "schematic_reformer"),
+    ("schematics.block", "schematic_block"),
+    ("rank", "spectrum eckart_young johnson_lindenstrauss low_rank linear_self_attention"),
+    ("fewer_keys", "linformer"),
+    ("cost", "linformer_savings layer_savings attention_cost"),
+    ("features", "feature_maps random_features random_features_attention"),
+    ("recurrence", "causal_cost rewind decoding"),
+    ("learning", "images_learned images_short images_drawn images_state"),
+    ("recurrence", "rfa_decay write_fade_erase"),
+    ("sparse", "pattern_pictures pattern_graphs"),
+    ("fewer_keys", "moving_content"),
+    ("sparse", "lsh_recall"),
+    ("fewer_keys", "nystromformer pinv_convergence"),
+    ("cost", "comparison resources model_resources"),
+    ("learning", "duplication_curves duplication_attention speech_curves speech_utterance mlm_curves downstream"),
+    ("learning", "every_mechanism mechanism_time"),
+)
+FIGURES = {name: folder for folder, names in PLACES for name in names.split()}
+SCHEMATICS = [name for name in FIGURES if name.startswith("schematic_")]
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
 # shows; its docstring says how to read it. Where the packages are not installed, the committed ones stay as they are.
 BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
@@ -85,17 +52,9 @@ COMPILED = {"cuda_occupancy": "cost"}
 
 
 # Minutes that a figure takes on one core, where they are some; the others take seconds.
-MINUTES = {
-    "spectrum": 5,
-    "linformer": 10,
-    "nystromformer": 5,
-    "comparison": 2,
-    "resources": 5,
-    "model_resources": 2,
-    "linformer_savings": 2,
-    "layer_savings": 2,
-    **{bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery},
-}
+FIVE, TWO = "spectrum nystromformer resources", "comparison model_resources linformer_savings layer_savings"
+MINUTES: dict[str, float] = {"linformer": 10, **dict.fromkeys(FIVE.split(), 5), **dict.fromkeys(TWO.split(), 2)}
+MINUTES |= {bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery}
 
 
 def module_of(name: str) -> Any:

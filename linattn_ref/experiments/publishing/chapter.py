@@ -32,18 +32,8 @@ from matplotlib.figure import Figure
 from linattn_ref import clone
 from linattn_ref.experiments.publishing import catalogue, markdown, style
 
-__all__ = [
-    "SOURCE_OF",
-    "cell_text",
-    "draw_alone",
-    "explore",
-    "record",
-    "results",
-    "show",
-    "source",
-    "source_text",
-    "table",
-]
+__all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "results", "show", "source", "source_text"]
+__all__ += ["table"]
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'

@@ -25,11 +25,7 @@ from linattn_ref.atomic import write_all
 __all__ = ["machine", "save", "versions", "write"]
 
 # What makes each format carry a date or a random identifier, switched off.
-METADATA: dict[str, dict[str, None]] = {
-    "svg": {"Date": None},
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None},
-}
+METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
 # Text as outlines in the SVG (it looks the same without the font), as a font in the PDF (it can be searched).
 PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
 SAVING: Any = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}

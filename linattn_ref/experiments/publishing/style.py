@@ -20,25 +20,8 @@ import matplotlib
 import matplotlib.style
 from matplotlib.figure import Figure
 
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "BROWN",
-    "FEATURES",
-    "GREEN",
-    "GREY",
-    "MECHANISMS",
-    "ORANGE",
-    "PURPLE",
-    "ROLES",
-    "SKY",
-    "VERMILLION",
-    "figure",
-    "legend_below",
-    "sequence",
-    "text_colour",
-    "use",
-]
+__all__ = ["BLACK", "BLUE", "BROWN", "FEATURES", "GREEN", "GREY", "MECHANISMS", "ORANGE", "PURPLE", "ROLES", "SKY"]
+__all__ += ["VERMILLION", "figure", "legend_below", "sequence", "text_colour", "use"]
 
 STYLES = ("paper", "projector")
 PRINTED_HEIGHT = 0.38  # the paper style's height over width

@@ -1,4 +1,4 @@
-"""The tables of README.md: mechanisms and chapters, made from the code, and some ratios, from the benches' records.
+"""Tables of README.md, MECHANISMS.md and the course's page, from the code, the chapters and the benches' records.
 
 A mechanism is a module of `linattn_ref.attention` with ``forward``, ``backward`` and ``Gradients``. Adding one adds a
 row: its docstring begins with its name, and its source if it has one, ``Linformer (Wang et al. 2020): ...``, and has
@@ -13,19 +13,29 @@ the fields
 The rest is seen from the code: a recurrent form (``step``), and the arguments beyond queries, keys and values.
 """
 
+import functools
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 import linattn_ref.attention
 from linattn_ref.atomic import write_all
-from linattn_ref.experiments.publishing import headlines, markdown
+from linattn_ref.attention import softmax
+from linattn_ref.experiments.publishing import course, headlines, markdown
 
-__all__ = ["check_readme", "mechanisms", "update"]
+__all__ = ["PAGES", "check_readme", "mechanisms", "update"]
+
+# The pages that have tables, beside README.md, and which.
+PAGES = {
+    "README.md": ("gradient", "routes", "headlines"),
+    "MECHANISMS.md": ("mechanisms",),
+    "notebooks/README.md": ("evening", "chapters"),
+}
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
 # Arguments that every mechanism has, or that say how to compute and not what.
@@ -66,13 +76,9 @@ class Chapter(NamedTuple):
 
 def mechanisms() -> list[Mechanism]:
     """Every mechanism of `linattn_ref.attention`, softmax first; what they are made of has pairs too, and no row."""
-    names = sorted(set(linattn_ref.attention.__all__) - FORMS, key=_softmax_first)
+    names = sorted(set(linattn_ref.attention.__all__) - FORMS, key=lambda name: (name != "softmax", name))
     modules = (importlib.import_module(f"linattn_ref.attention.{name}") for name in names)
     return [mechanism(module) for module in modules if {"forward", "backward", "Gradients"} <= set(vars(module))]
-
-
-def _softmax_first(name: str) -> tuple[bool, str]:
-    return name != "softmax", name
 
 
 def mechanism(module: ModuleType) -> Mechanism:
@@ -115,33 +121,14 @@ def chapter(path: Path) -> Chapter:
     heading = next((i for i, line in enumerate(lines) if line.startswith("# ")), None)
     if heading is None:
         raise ValueError(f"{path}: expected a line '# # Title', the chapter's heading")
-    below = " ".join(_first_paragraph(lines[heading + 1 :]))
+    below = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines[heading + 1 :])))  # a paragraph
     return Chapter(path.stem, lines[heading].removeprefix("# "), below)
-
-
-def _first_paragraph(lines: Iterable[str]) -> Iterator[str]:
-    begun = False
-    for line in lines:
-        if begun and not line:
-            return
-        if line:
-            begun = True
-            yield line
 
 
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
-    header = (
-        "picture",
-        "mechanism",
-        "gives",
-        "exact",
-        "time",
-        "memory kept",
-        "causal",
-        "recurrent form",
-        "beyond q, k, v",
-    )
+    told = ("gives", "exact", "time", "memory kept", "causal")
+    header = ("picture", "mechanism", *told, "recurrent form", "beyond q, k, v")
     lines = []
     for row in rows:
         drawn = f"figures/schematic_{row.name}.svg"
@@ -153,16 +140,73 @@ def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     return "\n".join(markdown.table(header, lines, "l")).replace("``", "`")
 
 
-def chapters_table(rows: Sequence[Chapter]) -> str:
-    """As Markdown."""
+def chapters_table(rows: Sequence[Chapter], folder: Path) -> str:
+    """As Markdown, for a page in the chapters' ``folder``."""
+    lines = []
+    for row in rows:
+        path = folder / f"{row.name}.py"
+        sittings = [f"{minutes:.0f}" for minutes in course.sittings(path)]
+        may_skip = course.MAY_SKIP.get(row.name[:2], ())
+        skip = f"{'; '.join(may_skip)} ({course.chosen(path, may_skip):.0f} min)" if may_skip else "–"
+        lines.append((f"[{row.title}]({row.name}.ipynb)", row.question, " + ".join(sittings), course.needs(path), skip))
+    header = ("chapter", "question", "minutes", "you need", "may be skipped")
+    return "\n".join(markdown.table(header, lines, "l"))
+
+
+def evening_table(folder: Path) -> str:
+    """The stops of the evening, as Markdown, for a page in the chapters' ``folder``."""
     lines = [
-        (f"[{row.title}](notebooks/{row.name}.ipynb)", row.question, f"[.py](notebooks/{row.name}.py)") for row in rows
+        (f"[{path.stem[:2].lstrip('0')}]({path.stem}.ipynb)", "; ".join(titles), why, f"{minutes:.0f}")
+        for path, titles, minutes, why in course.evening(folder)
     ]
-    return "\n".join(markdown.table(("chapter", "question", "source"), lines, "l"))
+    total = sum(minutes for *_, minutes, _ in course.evening(folder))
+    lines.append(("", "", "together", f"{total:.0f}"))
+    return "\n".join(markdown.table(("chapter", "read the opening and", "for", "minutes"), lines, "lllr"))
 
 
-def updated(readme: str, root: Path) -> str:
-    """The text of ``root``'s README.md with its tables made anew.
+def routes_table(folder: Path) -> str:
+    """The three routes, as Markdown, for README.md; ``folder`` has the chapters."""
+    stops = course.evening(folder)
+    minutes = [sum(course.sittings(folder / f"{row.name}.py")) for row in chapters(folder)]
+    numbers = [path.name[:2].lstrip("0") for path, *_ in stops]
+    talk = _minutes_of_deck(folder / "slides" / f"{course.LECTURE}.md")
+    lines = [
+        (
+            "One evening",
+            f"parts of chapters {', '.join(numbers[:-1])} and {numbers[-1]}",
+            _hours(sum(s[2] for s in stops)),
+        ),
+        ("One lecture", "`linattn-ref slides short`, one deck with its spoken text", f"{talk} minutes"),
+        ("The whole", f"{len(minutes)} chapters, none of them longer than two sittings", _hours(sum(minutes))),
+    ]
+    return "\n".join(markdown.table(("route", "what", "time"), lines, "l"))
+
+
+def gradient() -> str:
+    """The lines of `softmax.backward` that compute, as they stand in its file."""
+    lines = inspect.getsource(softmax.backward).splitlines()
+    (after,) = (i for i, line in enumerate(lines) if line.strip().startswith('"""'))
+    code = inspect.cleandoc("\n".join(line for line in lines[after + 1 :] if "return " not in line))
+    return f"```py\n{code}\n```"
+
+
+def _hours(minutes: float) -> str:
+    """In quarters of an hour, or in whole hours where there are many."""
+    if minutes > 5 * 60:
+        return f"{minutes / 60:.0f} hours"
+    whole, rest = divmod(round(minutes / 15) * 15, 60)
+    return f"{whole} h {rest:02}"
+
+
+def _minutes_of_deck(path: Path) -> int:
+    """Of all its slides."""
+    from linattn_ref.lecture.slides import deck  # reads Markdown alone
+
+    return sum(slide.minutes for slide in deck.read(path).slides)
+
+
+def updated(page: str, root: Path, name: str = "README.md") -> str:
+    """The text of one of `PAGES` of ``root`` with its tables made anew.
 
     Each stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 
@@ -171,20 +215,27 @@ def updated(readme: str, root: Path) -> str:
     ValueError
         A table's marks are not there, once each and in this order.
     """
-    tables = {"mechanisms": mechanisms_table(mechanisms()), "chapters": chapters_table(chapters(root / "notebooks"))}
-    tables["headlines"] = headlines.table(root / "figures")
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, found_begin, rest = readme.partition(begin)
+    folder = root / "notebooks"
+    makers = {
+        "gradient": gradient,
+        "routes": lambda: routes_table(folder),
+        "headlines": lambda: headlines.table(root / "figures"),
+        "mechanisms": lambda: mechanisms_table(mechanisms()),
+        "evening": lambda: evening_table(folder),
+        "chapters": lambda: chapters_table(chapters(folder), folder),
+    }
+    for table in PAGES[name]:
+        begin, end = f"<!-- {table}:begin -->", f"<!-- {table}:end -->"
+        before, found_begin, rest = page.partition(begin)
         _, found_end, after = rest.partition(end)
         if not (found_begin and found_end) or begin in after or end in before + after:
-            raise ValueError(f"README.md: expected {begin} and then {end}, once each")
-        readme = f"{before}{begin}\n{table}\n{end}{after}"
-    return readme
+            raise ValueError(f"{name}: expected {begin} and then {end}, once each")
+        page = f"{before}{begin}\n{makers[table]()}\n{end}{after}"
+    return page
 
 
 def update(readme: Path) -> None:
-    """Make the tables of a README.md anew; chapters and benches are those in the folders beside it.
+    """Make the tables of README.md, and of the other `PAGES` beside it, anew.
 
     Raises
     ------
@@ -192,8 +243,15 @@ def update(readme: Path) -> None:
         There is no such file: to be run where README.md is.
     """
     check_readme(readme)
-    text = updated(readme.read_text(encoding="utf-8"), readme.parent)
-    write_all({readme: lambda path: path.write_text(text, encoding="utf-8")})
+    texts = {
+        readme.parent / name: updated((readme.parent / name).read_text(encoding="utf-8"), readme.parent, name)
+        for name in PAGES
+    }
+    write_all({path: functools.partial(_write, text) for path, text in texts.items()})
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def check_readme(readme: Path) -> None:

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import softmax
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
 from linattn_ref.theory.eckart_young import COMPETITORS, rank_errors
 
 __all__ = ["compute", "draw"]

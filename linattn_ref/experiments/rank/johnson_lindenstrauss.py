@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 

@@ -5,11 +5,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS
 from linattn_ref.theory import linear_self_attention
 from linattn_ref.theory.johnson_lindenstrauss import count_failures

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS, draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.johnson_lindenstrauss import count_failures

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.experiments.publishing import record, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing import record
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
 from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
-from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
 from linattn_ref.visible import visible
 

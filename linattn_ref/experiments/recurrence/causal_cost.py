@@ -31,28 +31,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.measuring.counting import by_formula, costs, count
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
 
-__all__ = [
-    "FORMS",
-    "Gradients",
-    "chunks_backward",
-    "chunks_forward",
-    "compute",
-    "draw",
-    "multiply_adds",
-    "naive_backward",
-    "naive_forward",
-    "rows_backward",
-    "rows_forward",
-]
+__all__ = ["FORMS", "Gradients", "chunks_backward", "chunks_forward", "compute", "draw", "multiply_adds"]
+__all__ += ["naive_backward", "naive_forward", "rows_backward", "rows_forward"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 CHUNK = 64  # T

@@ -24,17 +24,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.kernels import jit, reference
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "make", "setup"]
 

@@ -14,14 +14,9 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray, Results, labels, style
 
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 
@@ -37,12 +32,7 @@ ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the 
 QUICK = {"lengths": LENGTHS[:4]}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    lengths: Sequence[int] = LENGTHS,
-    gates: Sequence[float] = GATES,
-) -> Results:
+def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[float] = GATES) -> Results:
     """Errors of both ways along the longest sequence, and the worst of them at every length.
 
     Parameters

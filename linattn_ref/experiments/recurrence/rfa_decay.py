@@ -17,17 +17,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import rfa
 from linattn_ref.attention.features.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.parts import gate as learned_gate
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.training import adam
 
 __all__ = ["FORMS", "compute", "draw", "latch_loss"]

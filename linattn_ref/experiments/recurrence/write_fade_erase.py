@@ -32,15 +32,9 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 
 __all__ = ["RULES", "Answer", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 

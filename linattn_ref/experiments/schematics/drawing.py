@@ -16,15 +16,11 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.pairs import PAIRS
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import PAIRS, Axes, Figure, Results, style
 from linattn_ref.experiments.schematics.parts import (
     LETTER,
     TOY,

@@ -14,16 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 __all__ = ["compute", "draw"]

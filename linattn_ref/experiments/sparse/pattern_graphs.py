@@ -5,16 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.pairs import PAIRS
-from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.op import Mask
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, Mask, Results, labels, style
 from linattn_ref.theory import pattern_graphs
 
 __all__ = ["PARTS", "RANDOM", "compute", "draw"]
@@ -109,16 +104,9 @@ def count_pairs(lengths: Sequence[int]) -> dict[str, Results]:
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 # A pattern's colour, wherever it is: of one part that of its pairs, of several one of its own
-COLOURS = {
-    "window": PAIRS["window or block"],
-    "random": PAIRS["random"],
-    "random, both ways": PAIRS["random"],
-    "window + random": style.BLUE,
-    "global": PAIRS["global"],
-    "window + global": style.VERMILLION,
-    "random + global": style.PURPLE,
-    "window + random + global": style.BLACK,
-}
+OF_PARTS = [PAIRS["window or block"], PAIRS["random"], PAIRS["random"], style.BLUE, PAIRS["global"]]
+OF_PARTS += [style.VERMILLION, style.PURPLE, style.BLACK]
+COLOURS = dict(zip(PARTS, OF_PARTS, strict=True))
 PAIR_NAMES = {f"window of {WINDOW}": f"window,\n{WINDOW} keys"}
 # What is drawn, and what is written beside it
 OF_DIAMETER = {

@@ -7,16 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.pairs import PAIRS, paint
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, style
 
 __all__ = ["Picture", "compute", "draw", "draw_picture"]
 

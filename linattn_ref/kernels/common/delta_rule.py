@@ -1,7 +1,5 @@
 """`linattn_ref.attention.delta_rule` on a loop that works by chunks, (13)-(22) of ``chunked_delta.py``."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,18 +25,7 @@ class Saved(NamedTuple):
     state: State  # after the last token
 
 
-def forward(
-    loop: Any,
-    kind: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    erase: Array | None = None,
-    log_gate: Array | None = None,
-    *,
-    key_mask: Any = None,
-    state: State | None = None,
-) -> tuple[Array, Saved]:
+def forward(loop, kind, q, k, v, erase=None, log_gate=None, *, key_mask=None, state=None):
     """Equations (1)-(4) of the page. A masked token leaves the state as it is. ``kind`` is the backend's ``Saved``."""
     k, v, e = shown(k, key_mask), shown(v, key_mask), erase if erase is None else shown(erase, key_mask)
     log_gate = without_masked(log_gate, key_mask, v)
@@ -46,7 +33,7 @@ def forward(
     return out, kind(q, k, v, e, log_gate, u, key_mask, state, State(s))
 
 
-def backward(loop: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:
+def backward(loop, d_out, saved, *, d_state=None):
     """Equations (5)-(11) of the page."""
     q, k, v, e, log_gate, u, key_mask, first, _ = saved
     before, after = (None if x is None else x.s for x in (first, d_state))
@@ -56,24 +43,14 @@ def backward(loop: Any, d_out: Array, saved: Saved, *, d_state: State | None = N
     return Gradients(d_q, d_k, d_v, d_e, d_log_gate, first and State(d_s))
 
 
-def without_masked(log_gate: Array | None, key_mask: Any, v: Array) -> Array | None:
+def without_masked(log_gate, key_mask, v):
     """``log_gate``, or its gradient, with masked tokens 0."""
     if log_gate is None or key_mask is None:
         return log_gate
     return shown(log_gate, key_mask) if log_gate.ndim == v.ndim else np.where(key_mask, log_gate, v.dtype.type(0))
 
 
-def step(
-    loop: Any,
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    erase_t: Array | None = None,
-    log_gate_t: Array | None = None,
-    *,
-    overwrite_state: bool = False,
-) -> tuple[Array, State]:
+def step(loop, q_t, k_t, v_t, state, erase_t=None, log_gate_t=None, *, overwrite_state=False):
     """One token, equations (1)-(4) of the page."""
     s = state.s if overwrite_state else state.s.copy()
     return loop.step(q_t, k_t, v_t, erase_t, log_gate_t, s), State(s)

@@ -5,15 +5,11 @@ rises are a piece, an ordinary causal product. The gradients go back through the
 exponents are a product with the directions, one kernel does all of it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention.exponential import Gradients
-from linattn_ref.attention.features.feature_maps import ExponentialMap
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State, on_scale
 from linattn_ref.kernels.common import exponential_features
@@ -43,19 +39,7 @@ class Saved(NamedTuple):
     state: State  # after the last key
 
 
-def forward(
-    loops: Any,
-    kind: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    feature_map: ExponentialMap,
-    *,
-    causal: bool = False,
-    key_mask: Any = None,
-    state: State | None = None,
-    out: Array | None = None,
-) -> tuple[Array, Saved]:
+def forward(loops, kind, q, k, v, feature_map, *, causal=False, key_mask=None, state=None, out=None):
     """Equations (1)-(6) of the page; ``kind`` is the backend's class of what is saved."""
     k, v = shown(k, key_mask), shown(v, key_mask)
     if not causal and state is None and hasattr(feature_map, "product"):
@@ -76,12 +60,12 @@ def forward(
     return out, kind(phi, v, out, d, starts, state, State(s, z, phi.log_scale))
 
 
-def sums(phi_k: Array, v: Array) -> tuple[Array, Array]:
+def sums(phi_k, v):
     """``S`` and ``Z`` of some keys."""
     return phi_k.mT @ v, phi_k.sum(axis=-2)
 
 
-def into(out: Array | None, result: Array) -> Array:
+def into(out, result):
     """The result, written to ``out`` if there is one."""
     if out is None:
         return result
@@ -89,9 +73,7 @@ def into(out: Array | None, result: Array) -> Array:
     return out
 
 
-def _over_all_keys(
-    q: Array, k: Array, v: Array, feature_map: Any, key_mask: Any, loops: Any
-) -> tuple[Features, Array, Array, Array, Array]:
+def _over_all_keys(q, k, v, feature_map, key_mask, loops):
     """The same where exponents are products and all queries see all keys: one kernel computes it."""
     (x_q, directions), (x_k, _) = feature_map.product(q), feature_map.product(k)
     if key_mask is not None:
@@ -104,7 +86,7 @@ def _over_all_keys(
     return Features(phi_q, phi_k, None, k.shape[-2], (), r, *saved), *sums_and_output
 
 
-def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:
+def backward(loops, d_out, saved, *, d_state=None):
     """Linear attention's gradient, from piece to piece by (7) of the page."""
     phi, shared = saved.phi, slice(0, saved.phi.shared)
     d_s, d_z = (None, None) if d_state is None else on_scale(d_state, saved.state.log_scale)
@@ -129,9 +111,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
 # --- Causal, piece by piece -----------------------------------------------------------------------------------------
 
 
-def _causal(
-    phi: Features, v: Array, s: Array, z: Array, loops: Any, out: Array | None
-) -> tuple[Array, Array, Array, Array, tuple[tuple[Array, Array], ...]]:
+def _causal(phi, v, s, z, loops, out):
     """``S`` and ``Z`` of the keys before go in, those of all keys come out."""
     results, denominators, starts = [], [], []
     for queries, keys, decay in phi.pieces:
@@ -145,9 +125,7 @@ def _causal(
     return join(results) if out is None else out, join(denominators, axis=-1), s, z, tuple(starts)
 
 
-def _causal_backward(
-    d_out: Array, d_s: Any, d_z: Any, saved: Saved, loops: Any
-) -> tuple[Array, list[Array], list[Array], Any, Any]:
+def _causal_backward(d_out, d_s, d_z, saved, loops):
     """From the last piece to the first; the gradients of ``S`` and ``Z`` go in and come out likewise."""
     phi, kernel, parts = saved.phi, loops.causal_product, []
     for (queries, keys, decay), (s, z) in zip(reversed(phi.pieces), reversed(saved.starts), strict=True):
@@ -172,12 +150,10 @@ def _causal_backward(
 # --- One token --------------------------------------------------------------------------------------------------------
 
 
-def step(
-    loops: Any, q_t: Array, k_t: Array, v_t: Array, state: State, feature_map: ExponentialMap, *, overwrite_state: bool
-) -> tuple[Array, State]:
+def step(loops, q_t, k_t, v_t, state, feature_map, *, overwrite_state):
     """`linear.step` with such a map."""
     s, z, r = state if overwrite_state else (x.copy() for x in state)
-    loop: Any = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
+    loop = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
     if hasattr(loop, "step"):  # one for all at once
         out_t, r = loop.step(q_t, k_t, v_t, s, z, r, RISE, feature_map)
     else:
@@ -185,16 +161,7 @@ def step(
     return out_t, State(s, z, r)
 
 
-def step_in_place(
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    s: Array,
-    z: Array,
-    log_scale: Any,
-    feature_map: ExponentialMap,
-    step_of_kernel: Callable[..., Array],
-) -> tuple[Array, Array]:
+def step_in_place(q_t, k_t, v_t, s, z, log_scale, feature_map, step_of_kernel):
     """``out_t`` and the new scale; ``s`` and ``z`` are brought up to date. Queries and keys are mapped at once."""
     exponent, factor = feature_map.split(np.stack([q_t, k_t]))  # (2, ..., 1 or C)
     before, log_scale = log_scale, risen(log_scale, exponent[1])

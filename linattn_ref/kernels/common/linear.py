@@ -1,7 +1,5 @@
 """`linattn_ref.attention.linear` on a causal loop; over all keys its sums are BLAS's already."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from linattn_ref.attention import exponential
@@ -35,19 +33,8 @@ class Saved(NamedTuple):
 
 
 def forward(
-    loops: Any,
-    kind: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    feature_map: FeatureMap = elu_plus_one,
-    causal: bool = False,
-    key_mask: Any = None,
-    eps: float = 1e-6,
-    state: State | None = None,
-    out: Array | None = None,
-) -> tuple[Array, Any]:
+    loops, kind, q, k, v, *, feature_map=elu_plus_one, causal=False, key_mask=None, eps=1e-6, state=None, out=None
+):
     """Equations (1)-(4) of the page; ``kind`` is the backend's class of what is saved."""
     if hasattr(feature_map, "split"):
         return exponential.forward(q, k, v, feature_map, causal=causal, key_mask=key_mask, state=state, out=out)
@@ -74,7 +61,7 @@ def forward(
     return out, kind(*kept, key_mask, causal, state, State(*last))
 
 
-def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = None) -> Gradients:
+def backward(loops, d_out, saved, *, d_state=None):
     """Equations (5)-(9) of the page."""
     phi_q, phi_k, v, s, z, out, denominator, (feature_map, of_q, of_k), key_mask, causal, first, _ = saved
     d_s, d_z = (None, None) if d_state is None else (d_state.s, d_state.z)
@@ -101,17 +88,7 @@ def backward(loops: Any, d_out: Array, saved: Saved, *, d_state: State | None = 
     return Gradients(phi.backward(d_phi_q, of_q), phi.backward(d_phi_k, of_k), d_v, first and State(d_s, d_z))
 
 
-def step(
-    loops: Any,
-    q_t: Array,
-    k_t: Array,
-    v_t: Array,
-    state: State,
-    *,
-    feature_map: Any = elu_plus_one,
-    eps: float = 1e-6,
-    overwrite_state: bool = False,
-) -> tuple[Array, State]:
+def step(loops, q_t, k_t, v_t, state, *, feature_map=elu_plus_one, eps=1e-6, overwrite_state=False):
     """One token, equations (3) and (4)."""
     if hasattr(feature_map, "split"):
         return common_exponential.step(loops, q_t, k_t, v_t, state, feature_map, overwrite_state=overwrite_state)
@@ -123,7 +100,7 @@ def step(
     return loops.causal_product.step(phi_q, phi_k, v_t, s, z, eps), State(s, z)
 
 
-def of_loops(feature_map: FeatureMap, loops: Any) -> Any:
+def of_loops(feature_map, loops):
     """The loop of a feature map; without one, the map itself. Its ``backward`` may write over what it is given."""
     loop = getattr(loops, getattr(feature_map, "kernel", None) or "", None)
     return loop if hasattr(loop, "forward") else feature_map

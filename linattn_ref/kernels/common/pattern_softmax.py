@@ -1,9 +1,7 @@
 """`pattern_softmax` on a loop that keeps one number per row."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.attention.sparse import pattern_softmax as page
@@ -27,29 +25,18 @@ class Saved(NamedTuple):
     scale: float
 
 
-def forward(
-    loop: Any,
-    kind: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    pattern: Pattern,
-    *,
-    key_mask: Any = None,
-    scale: float | None = None,
-    out: Array | None = None,
-) -> tuple[Array, Saved]:
+def forward(loop, kind, q, k, v, seen, *, key_mask=None, scale=None, out=None):
     """Equations (1)-(4) of the page; ``kind`` is the backend's class of what is saved."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = shown(k, key_mask), shown(v, key_mask)
     buffer = {} if out is None else {"out": out}
-    out, log_sum_exp = loop.forward(q, k, v, key_mask, pattern, scale, **buffer)
-    return out, kind(q, k, v, out, log_sum_exp, key_mask, pattern, scale)
+    out, log_sum_exp = loop.forward(q, k, v, key_mask, seen, scale, **buffer)
+    return out, kind(q, k, v, out, log_sum_exp, key_mask, seen, scale)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+def backward(loop, d_out, saved, *, loop_adds_up=False):
     """Equations (5)-(8); see `saturation` for ``loop_adds_up``."""
-    q, k, v, _, log_sum_exp, key_mask, pattern, scale = saved
-    again = partial(page.forward.page, q, k, v, pattern, key_mask=key_mask, scale=scale)
+    q, k, v, _, log_sum_exp, key_mask, seen, scale = saved
+    again = partial(page.forward.page, q, k, v, seen, key_mask=key_mask, scale=scale)
     shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
     return page.Gradients(*loop.backward(shares, *saved))

@@ -1,14 +1,12 @@
 """`reformer` on a loop that counts a pair in full in the first round where it meets, and keeps one number per row."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from linattn_ref.attention import reformer as page
 from linattn_ref.attention.parts.lsh_hashing import find_order
-from linattn_ref.attention.parts.masks import Mask, divide, shown
+from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float, Int, Integers
 
@@ -31,19 +29,8 @@ class Saved(NamedTuple):
 
 
 def forward(
-    loop: Any,
-    kind: Any,
-    qk: Array,
-    v: Array,
-    *,
-    rotations: Array | None = None,
-    chunk: int,
-    causal: bool = False,
-    key_mask: Array | None = None,
-    scale: float | None = None,
-    buckets: Integers | None = None,
-    out: Array | None = None,
-) -> tuple[Array, Saved]:
+    loop, kind, qk, v, *, rotations=None, chunk, causal=False, key_mask=None, scale=None, buckets=None, out=None
+):
     """Equations (1)-(7) of the page; ``kind`` is the backend's class of what is saved."""
     scale, chunk = qk.shape[-1] ** -0.5 if scale is None else scale, min(chunk, qk.shape[-2])
     order = find_order(qk, rotations, key_mask, buckets)
@@ -55,12 +42,12 @@ def forward(
     return out, kind(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+def backward(loop, d_out, saved, *, loop_adds_up=False):
     """Equations (8)-(11); see `saturation` for ``loop_adds_up``."""
     qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale = saved
     k, who = key_of(qk, length), (order, count_seen(qk, key_mask), chunk, causal, scale)
 
-    def again() -> Any:
+    def again():
         ranks = order.argsort(axis=-1)
         return page.forward.page(qk, v, buckets=ranks, chunk=chunk, causal=causal, key_mask=key_mask, scale=scale)
 
@@ -75,18 +62,18 @@ def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = Fals
     return page.Gradients(d_q, d_v)
 
 
-def is_alone(log_sum_exp: Array, key_mask: Any) -> Mask:
+def is_alone(log_sum_exp, key_mask):
     """Who meets nobody, and so attends to itself: ``(..., N)``."""
     alone = np.isneginf(log_sum_exp)
     return alone if key_mask is None else alone & key_mask
 
 
-def count_seen(qk: Array, key_mask: Array | None) -> Integers:
+def count_seen(qk, key_mask):
     """How many tokens are not masked: the first so many of every sorted order, ``(...)``."""
     return np.full(qk.shape[:-2], qk.shape[-2]) if key_mask is None else key_mask.sum(axis=-1, dtype=np.int32)
 
 
-def length_of(x: Array) -> Array:
+def length_of(x):
     """``|x| (..., N, 1)``; by way of the largest entry only where its square would leave the range of floats."""
     length, limits = np.sqrt(dot(x, x)), np.finfo(x.dtype)
     odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
@@ -96,17 +83,17 @@ def length_of(x: Array) -> Array:
     return length
 
 
-def key_of(x: Array, length: Array) -> Array:
+def key_of(x, length):
     """``x / |x|``, and 0 for the zero vector."""
     return x / np.where(length == 0, length.dtype.type(1), length)
 
 
-def dot(x: Array, y: Array) -> Array:
+def dot(x, y):
     """``x_i . y_i``, ``(..., N, 1)``."""
     return np.einsum("...d,...d->...", x, y)[..., None]
 
 
-def add_rows(x: Array, y: Array, some: Mask) -> None:
+def add_rows(x, y, some):
     """``x[some] += y[some]``, in place; a GPU would have to be asked how many rows that are."""
     if isinstance(x, np.ndarray):
         x[some] += y[some]

@@ -42,30 +42,18 @@ References
 Milakov and Gimelshein (2018), "Online normalizer calculation for softmax".
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.features.feature_map_protocol import ExponentialMap, FeatureMap
+from linattn_ref.attention.features.feature_map_protocol import FeatureMap
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.kernels.common import exponential_features
 from linattn_ref.kernels.common.exponential_features import ROWS
 from linattn_ref.op import Array
 
-__all__ = [
-    "Features",
-    "decay_between",
-    "decayed",
-    "features_backward",
-    "join",
-    "risen",
-    "rises",
-    "scaled_features",
-]
+__all__ = ["Features", "decay_between", "decayed", "features_backward", "join", "risen", "rises", "scaled_features"]
 
 RISE = 40.0  # S stays below exp(40) per key: with 1e6 keys, values of 1e6 and C = 1e3 that is 2e32, float32 holds 3e38
 ALL = slice(None)
@@ -94,15 +82,7 @@ class Features(NamedTuple):
     key_mask: Any  # (..., L)
 
 
-def scaled_features(
-    q: Array,
-    k: Array,
-    feature_map: ExponentialMap,
-    key_mask: Any = None,
-    causal: bool = False,
-    log_scale: Array | None = None,
-    kernels: Any = None,
-) -> Features:
+def scaled_features(q, k, feature_map, key_mask=None, causal=False, log_scale=None, kernels=None):
     """``phi(q)`` and ``phi(k)``, to go with a state whose scale is ``log_scale`` (None: no state).
 
     The keys before the first query's own are seen by all queries, so that ``r`` starts from their maximum.
@@ -127,14 +107,14 @@ def scaled_features(
     return Features(*scaled, (q, phi_q), (k, phi_k), feature_map, key_mask)
 
 
-def features_backward(d_phi_q: Array, d_phi_k: Array, phi: Features) -> tuple[Array, Array]:
+def features_backward(d_phi_q, d_phi_k, phi):
     """Gradients of ``q`` and ``k``, the scale a constant."""
     d_q = phi.feature_map.backward(d_phi_q, phi.saved_q)  # (..., N, D)
     d_k = shown(phi.feature_map.backward(d_phi_k, phi.saved_k), phi.key_mask)  # (..., L, D)
     return d_q, d_k
 
 
-def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice, Array]]:
+def rises(exponent, start, log_scale):
     """Cut the rows from ``start`` on where ``r`` has to rise: pieces in order, and the ``r`` of each."""
     length = exponent.shape[-2]
     while start < length:
@@ -144,7 +124,7 @@ def rises(exponent: Array, start: int, log_scale: Array) -> Iterator[tuple[slice
         start = stop
 
 
-def risen(log_scale: Array, exponent: Array) -> Array:
+def risen(log_scale, exponent):
     """``r`` for a row of exponents ``(..., 1 or C)``: the same array, or a new one if it is too low for some head."""
     above = (exponent > log_scale + RISE).any(axis=-1, keepdims=True)  # (..., 1): no head moves another's scale
     if told(above.any()):
@@ -152,7 +132,7 @@ def risen(log_scale: Array, exponent: Array) -> Array:
     return log_scale
 
 
-def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:
+def _next_rise(exponent, start, log_scale):
     """The first row from ``start`` on that is more than ``RISE`` above ``log_scale``; the length, if there is none."""
     length, limit = exponent.shape[-2], (log_scale + RISE)[..., None, :]
     window = rows_at_a_time(exponent)  # doubled each time, so that the search costs no more than the piece it finds
@@ -165,34 +145,32 @@ def _next_rise(exponent: Array, start: int, log_scale: Array) -> int:
     return length
 
 
-def told(x: Any) -> Any:
+def told(x):
     """A number of an array as Python's. From a GPU this waits, and copies it to the host; nothing else does."""
     return x.item()
 
 
-def rows_at_a_time(x: Array) -> int:
+def rows_at_a_time(x):
     """How many rows to search at a time; on a GPU all, since each piece of work costs time to start there."""
     return ROWS if isinstance(x, np.ndarray) else x.shape[-2]
 
 
-def decay_between(old: Array | None, new: Array | None) -> Array | None:
+def decay_between(old, new):
     """The factor of (3), ``exp(r_old - r_new)``, ``(..., 1 or C)``; None where nothing has changed."""
-    return None if old is new else np.exp(old - new)  # type: ignore[operator]
+    return None if old is new else np.exp(old - new)
 
 
-def decayed(s: Array, z: Array, decay: Array | None) -> tuple[Array, Array]:
+def decayed(s, z, decay):
     """Equation (3) for ``S (..., C, M)`` and ``Z (..., C)``, or for their gradients."""
     return (s, z) if decay is None else (decay[..., None] * s, decay * z)
 
 
-def _own(exponent: Array, x: Array) -> Array:
+def _own(exponent, x):
     """An array to write over: a copy, if ``exponent`` is the caller's own array."""
     return exponent.copy() if np.may_share_memory(exponent, x) else exponent
 
 
-def _exp(
-    of_rows: Callable[[Array, Array], Array], exponent: Array, scales: list[tuple[slice, Array]], factor: Array | None
-) -> Array:
+def _exp(of_rows, exponent, scales, factor):
     """The scaled features (1), written over their exponents."""
     for rows, r in scales:
         x = exponent[..., rows, :]
@@ -205,6 +183,6 @@ def _exp(
     return exponent if factor is None else exponent * factor
 
 
-def join(parts: list[Array], axis: int = -2) -> Array:
+def join(parts, axis=-2):
     """The parts joined along one axis, without a copy if there is only one."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)

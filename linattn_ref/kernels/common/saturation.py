@@ -8,25 +8,18 @@ is made again of it are not the weights but a multiple of them:
 which is 1 in all other rows. A backward pass divides by it what it is given. Loops on a GPU add (1) up themselves.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-
-from linattn_ref.op import Array
 
 __all__ = ["divided_by_sums", "is_saturated"]
 
 
-def is_saturated(log_sum_exp: Array) -> bool:
+def is_saturated(log_sum_exp):
     """Whether some row's maximum may be at the end of the range."""
     half = np.finfo(log_sum_exp.dtype).max / 2
     return bool(((abs(log_sum_exp) > half) & np.isfinite(log_sum_exp)).any())
 
 
-def divided_by_sums(d_out: Array, log_sum_exp: Array, forward: Callable[[], Any]) -> Array:
+def divided_by_sums(d_out, log_sum_exp, forward):
     """``d_out (..., N, M)`` by (1); ``forward()`` is the page's, which saves ``m`` and ``s`` apart."""
     if not is_saturated(log_sum_exp):
         return d_out

@@ -4,10 +4,8 @@ A row of a cache never changes once it is written, so states share the memory of
 state that comes first; a second continuation from the same state copies what it shares.
 """
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +22,7 @@ __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
 class Rows:
     """The arrays that states of one cache share, and how many of their rows are written."""
 
-    def __init__(self, k: Array, v: Array, written: int) -> None:
+    def __init__(self, k, v, written):
         self.k, self.v, self.written = k, v, written  # (..., capacity, D), (..., capacity, M)
 
 
@@ -49,19 +47,7 @@ class Saved(NamedTuple):
     state: page.State | None
 
 
-def forward(
-    loop: Any,
-    kind: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool = False,
-    key_mask: Any = None,
-    scale: float | None = None,
-    state: page.State | None = None,
-    out: Array | None = None,
-) -> tuple[Array, Saved]:
+def forward(loop, kind, q, k, v, *, causal=False, key_mask=None, scale=None, state=None, out=None):
     """Equations (1)-(3) of the page, by those of `online_softmax`; ``kind`` is the backend's class of what is saved."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = shown(k, key_mask), shown(v, key_mask)
@@ -73,7 +59,7 @@ def forward(
     return out, kind(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
 
 
-def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = False) -> page.Gradients:
+def backward(loop, d_out, saved, *, loop_adds_up=False):
     """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp; see `saturation` for ``loop_adds_up``."""
     q, k, v, _, log_sum_exp, key_mask, causal, scale = saved[:8]
     again = partial(online_softmax.forward.page, q, k, v, causal=causal, key_mask=key_mask, scale=scale)
@@ -82,16 +68,14 @@ def backward(loop: Any, d_out: Array, saved: Saved, *, loop_adds_up: bool = Fals
     return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
 
 
-def init_state(
-    leading: Any, key_width: int, value_width: int, *, dtype: Any = np.float64, groups: int = 1, capacity: Any = None
-) -> Any:
+def init_state(leading, key_width, value_width, *, dtype=np.float64, groups=1, capacity=None):
     """An empty cache, in arrays of ``capacity`` rows."""
     shape = *of_keys(leading, groups), capacity or 1
     k, v = (np.empty((*shape, width), dtype) for width in (key_width, value_width))
     return _first(Rows(k, v, 0), 0, None)
 
 
-def append(state: page.State, k: Array, v: Array, key_mask: Any) -> Any:
+def append(state, k, v, key_mask):
     """`softmax.append`, in place where the next rows are free."""
     start, end = state.k.shape[-2], state.k.shape[-2] + k.shape[-2]
     rows = getattr(state, "rows", None)
@@ -101,19 +85,19 @@ def append(state: page.State, k: Array, v: Array, key_mask: Any) -> Any:
     return _first(rows, end, page.joined_masks(state, k, key_mask))
 
 
-def _enlarged(x: Array, capacity: int) -> Array:
+def _enlarged(x, capacity):
     larger = np.empty_like(x, shape=(*x.shape[:-2], capacity, x.shape[-1]))
     larger[..., : x.shape[-2], :] = x
     return larger
 
 
-def _first(rows: Rows, count: int, key_mask: Any) -> Cache:
+def _first(rows, count, key_mask):
     state = Cache(rows.k[..., :count, :], rows.v[..., :count, :], key_mask)
     state.rows = rows
     return state
 
 
-def step(loop: Any, q_t: Array, k_t: Array, v_t: Array, state: page.State, *, scale: float | None = None) -> Any:
+def step(loop, q_t, k_t, v_t, state, *, scale=None):
     """One token; where no key is masked, by a loop over the rows of the cache."""
     row = k_t[..., None, :], v_t[..., None, :]
     if state.key_mask is not None or not hasattr(loop, "step"):

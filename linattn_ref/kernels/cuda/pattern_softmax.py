@@ -10,8 +10,8 @@ class Saved(common.Saved):
     """What the backward pass needs."""
 
 
-def forward(q, k, v, pattern, *, key_mask=None, scale=None):
-    return common.forward(loop, Saved, q, k, v, pattern, key_mask=key_mask, scale=scale)
+def forward(q, k, v, seen, *, key_mask=None, scale=None):
+    return common.forward(loop, Saved, q, k, v, seen, key_mask=key_mask, scale=scale)
 
 
 def backward(d_out, saved):

@@ -11,60 +11,7 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
-from linattn_ref.kernels.jit import (
-    adam,
-    cross_entropy,
-    ctc,
-    delta,
-    delta_rule,
-    exponential,
-    feed_forward,
-    gated_linear,
-    gelu,
-    layer_norm,
-    linear,
-    lstm_steps,
-    multi_head,
-    pattern_softmax,
-    pre_norm,
-    radam,
-    reformer,
-    rfa,
-    softmax,
-)
-from linattn_ref.kernels.jit.loops import (
-    causal_product,
-    decode,
-    delta_product,
-    elu_plus_one,
-    exponential_features,
-    favor_positive,
-)
+from linattn_ref import lazy
+from linattn_ref.kernels.jit.loops import decode as decode  # no page: a model asks for it
 
-__all__ = [
-    "adam",
-    "causal_product",
-    "cross_entropy",
-    "ctc",
-    "decode",
-    "delta",
-    "delta_product",
-    "delta_rule",
-    "elu_plus_one",
-    "exponential",
-    "exponential_features",
-    "favor_positive",
-    "feed_forward",
-    "gated_linear",
-    "gelu",
-    "layer_norm",
-    "linear",
-    "lstm_steps",
-    "multi_head",
-    "pattern_softmax",
-    "pre_norm",
-    "radam",
-    "reformer",
-    "rfa",
-    "softmax",
-]
+__all__ = lazy.at_once(__name__, __path__)

@@ -1,7 +1,6 @@
 """`linattn_ref.training.adam`, each array once over the memory."""
 
 import math
-from typing import Any
 
 from linattn_ref.kernels.jit.loops import adam as loop
 from linattn_ref.training.adam import State
@@ -10,33 +9,13 @@ from linattn_ref.training.parameters import together
 __all__ = ["move", "step"]
 
 
-def step(
-    params: Any,
-    grads: Any,
-    state: State,
-    *,
-    learning_rate: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    **decay: Any,
-) -> State:
+def step(params, grads, state, *, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-8, **decay):
     c_1, c_2 = (1 - beta ** (state.steps + 1) for beta in betas)  # (4)
     size, root = learning_rate / c_1, 1 / math.sqrt(c_2)  # (5)
     return move(params, grads, state, betas, size, root, eps, learning_rate, **decay)
 
 
-def move(
-    params: Any,
-    grads: Any,
-    state: State,
-    betas: tuple[float, float],
-    size: float,
-    root: float,
-    eps: float,
-    learning_rate: float,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
-) -> State:
+def move(params, grads, state, betas, size, root, eps, learning_rate, weight_decay=0.0, decoupled=False):
     """``p - size m / (root sqrt(v) + eps)``, with ``m`` and ``v`` brought up to date and weights that decay by (1)."""
     decay = {"keep": 1 - learning_rate * weight_decay} if decoupled else {"decay": weight_decay}
     for p, g, m, v in together(params, grads, state.m, state.v):

@@ -1,6 +1,6 @@
 """`linattn_ref.nn.cross_entropy`, its gradient (3) made where the exponentials are, and kept."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linattn_ref.kernels.jit.loops import cross_entropy as loop
 from linattn_ref.nn.cross_entropy import IGNORE, Gradients, shares
@@ -13,11 +13,11 @@ class Saved(NamedTuple):
     d_scores: Float[Array, "... V"]  # (3) for G = 1
 
 
-def forward(scores: Any, targets: Any, *, ignore: int = IGNORE, weight: Any = None) -> tuple[Any, Saved]:
+def forward(scores, targets, *, ignore=IGNORE, weight=None):
     t, share = shares(targets, ignore, weight, scores.dtype)
     of_targets, d_scores = loop.forward(scores, t, share)  # (1), (3)
     return -(share[share > 0] * of_targets[share > 0]).sum(), Saved(d_scores)  # (2); 0 times -inf is 0
 
 
-def backward(d_loss: float, saved: Saved) -> Gradients:
+def backward(d_loss, saved):
     return Gradients(saved.d_scores * d_loss)  # (3)

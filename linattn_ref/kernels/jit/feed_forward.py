@@ -3,8 +3,7 @@
 The backward pass makes ``h`` again: ``a`` and ``h`` would be half of all that a network keeps.
 """
 
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +22,7 @@ class Saved(NamedTuple):
     outer: Of[affine.Params, "F Y"]
 
 
-def forward(x: Any, params: Params, *, activation: ModuleType = gelu) -> tuple[Array, Any]:
+def forward(x, params, *, activation=gelu):
     if activation is not gelu:
         return page.forward.page(x, params, activation=activation)
     a = x @ params.inner.w  # (1), but for b_1
@@ -33,7 +32,7 @@ def forward(x: Any, params: Params, *, activation: ModuleType = gelu) -> tuple[A
     return y, Saved(affine.Saved(x, params.inner), a, params.outer)
 
 
-def backward(d_y: Any, saved: Saved) -> Gradients:
+def backward(d_y, saved):
     inner, a, outer = saved
     h, slope = loop.forward(a, inner.params.b)  # (2) again
     d_h, d_outer = affine.backward(d_y, affine.Saved(h, outer))  # (4)

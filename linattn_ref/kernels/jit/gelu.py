@@ -1,6 +1,6 @@
 """`linattn_ref.nn.gelu`, value and slope in one pass; what is kept is the slope, the bracket of (4)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linattn_ref.kernels.jit.loops import gelu as loop
 from linattn_ref.nn.gelu import Gradients
@@ -13,10 +13,10 @@ class Saved(NamedTuple):
     slope: Float[Array, "... E"]
 
 
-def forward(x: Any) -> tuple[Array, Saved]:
+def forward(x):
     y, slope = loop.forward(x, None)  # (1)-(4)
     return y, Saved(slope)
 
 
-def backward(d_y: Any, saved: Saved) -> Gradients:
+def backward(d_y, saved):
     return Gradients(d_y * saved.slope)  # (4)

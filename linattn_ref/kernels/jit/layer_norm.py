@@ -1,6 +1,6 @@
 """`linattn_ref.nn.layer_norm`, a row at a time while it is in the cache; ``x`` is kept, and two numbers per row."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from linattn_ref.kernels.jit.loops import layer_norm as loop
 from linattn_ref.nn.layer_norm import Gradients, Params
@@ -17,12 +17,12 @@ class Saved(NamedTuple):
     eps: float
 
 
-def forward(x: Any, params: Params, *, eps: float = 1e-5) -> tuple[Array, Saved]:
+def forward(x, params, *, eps=1e-5):
     y, m, s = loop.forward(x, *params, eps)  # (1)-(3)
     return y, Saved(x, m, s, params, eps)
 
 
-def backward(d_y: Any, saved: Saved) -> Gradients:
+def backward(d_y, saved):
     x, m, s, (gain, _), _ = saved
     d_x, *d_params = loop.backward(d_y, x, m, s, gain)  # (4)-(6)
     return Gradients(d_x, Params(*d_params))

@@ -1,28 +1,22 @@
 """`linattn_ref.nn.lstm_steps`, some sequences at a time from the first step to the last."""
 
-from typing import Any, NamedTuple
-
 from linattn_ref.kernels.jit.loops import lstm as loop
+from linattn_ref.nn import lstm_steps as page
 from linattn_ref.nn.lstm_steps import Gradients, Params
-from linattn_ref.op import Array, Float
 
 __all__ = ["Saved", "backward", "forward"]
 
 
-class Saved(NamedTuple):
-    x: Float[Array, "T B E"]
-    h: Float[Array, "S B H"]  # S = T + 1
-    c: Float[Array, "S B H"]
-    gates: Float[Array, "T B K"]
-    params: Params
+class Saved(page.Saved):
+    """What the backward pass needs."""
 
 
-def forward(x: Any, params: Params) -> tuple[Array, Saved]:
+def forward(x, params):
     h, c, gates = loop.forward(x, *params)  # (1)-(4)
     return h[1:], Saved(x, h, c, gates, params)
 
 
-def backward(d_h: Any, saved: Saved) -> Gradients:
+def backward(d_h, saved):
     x, h, c, gates, (w, u, _) = saved
     d_x, *d_params = loop.backward(d_h, x, w, u, h, c, gates)  # (5)-(8)
     return Gradients(d_x, Params(*d_params))

@@ -4,29 +4,17 @@ So ``q`` and ``k`` can be let go of where the mechanism keeps only their feature
 of memory in which heads are merged.
 """
 
-from typing import Any
-
 import numpy as np
 
 from linattn_ref.nn import affine
 from linattn_ref.nn.heads import Part, cut, merge, parts_of, split
-from linattn_ref.nn.mechanism import Mechanism, shared
-from linattn_ref.nn.multi_head import Params, Saved, attend
-from linattn_ref.op import Array
+from linattn_ref.nn.mechanism import shared
+from linattn_ref.nn.multi_head import Saved, attend
 
 __all__ = ["forward"]
 
 
-def forward(
-    x: Any,
-    params: Params,
-    mechanism: Mechanism,
-    *,
-    heads: int,
-    memory: Any = None,
-    key_mask: Any = None,
-    groups: int = 1,
-) -> tuple[Array, Saved]:
+def forward(x, params, mechanism, *, heads, memory=None, key_mask=None, groups=1):
     mechanism, (w, b), width, buffers = shared(mechanism, groups), params.inner, params.outer.w.shape[0], {}
     parts, end, arrays, keys = parts_of(params, mechanism, heads), 0, [], x if memory is None else memory
     for i, part in enumerate(parts):

@@ -1,25 +1,14 @@
 """`linattn_ref.training.radam`, by the loop of Adam."""
 
 import math
-from typing import Any
 
 from linattn_ref.kernels.jit.adam import move
-from linattn_ref.training.adam import State
 from linattn_ref.training.radam import rectification
 
 __all__ = ["step"]
 
 
-def step(
-    params: Any,
-    grads: Any,
-    state: State,
-    *,
-    learning_rate: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    **decay: Any,
-) -> State:
+def step(params, grads, state, *, learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-8, **decay):
     t = state.steps + 1
     (c_1, c_2), r = (1 - beta**t for beta in betas), rectification(t, betas[1])
     size, root = learning_rate / c_1, 1.0

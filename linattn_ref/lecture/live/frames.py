@@ -1,7 +1,7 @@
 """What the chapters' sliders show, as frames: drawn by the chapters' own functions, shown by a page without Python.
 
 Some come from a real network's attention, and take what their chapter takes; so ``linattn-ref live --draw`` keeps them
-in ``figures/frames/NN.json``, a file a chapter. In it stands the hash of the statements that they come from (`slices`):
+in ``figures/frames/NN.json``, one file per chapter. It holds the hash of the statements that they come from (`slices`):
 a test tells when a chapter has moved on.
 """
 

@@ -34,7 +34,7 @@ def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambd
         Must not be there, or be empty or a site.
     root : Path
     say : callable
-        Told what is done, a line a step.
+        Called with what is done, one line per step.
 
     Raises
     ------
@@ -124,9 +124,8 @@ def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[P
         return {}, None
     slides = importlib.import_module("linattn_ref.lecture.slides.build")
     decks = slides.decks()
-    wanted = ["all" if number == slides.COURSE else number for number in decks]
     addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
-    return addresses, pool.submit(slides.make, wanted, folder)
+    return addresses, pool.submit(slides.make, list(decks), folder)
 
 
 def _share(decks: Path, shared: Path) -> None:

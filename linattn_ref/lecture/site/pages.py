@@ -53,7 +53,7 @@ def write(root: Path, folder: Path, extras: Extras) -> None:
     literate = _write_literate(root, folder / "code")
     for each in chapters:
         _write_chapter(root, folder / "chapters", each.name, literate, extras)
-    _write_claims(root, folder / "chapters")
+    _write_course(root, folder / "chapters")
     _write_gallery(root, folder)
     write_papers(root, folder, {module: _page_of(module) for module in literate})
     write_api(folder / "api")
@@ -88,7 +88,7 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     first["source"] = f"{heading}{under}\n{rest}"
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = "".join(cell["source"]).replace("(README.md)", "(claims.md)")
+            cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
         for output in cell.get("outputs", []):
             shown_as = output.get("data", {})
             if "text/markdown" in shown_as:
@@ -99,9 +99,10 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     save(folder / f"{name}.ipynb", json.dumps(notebook))
 
 
-def _write_claims(root: Path, folder: Path) -> None:
+def _write_course(root: Path, folder: Path) -> None:
+    """The course's page: routes, chapters and their minutes, claims."""
     text = (root / "notebooks" / "README.md").read_text(encoding="utf-8")
-    save(folder / "claims.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", text))  # the decks' sources are not here
+    save(folder / "course.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", text))  # the decks' sources are not here
 
 
 # --- Formula beside line --------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
     parts = [
         "# Efficient attention, written to be read\n",
         "Transformers that cost less than $N^2$: each mechanism derived, its gradient by hand, in NumPy that fits on a "
-        "slide; what theorems promise beside what is measured.\n",
+        "slide; what theorems promise, and what is measured.\n",
         "```{image} /figures/spectrum.svg\n:alt: Normalised cumulative singular values of the attention matrices of a "
         "pretrained transformer, and a heat map by layer and head\n:class: hero\n```\n",
         _entrances(extras),
@@ -209,19 +210,20 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
         parts += [f"## {heading}\n", grid(cards, "1 1 2 2")]
     short = (f"{each.title.partition(':')[0]} <chapters/{each.name}>" for each in chapters)
     parts.append(toctree(short, "Chapters"))
-    parts.append(toctree(["code/index", "figures/gallery", "chapters/claims", "papers", "api/index"], "Look up"))
+    parts.append(toctree(["chapters/course", "code/index", "figures/gallery", "papers", "api/index"], "Look up"))
     save(folder / "index.md", "\n".join(parts))
 
 
 def _entrances(extras: Extras) -> str:
-    """Ways into the site, beside the chapters."""
+    """Ways into the site, besides the chapters."""
     ways = [
+        ("chapters/course.html", "The course", "an evening, a lecture, or the whole"),
         ("code/index.html", "Formula beside line", "each file, typeset"),
         ("figures/gallery.html", "Figures", "with the command that draws each"),
         ("api/index.html", "API", "all that is public"),
     ]
     if extras.slides:
-        ways.append((extras.slides.get("00_course", min(extras.slides.values())), "Slides", "a deck a chapter"))
+        ways.append((extras.slides.get("00_course", min(extras.slides.values())), "Slides", "one deck per chapter"))
     ways += [(address, title, "in your browser") for address, title in extras.live.items()]
     items = (f'<a class="way" href="{to}"><strong>{title}</strong><span>{said}</span></a>' for to, title, said in ways)
     return raw(f'<nav class="ways">{"".join(items)}</nav>')

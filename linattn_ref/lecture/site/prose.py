@@ -2,7 +2,7 @@
 
 Docstrings here keep to few forms: paragraphs, headings underlined with dashes, indented formulas, definitions, fields,
 doctests. What stands between two pairs of backticks is mathematics or code, which `formula.is_formula` tells apart. An
-indented formula is a row a line; columns are separated by two spaces: names, formulas, the number, a remark.
+indented formula has one row per line; columns are separated by two spaces: names, formulas, the number, a remark.
 """
 
 import contextlib
@@ -177,7 +177,7 @@ def _table_html(lines: list[str], link: Callable[[str], str]) -> str:
 
 
 def _rows(block: str) -> list[Equation]:
-    """A row a line; a line that is further indented goes on with the one above."""
+    """One row per line; a line that is indented further continues the one above."""
     made: list[Equation] = []
     for line in block.splitlines():
         cells = re.split(r"\s{2,}", line.strip())

@@ -10,19 +10,23 @@ from linattn_ref.lecture.slides import deck, page
 
 __all__ = ["decks", "make", "rendered"]
 
-COURSE = "00"
+COURSES = {
+    "00_course": "all",
+    "00_short": "short",
+}  # decks that take slides from the chapters', and how they are called
 
 
 def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lambda line: None) -> list[Path]:
-    """Write ``out/NN_name.html`` for chapters by number, and ``out/00_course.html`` for ``"all"``.
+    """Write ``out/NN_name.html`` for chapters by number, and the decks of `COURSES` for ``"all"`` and ``"short"``.
 
     Parameters
     ----------
     wanted : sequence of str
-        Numbers as ``"2"`` or ``"02"``, or ``"all"``: one deck for the whole course.
+        Numbers as ``"2"`` or ``"02"``; ``"all"``, one deck for the whole course; ``"short"``, one lecture of 90
+        minutes.
     out : Path
     say : callable
-        Told what is written, a line a file.
+        Called with what is written, one line per file.
 
     Returns
     -------
@@ -36,14 +40,14 @@ def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lam
     FileNotFoundError
         There is no clone.
     FetchError
-        The libraries from npm cannot be had.
+        The libraries from npm are not available.
     """
     known = decks()
-    names = [COURSE if word == "all" else word.zfill(2) for word in wanted]
+    names = [word if word in COURSES.values() else word.zfill(2) for word in wanted]
     for word, name in zip(wanted, names, strict=True):
-        if name not in known or (name == COURSE and word != "all"):
-            there = ", ".join(str(int(number)) for number in known if number != COURSE)
-            raise ValueError(f"slides: no deck of chapter {word!r}; there are {there} and all")
+        if name not in known:
+            there = ", ".join(str(int(name)) if name.isdecimal() else name for name in known)
+            raise ValueError(f"slides: no deck of chapter {word!r}; there are {there}")
     found = page.libraries()
     written = []
     for name in dict.fromkeys(names):
@@ -55,7 +59,7 @@ def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lam
 
 
 def decks() -> dict[str, Path]:
-    """The decks' files by chapter; ``"00"`` is the course.
+    """The decks' files by chapter, or by the word that calls them: ``"all"``, ``"short"``.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def decks() -> dict[str, Path]:
     """
     clone.check("slides")
     folder = clone.ROOT / "notebooks" / "slides"
-    return {path.name[:2]: path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
+    return {COURSES.get(path.stem, path.name[:2]): path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
 
 
 def rendered(path: Path, found: page.Libraries) -> str:

@@ -15,7 +15,8 @@
     From chapter 2: "random weights ($\\sigma = .02$) has 97%"
 
 The first line says what kind of slide it is and how long it takes. A slide has one picture at most, on a line of its
-own. What follows ``Note:`` is for the speaker; its lines ``From ...`` say where the slide's numbers were measured.
+own. What follows ``Note:`` is what the lecturer says. Its lines ``From ...``, which name the place where the slide's
+numbers were measured, are not in the speaker's window but on the deck's last slides.
 The deck of the course takes slides from the chapters' decks, ``<!-- from 02: question, surprise -->``.
 """
 
@@ -43,6 +44,7 @@ KINDS = {  # and what stands above the title
 }
 HEAD = re.compile(r"<!--\s*(\w+),\s*(\d+) min\s*-->\n")
 FROM = re.compile(r"<!--\s*from (\d\d):\s*([\w, ]+?)\s*-->\s*")
+SOURCE = re.compile(r"^From .*$", re.MULTILINE)
 PICTURE = re.compile(r"^!\[([^\]]+)\]\((\w+:[\w#,]+)\)$", re.MULTILINE)
 
 
@@ -58,6 +60,16 @@ class Slide(NamedTuple):
     picture: Picture | None
     note: str  # Markdown
     chapter: str  # "02"; "00" is the course
+
+    @property
+    def spoken(self) -> str:
+        """The note without its lines ``From ...``."""
+        return SOURCE.sub("", self.note).strip()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The note's lines ``From ...``, without that word."""
+        return tuple(line.removeprefix("From ") for line in SOURCE.findall(self.note))
 
 
 class Deck(NamedTuple):

@@ -3,7 +3,7 @@
 import base64
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from linattn_ref.lecture.slides.deck import KINDS, Deck, Slide
 __all__ = ["Libraries", "libraries", "page", "plan"]
 
 HERE = Path(__file__).parent
+SOURCES = 900  # letters of quotations on one slide
 TALL_ENOUGH = 1.25  # width over height of a picture that stands beside the text, not below it
 FONTS = {
     "normal 400": "source-sans-pro-regular",
@@ -71,7 +72,8 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
     ValueError
         A number, picture or excerpt that there is not (any more).
     """
-    slides = "\n".join(_section(slide, deck, titles, root) for slide in deck.slides)
+    sections = [_section(slide, deck, titles, root) for slide in deck.slides]
+    slides = "\n".join([*sections, *_provenance(deck)])
     start = (HERE / "start.js").read_text(encoding="utf-8")
     parts = {
         "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
@@ -90,14 +92,14 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
 def _section(slide: Slide, deck: Deck, titles: dict[str, str], root: Path) -> str:
     text = plan(deck.slides) if slide.kind == "plan" else ""
     text = markup.to_html(records.fill(slide.text, root / "figures")) + text
-    note = markup.to_html(records.fill(slide.note, root / "figures"))
+    note = markup.to_html(records.fill(slide.spoken, root / "figures"))
     picture, layout = "", "plain"
     if slide.picture is not None:
         drawn = pictures.of(slide.picture.source, root)
         layout = "beside" if drawn.ratio < TALL_ENOUGH else "below"
         picture = f'<figure><img src="{drawn.address}" alt="{html.escape(slide.picture.alt)}"></figure>'
     above = KINDS[slide.kind] and f'<p class="kind">{KINDS[slide.kind]}</p>'
-    below = f"{int(slide.chapter)} · {titles[slide.chapter]}" if slide.chapter != "00" else titles["00"]
+    below = f"{int(slide.chapter)} · {titles[slide.chapter]}" if slide.chapter != "00" else deck.title
     dark = ' data-background-color="#12263a"' * (slide.kind in ("title", "part", "question"))
     number = f'<p class="number">{int(slide.chapter)}</p>' * (slide.kind == "title" and slide.chapter != "00")
     return (
@@ -105,6 +107,29 @@ def _section(slide: Slide, deck: Deck, titles: dict[str, str], root: Path) -> st
         f'<div class="text">{number}{above}{text}</div>{picture}<p class="foot">{markup.to_inline(below)}</p></div>'
         f'<aside class="notes">{note}</aside></section>'
     )
+
+
+def _provenance(deck: Deck) -> Iterator[str]:
+    """The slides behind the last one: where the numbers of each were measured."""
+    pages: list[list[str]] = []
+    room = 0
+    for slide in deck.slides:
+        for source in slide.sources:
+            title = re.sub(r"^#+ ", "", slide.text.partition("\n")[0])
+            plain = html.escape(re.sub(r"[$*`\\]", "", source))
+            row = f"<tr><td>{markup.to_inline(title)}</td><td>{plain}</td></tr>"
+            if room < len(source):
+                pages.append([])
+                room = SOURCES
+            pages[-1].append(row)
+            room -= max(len(source), 90)
+    for rows in pages:
+        yield (
+            '<section data-timing="1"><div class="slide sources plain"><div class="text">'
+            f"<h2>Where the numbers come from</h2><table><tbody>{''.join(rows)}</tbody></table></div>"
+            f'<p class="foot">{markup.to_inline(deck.title)}</p></div>'
+            '<aside class="notes">Not part of the talk: the places where each number was measured.</aside></section>'
+        )
 
 
 def plan(slides: Sequence[Slide]) -> str:

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref.experiments.cost import comparison, comparison_ways
 from linattn_ref.experiments.measuring.heads import random_heads
-from linattn_ref.experiments.publishing import style
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +20,8 @@ def heads():
     return random_heads(rng, sentences=1, layers=1, heads=2, length=comparison_ways.NEAR, width=4)
 
 
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = comparison.draw(results)
-        figure.draw_without_rendering()
+def test_drawing(results):
+    figure = drawn("comparison")
     for axis in figure.axes:
         assert len(axis.lines) == len(comparison_ways.WAYS) + 2  # the truncated SVD, and softmax attention's cost
         assert len(axis.texts) <= 6

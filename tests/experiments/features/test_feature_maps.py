@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.experiments.features import feature_maps as figure_module
-from linattn_ref.experiments.publishing import style
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +75,8 @@ def test_results_depend_on_the_seed_only_in_rounding(results):
     np.testing.assert_array_equal(other.softmax, results.softmax)
 
 
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = figure_module.draw(results)
-        figure.draw_without_rendering()
-    left, middle, right = figure.axes
+def test_drawing(results):
+    left, middle, right = drawn("feature_maps").axes
     np.testing.assert_array_equal(left.lines[0].get_ydata(), results.errors[0])
     np.testing.assert_array_equal(middle.lines[0].get_ydata(), results.softmax)
     np.testing.assert_array_equal(right.lines[0].get_ydata(), results.crossovers[feature_maps.elu_plus_one.name])

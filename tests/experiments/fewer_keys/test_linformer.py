@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import softmax
 from linattn_ref.experiments.fewer_keys import linformer
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.measuring import linformer_fit
-from linattn_ref.experiments.publishing import style
 
 WAYS_WITH_MATRIX = {"gaussian", "mean", "fitted", "one_sentence", "theorem_1", "svd"}
 
@@ -30,12 +28,8 @@ def results():
 # --- The figure -----------------------------------------------------------------------------------------------------
 
 
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = linformer.draw(results)
-        figure.draw_without_rendering()
-    usable, not_usable, matrix, sharing = figure.axes
+def test_drawing(results):
+    usable, not_usable, matrix, sharing = drawn("linformer").axes
     names = [{text.get_text().replace("\n", " ") for text in axes.texts} for axes in (usable, not_usable, matrix)]
     assert names[0] | names[1] == {label for label, _ in linformer.WAYS.values()} | {"answer: mean of V"}
     assert len(usable.lines) == len(usable.texts) == len(linformer.USABLE) + 1

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref.attention import nystromformer
 from linattn_ref.attention.parts import pinv_iterative
 from linattn_ref.experiments.fewer_keys import pinv_convergence as figure
 from linattn_ref.experiments.measuring import heads as heads_module
-from linattn_ref.experiments.publishing import style
 
 FIGURES = Path(__file__).parents[3] / "figures"
 
@@ -21,12 +19,8 @@ def results():
     return quick("pinv_convergence")
 
 
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        drawn = figure.draw(results)
-        drawn.draw_without_rendering()
-    left, middle, right = drawn.axes
+def test_drawing(results):
+    left, middle, right = drawn("pinv_convergence").axes
     assert len(left.lines) == 3 * len(results.conditions) + 3  # and the legend's
     assert len(right.texts) == results.real.shape[1] + 1
     assert len(middle.lines) == len(results.filtered_iterations) + 1

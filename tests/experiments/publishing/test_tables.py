@@ -9,9 +9,10 @@ from linattn_ref.experiments.publishing import tables
 ROOT = Path(__file__).parents[3]
 
 
-def test_readme_is_up_to_date():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert tables.updated(text, ROOT) == text, "run `linattn-ref figures --only tables`"
+@pytest.mark.parametrize("name", tables.PAGES)
+def test_a_page_is_up_to_date(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert tables.updated(text, ROOT, name) == text, "run `linattn-ref figures --only tables`"
 
 
 def test_every_file_with_a_mechanism_has_a_row():
@@ -65,13 +66,15 @@ def test_a_module_with_all_fields_is_a_row():
 
 def test_a_chapter_is_its_heading_and_first_paragraph(tmp_path):
     text = (
-        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # 3. A title\n#\n# A question\n# in two lines?\n#\n# More.\n"
+        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # 1. A title\n#\n# A question\n# in two lines?\n#\n# More.\n"
     )
-    (tmp_path / "03_name.py").write_text(text, encoding="utf-8")
+    (tmp_path / "01_name.py").write_text(text, encoding="utf-8")
     (tmp_path / "execute.py").write_text("# no chapter")
     (row,) = tables.chapters(tmp_path)
-    assert row == ("03_name", "3. A title", "A question in two lines?")
-    assert "| [3. A title](notebooks/03_name.ipynb) | A question in two lines? |" in tables.chapters_table([row])
+    assert row == ("01_name", "1. A title", "A question in two lines?")
+    (tmp_path / "01_name.py").write_text(f"{text}#\n# You need chapter 1, and\n# patience.\n", encoding="utf-8")
+    told = "| [1. A title](01_name.ipynb) | A question in two lines? | 0 | chapter 1, and patience | – |"
+    assert told in tables.chapters_table([row], tmp_path)
 
 
 def test_a_chapter_without_heading_is_an_error(tmp_path):
@@ -81,29 +84,30 @@ def test_a_chapter_without_heading_is_an_error(tmp_path):
 
 
 MARKS = (
-    "a\n<!-- mechanisms:begin -->\nold\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin --><!-- chapters:end -->\nc\n"
+    "a\n<!-- gradient:begin -->\nold\n<!-- gradient:end -->\nb\n<!-- routes:begin --><!-- routes:end -->\nc\n"
     "<!-- headlines:begin --><!-- headlines:end -->\n"
 )
 
 
 @pytest.fixture
 def root(tmp_path):
-    """A folder with the committed records, and no chapters."""
-    (tmp_path / "figures").symlink_to(ROOT / "figures")
+    """A folder with the committed records and chapters."""
+    for name in ("figures", "notebooks"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
 def test_updated_changes_only_what_is_between_the_marks(root):
     text = tables.updated(MARKS, root)
     assert "old" not in text
-    assert text.startswith("a\n<!-- mechanisms:begin -->\n| picture | mechanism |")
-    assert "<!-- chapters:end -->\nc\n<!-- headlines:begin -->\n| what | against |" in text
+    assert text.startswith("a\n<!-- gradient:begin -->\n```py\n")
+    assert "<!-- routes:end -->\nc\n<!-- headlines:begin -->\n| what | against |" in text
     assert text.endswith("\n<!-- headlines:end -->\n")
-    assert "\n<!-- mechanisms:end -->\nb\n<!-- chapters:begin -->\n| chapter |" in text
+    assert "\n<!-- gradient:end -->\nb\n<!-- routes:begin -->\n| route |" in text
     assert tables.updated(text, root) == text
 
 
-@pytest.mark.parametrize("mark", ["<!-- mechanisms:begin -->", "<!-- chapters:end -->"])
+@pytest.mark.parametrize("mark", ["<!-- gradient:begin -->", "<!-- routes:end -->"])
 def test_marks_that_are_missing_or_doubled_are_an_error(root, mark):
     name = mark[5:].partition(":")[0]
     for text in (MARKS.replace(mark, ""), MARKS + mark):

@@ -4,11 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref.attention import gated_linear
-from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.recurrence import rewind
 
 EPS = float(np.finfo(np.float32).eps)
@@ -78,11 +76,8 @@ def test_with_a_gate_the_error_grows_at_the_rate_of_the_gate(results):
     assert rate == pytest.approx(-np.log(gate), rel=0.1)
 
 
-@each_look
-def test_the_figure_shows_the_results(results, look):
-    with style.use(look):
-        figure = rewind.draw(results)
-        figure.draw_without_rendering()
+def test_the_figure_shows_the_results(results):
+    figure = drawn("rewind")
     np.testing.assert_array_equal(figure.axes[0].lines[2].get_ydata(), results.rewound_s[0])
     np.testing.assert_array_equal(figure.axes[2].lines[1].get_ydata(), results.worst_rewound[0])
     assert all(axis.get_xlabel() for axis in figure.axes)

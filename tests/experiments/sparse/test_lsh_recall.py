@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from looks import each_look
-from quick import quick
+from quick import drawn, quick
 
 from linattn_ref.attention import reformer
-from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.sparse import lsh_recall
 
 
@@ -15,12 +13,8 @@ def results():
     return quick("lsh_recall")
 
 
-@each_look
-def test_drawing(results, look):
-    with style.use(look):
-        figure = lsh_recall.draw(results)
-        figure.draw_without_rendering()
-    left, middle, right = figure.axes
+def test_drawing(results):
+    left, middle, right = drawn("lsh_recall").axes
     assert len(left.lines) == 2 * len(lsh_recall.COLLISION_BUCKETS)
     assert len(middle.lines) == 2 * len(results.by_buckets)
     assert len(right.lines) == len(results.by_chunk) + 1

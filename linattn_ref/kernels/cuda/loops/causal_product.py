@@ -21,7 +21,7 @@ Forward, ``a, b, u`` are ``phi_q, phi_k, v``. The three gradients are products o
 With the denominator there is a column of ones beside ``v``. ``G`` is divided by the denominator, into a new array: the
 reciprocal of a small one would be infinite where the quotient is not. Beside it the column makes ``e = -G . out``.
 
-The states before all chunks are kept while a function runs, ``N C M / TILE`` numbers a head, as many as ``phi_q`` has
+The states before all chunks are kept while a function runs, ``N C M / TILE`` numbers per head, as many as ``phi_q`` has
 where ``M = TILE``. Nothing is added up in an order that could change from run to run.
 
 Arrays may be NumPy's, which are copied to the GPU and back, or a GPU library's (`arrays`). Those of bfloat16 and

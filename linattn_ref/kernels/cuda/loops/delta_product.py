@@ -9,9 +9,10 @@ scan of sums; else each chunk needs the state for what it writes, ``U`` forward 
     forward     faded rows, P, A  ->  U, states  ->  out
     backward    faded rows, P, A  ->  states from U;   P^T G, (c * Q)^T G  ->  R, dS' of each chunk  ->  gradients
 
-Beside inputs and results, a call holds ``N (4 C + 2 TILE)`` numbers a head for the first part and ``N C M / TILE`` for
-the states before all chunks, backward two times. With gates the backward pass holds ``N (3 C + 2 TILE)`` numbers more,
-what rows read of states alone and the gradients of pairs, which (22) needs by themselves. Every sum has one order.
+Besides inputs and results, a call holds ``N (4 C + 2 TILE)`` numbers per head for the first part and ``N C M / TILE``
+for the states before all chunks, backward two times. With gates the backward pass holds ``N (3 C + 2 TILE)`` numbers
+more, what rows read of states alone and the gradients of pairs, which (22) needs by themselves. Every sum has one
+order.
 
 Arrays are of float32 or float64, NumPy's, which are copied to the GPU and back, or a GPU library's (`arrays`).
 
@@ -163,7 +164,7 @@ def _gradient(call, g, u, states, b, gate, *, sign=1, keeps=False, backwards=Fal
 
 
 def _gate_gradient(call, rows, of_states, d_pairs, gate, states, later):
-    """A number a row and channel."""
+    """One number per row and channel."""
     (q, k, e), (of_q, of_k, of_e), (d_p, d_a), erases = rows, of_states, d_pairs, rows[2] is not None
     d_log_gate = call.empty(k.shape[1:], dtype_of(k))
     given = (e, of_e, d_a) if erases else (q, of_q, d_p)  # what is not there is not read

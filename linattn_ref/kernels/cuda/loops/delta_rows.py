@@ -1,10 +1,10 @@
 """What the delta product on a GPU knows of a chunk before any state: faded rows, pairs; and the gate's gradient.
 
-    fade            g, c * Q, -(c * E), ratio_T * K and c_T        a thread a chunk and channel
-    pairs           P and -A                                       a thread a key
-    gate_gradient   (22), a chunk at a time                        a thread a channel
+    fade            g, c * Q, -(c * E), ratio_T * K and c_T        one thread per chunk and channel
+    pairs           P and -A                                       one thread per key
+    gate_gradient   (22), a chunk at a time                        one thread per channel
 
-The formulas are the page's; signs are turned here, so that all that follows adds. ``ratio_ij`` is a number a
+The formulas are the page's; signs are turned here, so that all that follows adds. ``ratio_ij`` is one number per
 channel, so that ``P`` and ``A`` are no matrix products: a thread holds key ``j``, ``STEP`` channels at a time, which
 fades from row to row as the state would, and meets each row's query and ``e``,
 
@@ -126,7 +126,7 @@ def gate_gradient(q, k, e, of_q, of_k, of_e, d_p, d_a, gate, states, later, d_lo
     1``. So no state is divided, and a gate of 0 has exactly 0. Grid: heads * chunks, tiles of
     ``C``.
     """
-    keys = cuda.shared.array((TILE, TILE), k.dtype)  # a column a thread
+    keys = cuda.shared.array((TILE, TILE), k.dtype)  # one column per thread
     sums = cuda.local.array(4, k.dtype)  # c_i, those of q and of e, and past all rows
     chunks = states.shape[1]
     head, chunk = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks

@@ -120,7 +120,7 @@ def check_chunks(q, chunk):
 
 
 def _meeting(call, order, seen, chunk):
-    """``order (heads, rounds, N)``, chunks ``(heads, N, rounds)``, ``seen (heads,)``; ``C <= N``, rows a block."""
+    """``order (heads, rounds, N)``, chunks ``(heads, N, rounds)``, ``seen (heads,)``; ``C <= N``, rows per block."""
     order, seen = _integers(call, order, 2), _integers(call, seen, 0)
     rounds, n = order.shape[1:]
     chunk = min(int(chunk), n)

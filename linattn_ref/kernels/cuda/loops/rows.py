@@ -142,7 +142,7 @@ def finish_rows(out, so_far, log_sum_exp):
 
 @kernel
 def dots(a, b, y, sign):
-    """``SIDE`` rows a block, and ``SIDE`` threads a row, whose parts are added up in order."""
+    """``SIDE`` rows per block, and ``SIDE`` threads per row, whose parts are added up in order."""
     parts = cuda.shared.array((SIDE, PITCH), a.dtype)
     blocks = (a.shape[1] + SIDE - 1) // SIDE
     head, i = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * SIDE + cuda.threadIdx.y

@@ -39,7 +39,7 @@ from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tensor_cores import here
 
 SIDE = 16  # threads along either side of a block
-EACH = 4  # numbers a thread, along either side
+EACH = 4  # numbers per thread, along either side
 TILE = 64  # SIDE * EACH
 PITCH = 65  # TILE + 1
 STEP = 16  # at least SIDE and 3; divides TILE, at most half of it
