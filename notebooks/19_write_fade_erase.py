@@ -722,16 +722,16 @@ for way in WAYS:
         same(found, expected)
 assert [sum(passes) for passes in WAYS.values()] == [8, 6, 4, 3]
 
-# Kept: eight heads of 128, batch size 16, one thread, float32. Of a state, 64 KB a head are read and written at least.
+# Kept: eight heads of 128, batch size 16, one thread, float32. At least, the 64 KB of each head are read and written once.
 HEAD = 4 * 128 * 128 / 1e3
 chapter.table(
-    ("order", "reads", "writes", "KB a head", "multiply-adds a number of the state"),
+    ("order", "reads", "writes", "KB per head", "multiply-adds per number of the state"),
     [(way.__name__.replace("_", " "), *WAYS[way], f"{sum(WAYS[way]) * HEAD:.0f}", 4) for way in WAYS],
 )
 rows = chapter.record("bench_steps")["results"]["rows"]
 rows = [x for x in rows if (x["task"], x["size"], x.get("batch")) == ("gated delta", 128, 16)]
 chapter.table(
-    ("gated delta, one token", "called as", "µs", "GB of the state read and written a second"),
+    ("gated delta, one token", "called as", "µs", "GB of state read and written per second"),
     [
         (x["kernel"], x["what"], f"{1e3 * x['median_ms']:.0f}", f"{2 * 16 * 8 * HEAD / x['median_ms'] / 1e3:.0f}")
         for x in sorted(rows, key=lambda x: -x["median_ms"])
