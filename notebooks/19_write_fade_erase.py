@@ -741,6 +741,8 @@ chapter.table(
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment delta --out DIR` (see [the course](README.md)).
+#
 # Here are four more members of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
 #
 # **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$. Here $\alpha$ is a

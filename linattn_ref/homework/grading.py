@@ -28,7 +28,6 @@ from linattn_ref.homework.values import arrays_of, call, decode, encode, finder
 
 __all__ = ["Here", "Result", "grade", "module_of", "questions"]
 
-TRIALS = 3
 TOLERANCE = 1e-4  # of the largest number of an array: float32 is enough, on questions of this size
 
 
@@ -167,7 +166,7 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
     answers = []
     try:
-        for trial in range(TRIALS):
+        for trial in range(item.trials):
             answers.append(questions(sheet, item, names, right(sheet), seed, trial))
     except Failed as error:
         return Result(item, 0.0, str(error))
@@ -187,7 +186,7 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     if fits:
         return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
     by_judge = judged(item, sheet, proxies, seed)
-    right_answers = [expected(sheet, number, seed, trial) for trial in range(TRIALS)]
+    right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
 
 
@@ -226,7 +225,7 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
     """Whether the answer is that of the solution with this mistake, in every trial."""
-    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(TRIALS)]
+    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(len(answers))]
     return all(x is not None and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True))
 
 

@@ -46,7 +46,7 @@ yours: loops, `einsum`, chunks, float32 or float64. Files in `given` are there t
 By a program, with other numbers and sizes. An item is all or nothing; an answer is right within {tolerance:g} of the
 largest number of its array. Gradients are asked with the right numbers from the forward pass, and where a function is
 wrong, what follows from it is right if it is right for your function: you pay for an error once. An item may take
-{seconds:g} s, importing `answer.py` {importing:g} s, and the whole {memory} MiB of memory.
+{seconds:g} s of the processor, importing `answer.py` {importing:g} s, and the whole {memory} MiB of memory.
 
 | item | functions | points |
 | --- | --- | --- |
@@ -124,8 +124,7 @@ def readme(sheet: Sheet) -> str:
 
 def tests(sheet: Sheet) -> str:
     """The text of ``tests/test_answer.py``."""
-    module = grading.module_of(texts(sheet, solved=False, alone=False).answer)
-    kept = [name for name, x in vars(module).items() if isinstance(x, type) and hasattr(x, "_fields")]
+    kept = [part.rename.get(name, name) for part in sheet.parts for name in part.keep if "." not in name]
     names = [f"{name} = answer.{name}" for name in kept]
     names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]

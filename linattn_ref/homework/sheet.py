@@ -37,6 +37,7 @@ class Item:
     functions: list[str]  # that are asked
     check: str  # Python: yields what is compared
     hint: str
+    trials: int = 3  # each with numbers and sizes of its own
     own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
     judge: str = ""  # an operation of `linattn-ref conform`
     checks: list[str] = field(default_factory=list)  # and its checks

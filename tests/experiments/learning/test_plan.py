@@ -14,7 +14,7 @@ from linattn_ref import cli
 from linattn_ref.experiments.learning import learn, plan, runs
 from linattn_ref.training import loop
 
-FOLDER = Path(__file__).parents[3] / "figures" / "plans"
+PLANS = sorted(Path(plan.__file__).parent.glob("*.toml"))
 SMALL = """
 [copying]
 task = "duplication"
@@ -35,7 +35,7 @@ def small(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_the_commands_of_a_committed_plan_are_understood(path):
     planned = plan.read(path)
     assert len({one.name for one in planned}) == len(planned) > 5
