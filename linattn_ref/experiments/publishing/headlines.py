@@ -112,9 +112,14 @@ def table(figures: Path) -> str:
     for headline in HEADLINES:
         record = json.loads((figures / f"{headline.bench}.json").read_text(encoding="utf-8"))
         row = hardest(record["results"], headline)
-        ratio = f"{row['ratio_median']:.1f} ({row['ratio_min']:.1f})"
+        ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"
         rows.append((headline.what, row["whom"], ratio, record["machine"]["processor"]))
     return "\n".join([*markdown.table(("what", "against", "ratio", "processor"), rows, "llrl"), "", shares(figures)])
+
+
+def number(ratio: float) -> str:
+    """One decimal, and two where one would hide which side is ahead."""
+    return f"{ratio:.1f}" if ratio >= 1.95 else f"{ratio:.2f}"
 
 
 def hardest(results: Mapping[str, Any], headline: Headline) -> dict[str, Any]:
