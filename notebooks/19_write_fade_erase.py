@@ -436,6 +436,11 @@ for p in range(2):
     same(saved.state.s[p], kept.state.s)
 
 # %% [markdown]
+# > **A break.** A state that only adds keeps every value of a key. The delta rule reads before it writes, so that a key
+# > has its latest value, and a gate lets what is old fade. A gate of 0 begins a new document. After the break come the
+# > gradients, the chunks that make this as fast as matrix products, states on several machines, and what a token costs.
+
+# %% [markdown]
 # ## The backward pass is a delta rule
 #
 # Let $G_i$ be the gradient of a loss with respect to $o_i$, and $A_i$, $\tilde A_i$, $r_i$ those with respect to
@@ -722,7 +727,7 @@ for way in WAYS:
         same(found, expected)
 assert [sum(passes) for passes in WAYS.values()] == [8, 6, 4, 3]
 
-# Kept: eight heads of 128, batch size 16, one thread, float32. At least, the 64 KB of each head are read and written once.
+# Kept: eight heads of 128, batch size 16, one thread, float32. The least is to read and write 64 KB per head.
 HEAD = 4 * 128 * 128 / 1e3
 chapter.table(
     ("order", "reads", "writes", "KB per head", "multiply-adds per number of the state"),

@@ -2,8 +2,9 @@
 
 Batch size 1. PyTorch's is ``scaled_dot_product_attention``; the other two have forward passes alone (`runtimes`).
 ``multiply-adds alone`` are those of the matrix products, two forward and seven in both passes, and nothing else: its
-ratio is the kernel's share of the processor's peak. Forward at 2048 keys of width 64 it is three quarters: a
-pair's maximum, exponential and sum take as long as some 40 of its 128 multiply-adds. Only a kernel without them would be 1.3 times as fast.
+ratio is the kernel's share of the processor's peak. Forward at 2048 keys of width 64 it is three quarters: a pair's
+maximum, exponential and sum take as long as some 40 of its 128 multiply-adds. Only a kernel without them would be 1.3
+times as fast.
 
 `engine` says how time is measured.
 """
