@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -249,18 +248,72 @@ def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     assert "under bubblewrap" in protection()
 
 
+IN_TORCH = {
+    "softmax": """
+def softmax(a):
+    return torch.softmax(a, -1)
+
+
+def backward(d_out, saved):
+    q, k, v, p, scale = saved
+    d_p = d_out @ v.mT
+    d_a = p * (d_p - (d_p * p).sum(-1, keepdim=True))
+    return scale * d_a @ k, scale * d_a.mT @ q, p.mT @ d_out
+""",
+    "linear": """
+def features(x):
+    return torch.nn.functional.elu(x) + 1
+
+
+def forward(q, k, v, *, causal=False, eps=1e-6):
+    q, k = features(q), features(k)
+    if not causal:
+        return q @ (k.mT @ v) / (q @ k.sum(-2)[..., None] + eps), None
+    w = (q @ k.mT).tril(k.shape[-2] - q.shape[-2])
+    return w @ v / (w.sum(-1, keepdim=True) + eps), None
+""",
+    "delta": """
+def forward(q, k, v, erase):
+    s, rows = torch.zeros(k.shape[1], v.shape[1], dtype=v.dtype), []
+    for i in range(len(q)):
+        s = s + torch.outer(k[i], v[i] - erase[i] @ s)
+        rows.append(q[i] @ s)
+    return torch.stack(rows), None
+
+
+def solve(a, x):
+    return torch.linalg.solve_triangular(a, x, upper=False, unitriangular=True)
+""",
+}
+IN_TORCH_RIGHT = {
+    "softmax": {"rows", "stable", "values", "queries", "keys"},
+    "linear": {"features", "forward", "long", "causal"},
+    "delta": {"forward", "solve"},
+}
+IN_JAX = """
+import jax
+
+def softmax(a):
+    assert isinstance(a, jax.Array)
+    return jax.nn.softmax(a, axis=-1)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["torch", "jax"])
-def test_functions_of_other_libraries(library, tmp_path):
-    """Of every sheet that accepts them: the solution's arithmetic on another library's arrays."""
-    pytest.importorskip(library)
-    text = (
-        "import torch\n\ndef softmax(a):\n    assert isinstance(a, torch.Tensor)\n    return torch.softmax(a, -1)\n"
-        if library == "torch"
-        else "import jax\nimport jax.numpy as jnp\n\ndef softmax(a):\n    assert isinstance(a, jax.Array)\n"
-        "    return jax.nn.softmax(a, axis=-1)\n"
-    )
-    with apart(submitted(tmp_path / "work", text)) as submission:
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_functions_of_pytorch(name, tmp_path):
+    pytest.importorskip("torch")
+    text = texts(read(name), solved=False).answer.replace("import numpy as np\n", "import torch\n") + IN_TORCH[name]
+    write(read(name), tmp_path / "work")
+    (tmp_path / "work" / "answer.py").write_text(text, encoding="utf-8")
+    with apart(tmp_path / "work", read(name)) as submission:
+        results = {x.item.name: x.why for x in grade(read(name), submission)}
+    assert {item for item, why in results.items() if not why} == IN_TORCH_RIGHT[name]
+
+
+@pytest.mark.slow
+def test_functions_of_jax(tmp_path):
+    pytest.importorskip("jax")
+    with apart(submitted(tmp_path / "work", IN_JAX)) as submission:
         results = {x.item.name: x.why for x in grade(SOFTMAX, submission)}
     assert {name for name, why in results.items() if not why} == {"rows", "stable"}
-    assert library not in sys.modules or library in text
