@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from homework_ways import Here
 
 from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
 from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
-from linattn_ref.homework.grading import Here
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.results import Report
 from linattn_ref.homework.values import decode, encode
@@ -130,6 +130,16 @@ def test_what_follows_from_a_wrong_function_is_paid_for_once():
     results = {x.item.name: x for x in grade(SOFTMAX, Here(f"{text}\n\n{other}"))}
     assert [name for name, x in results.items() if not x.points] == ["rows", "stable"]
     assert results["forward"].why == "right, given your softmax, where points are lost already"
+
+
+def test_the_judge_asks_for_gradients_behind_the_solutions_forward_pass():
+    linear = read("linear")
+    item = next(x for x in linear.items if x.name == "causal_gradient")
+    alone = replace(linear, items=[replace(item, check="yield 1.0")])
+    mistake = next(x for x in linear.mistakes if x.name == "denominator_as_constant")
+    (lost,) = grade(alone, Here(mistaken(linear, mistake).answer))
+    assert (lost.points, lost.named) == (0, ("denominator_as_constant",))
+    assert lost.says == ("the denominator is taken for a constant",)
 
 
 def test_values_cross_as_json():
