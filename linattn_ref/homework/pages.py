@@ -57,8 +57,11 @@ class Module:
                 for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
             elif isinstance(node, ast.ImportFrom):
+                source = str(node.module)
                 for alias in node.names:
-                    self.imports[alias.asname or alias.name] = str(node.module), alias.name
+                    star = importlib.import_module(source).__all__ if alias.name == "*" else []
+                    self.imports |= {name: (source, name) for name in star}
+                    self.imports[alias.asname or alias.name] = source, alias.name
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = alias.name, ""
