@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read"]
+__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read", "template"]
 
 FOLDER = Path(__file__).parent / "sheets"
 
@@ -85,6 +85,11 @@ class Sheet:
     @property
     def points(self) -> float:
         return sum(item.points for item in self.items)
+
+
+def template(name: str) -> str:
+    """What texts are made of."""
+    return (FOLDER.parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def names() -> list[str]:

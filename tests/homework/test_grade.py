@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
-from linattn_ref.homework.apart import Apart, Failed, protection
+from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
 from linattn_ref.homework.grading import Here
 from linattn_ref.homework.pages import mistaken, texts
@@ -101,12 +100,13 @@ def test_commands(tmp_path, capsys):
         (["assignment"], "expected NAME and --out DIR, or --list"),
         (["assignment", "none", "--out", "x"], "expected one of softmax"),
         (["grade", "nowhere"], "expected a folder with answer.py"),
-        (["grade", "."], 'expected a line SHEET = "name"'),
+        (["grade", "."], 'expected a line SHEET = "name" with one of our sheets'),
+        (["grade", ".", "--sheet", "mine.toml"], "expected one of softmax"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, complaint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "answer.py").write_text("1 +", encoding="utf-8")
+    (tmp_path / "answer.py").write_text('SHEET = "mine"\n1 +', encoding="utf-8")
     assert main(words) == 2
     assert complaint in capsys.readouterr().err
 
@@ -241,7 +241,7 @@ def test_memory_and_files_have_a_limit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
+@pytest.mark.skipif(not bubblewrap(), reason="needs bubblewrap")
 def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     text = f"import os\n\ndef softmax(a):\n    return [os.path.exists(x) for x in ({__file__!r}, '/etc/passwd')]\n"
     with apart(submitted(tmp_path / "work", text)) as submission:
