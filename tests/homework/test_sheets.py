@@ -9,11 +9,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from homework_ways import OTHER_WAYS
+from homework_ways import OTHER_WAYS, Here
 
 from linattn_ref.homework import grade, names, write
 from linattn_ref.homework import sheet as sheets
-from linattn_ref.homework.grading import Here
 from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 
