@@ -54,11 +54,6 @@ HEADLINES = (
         {"task": "gated delta", "size": 64, "batch": 1, "what": "step"},
     ),
     Headline(
-        "The same, kernels alone, D = 128, B = 16",
-        "bench_steps",
-        {"task": "gated delta", "size": 128, "batch": 16, "what": "kernel"},
-    ),
-    Headline(
         "A training step: 8 layers of 256, linear attention, N = 784",
         "bench_training",
         {"layers": 8, "attention": "linear"},
