@@ -7,6 +7,7 @@ submission, all read-only, and no network. Without, it is a process of the user'
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -23,9 +24,9 @@ import numpy as np
 
 from linattn_ref.homework import child, values
 
-__all__ = ["Apart", "Failed", "protection"]
+__all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
-LONGEST = 1 << 26  # characters of an answer
+LONGEST = 1 << 24  # characters of an answer
 IMPORTING = 30.0  # seconds that answer.py may take to be imported, beside the limit of an item
 PATIENCE = 4  # on a busy machine a second of the processor takes longer
 FILE = 1 << 20  # bytes of a file that a submission may write
@@ -36,13 +37,24 @@ class Failed(Exception):
     """A submission that raised an error, took too long, or ended."""
 
 
+@functools.cache
+def bubblewrap() -> str:
+    """The program, where it is installed and may do its work; or nothing."""
+    program = shutil.which("bwrap")
+    works = (
+        program
+        and not subprocess.run([program, "--ro-bind", "/", "/", "--unshare-all", "true"], check=False).returncode
+    )
+    return str(program) if works else ""
+
+
 def protection() -> str:
     """What the submission was kept from."""
-    if shutil.which("bwrap"):
+    if bubblewrap():
         return "The submission ran under bubblewrap: without a network, and with nothing of this machine to write."
     return (
-        "bubblewrap (bwrap) is not installed. The submission ran in a process of its own, with limits of time and"
-        " memory, but it could have read and changed this user's files, and used the network."
+        "Bubblewrap (bwrap) is not installed, or may not run here. The submission ran in a process of its own, with"
+        " limits of time and memory, but it could have read and changed this user's files, and used the network."
     )
 
 
@@ -122,10 +134,9 @@ class Apart:
 
     def box(self) -> list[str]:
         """The command of bubblewrap, or nothing."""
-        program = shutil.which("bwrap")
-        if program is None:
+        if not bubblewrap():
             return []
-        site, words = Path(np.__file__).parents[1], [program, "--unshare-all", "--die-with-parent", "--clearenv"]
+        site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent", "--clearenv"]
         for path in (
             "/usr",
             "/lib",

@@ -14,25 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from linattn_ref.homework.sheet import Mistake, Part, Sheet
+from linattn_ref.homework.sheet import Mistake, Part, Sheet, template
 
 __all__ = ["Texts", "mistaken", "texts"]
-
-HEAD = '''"""{title}
-
-{doc}
-"""
-
-from __future__ import annotations
-
-{imports}
-
-# Float[Array, "... N D"] is an array of floats of shape (..., N, D); any axes may stand in front. Every equation has a
-# number, and the shapes are part of the question: functions are called with these arguments, whatever is inside.
-SHEET = "{sheet}"
-
-{body}
-'''
 
 
 class Texts(NamedTuple):
@@ -57,8 +41,11 @@ class Module:
                 for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
             elif isinstance(node, ast.ImportFrom):
+                source = str(node.module)
                 for alias in node.names:
-                    self.imports[alias.asname or alias.name] = str(node.module), alias.name
+                    star = importlib.import_module(source).__all__ if alias.name == "*" else []
+                    self.imports |= {name: (source, name) for name in star}
+                    self.imports[alias.asname or alias.name] = source, alias.name
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = alias.name, ""
@@ -120,7 +107,7 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
             text = re.sub(rf"(?<![.\w]){old}\b", new, text) if old.isidentifier() else text.replace(old, new)
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
-    answer = HEAD.format(
+    answer = template("answer.txt").format(
         title=sheet.title + ".",
         doc="\n\n".join(docs),
         imports=ordered(imports),

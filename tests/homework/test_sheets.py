@@ -2,17 +2,17 @@
 
 import importlib
 import re
+import shutil
 import sys
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from homework_ways import OTHER_WAYS
+from homework_ways import OTHER_WAYS, Here
 
 from linattn_ref.homework import grade, names, write
 from linattn_ref.homework import sheet as sheets
-from linattn_ref.homework.grading import Here
 from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 
@@ -24,6 +24,7 @@ def read(name):
     return replace(sheet, sizes={letter: min(n, 200) for letter, n in sheet.sizes.items()})
 
 
+LOADED = {"answer", "checking", "given", "test_answer", "values"}  # a handout's modules
 MISTAKES = [(name, x) for name in names() for x in read(name).mistakes]
 
 
@@ -105,19 +106,23 @@ def test_the_handouts_tests_pass_for_the_solution_and_fail_for_the_skeleton(name
     write(read(name), tmp_path / "work")
     monkeypatch.syspath_prepend(tmp_path / "work")
     monkeypatch.syspath_prepend(tmp_path / "work" / "tests")
-    for module in ("answer", "checking", "values", "test_answer"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    for title in [title for title in sys.modules if title.partition(".")[0] == "given"]:
+    for title in [x for x in sys.modules if x.partition(".")[0] in LOADED]:
         monkeypatch.delitem(sys.modules, title)
+    importlib.invalidate_caches()
     tests = importlib.import_module("test_answer")
     for title in (title for title in vars(tests) if title.startswith("test_")):
         with pytest.raises(NotImplementedError):
             getattr(tests, title)()
-    exec(solved(name), vars(tests.answer))
+    write(read(name), tmp_path / "all", instructor=True)
+    shutil.copytree(tmp_path / "all" / "solution", tmp_path / "work", dirs_exist_ok=True)
+    for title in [x for x in sys.modules if x.partition(".")[0] in LOADED - {"values"}]:
+        del sys.modules[title]
+    importlib.invalidate_caches()
+    tests = importlib.import_module("test_answer")
     for title in (title for title in vars(tests) if title.startswith("test_")):
         getattr(tests, title)()
-    for title in ("answer", "checking", "values", "test_answer", *(x for x in sys.modules if x.startswith("given"))):
-        monkeypatch.delitem(sys.modules, title, raising=False)
+    for title in [x for x in sys.modules if x.partition(".")[0] in LOADED]:
+        del sys.modules[title]
 
 
 @pytest.mark.parametrize("name", names())

@@ -18,10 +18,10 @@ def test_committed_gallery_is_made_of_the_committed_records():
 
 def test_figures_folder_holds_nothing_else():
     known = {f"{name}.{ending}" for name in ALL for ending in ("svg", "png", "pdf", "json")}
-    assert {path.name for path in FIGURES.iterdir()} - {"records", "plans", "pages", "frames"} == {
+    assert {path.name for path in FIGURES.iterdir()} - {"records", "pages", "frames"} == {
         *known,
         "README.md",
-    }  # what training said, plans of it, and how pages look
+    }  # what training said, and how pages look
 
 
 def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path):
