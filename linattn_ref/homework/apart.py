@@ -135,9 +135,9 @@ class Apart:
         if not bubblewrap():
             return []
         site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent"]
-        for path in (*SYSTEM, sys.base_prefix, sys.prefix):
+        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # before what may lie in them
+        for path in (*SYSTEM, sys.base_prefix, sys.prefix, str(site)):
             words += ["--ro-bind-try", path, path]
-        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(site), str(site)]
         for ours in site.glob("linattn_ref*"):
             words += ["--tmpfs", str(ours)] if ours.is_dir() else ["--ro-bind", os.devnull, str(ours)]
         for place in (self.place, self.folder):
