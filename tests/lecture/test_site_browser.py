@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from linattn_ref.data import npm
+
 pytestmark = pytest.mark.browser
 
 async_api = pytest.importorskip("playwright.async_api", reason="needs playwright: pip install -e '.[browser]'")
@@ -20,6 +22,7 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps"),
 ]
 TABS = 3
+LEFT = "net::ERR_ABORTED"  # for the page was left before its icon had come
 ROOT = Path(__file__).parents[2]
 OWN = ("slides", "live")  # their own tests open these
 # Text that a reader sees and that is no code: TeX in it was not typeset. And what does not fit on a phone.
@@ -42,6 +45,25 @@ LOOK = r"""async () => {
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 1) wrong.push(`${wide} pixels wider than the window`);
   return wrong;
+}"""
+
+
+KINDS = (
+    *("index.html", "search.html", "papers.html", "chapters/course.html", "chapters/08_transformers_are_rnns.html"),
+    *("code/attention.linear.html", "figures/gallery.html", "api/index.html", "api/linattn_ref.attention.linear.html"),
+    *("live/pixels.html", "live/sums.html", "live/frames/05.html"),
+)
+AXE = npm.pinned(
+    name="axe-core",
+    version="4.10.3",
+    integrity="sha512-Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg==",
+    megabytes=1,
+)
+# A formula is drawn, and said in MathML; in a table's head axe sees neither.
+JUDGE = """async () => {
+  if (window.MathJax && MathJax.startup) await MathJax.startup.promise;
+  const found = await axe.run(document, { rules: { "empty-table-header": { enabled: false } } });
+  return found.violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 90)}`));
 }"""
 
 
@@ -112,6 +134,15 @@ def test_the_search_finds_a_word_of_a_chapter(site):
     assert asyncio.run(searched(site, "Nyström")) > 0
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nobody_is_kept_out(site, scheme):
+    """axe-core's rules, by a page of each kind: contrast, names, headings, what can be reached by keys."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    assert len([path for path in KINDS if (site / path).is_file()]) == len(KINDS) == 12
+    assert asyncio.run(judged(site, scheme)) == []
+
+
 def test_it_is_small(site):
     sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
     assert sum(sizes.values()) < 60e6
@@ -130,7 +161,7 @@ async def looked_at(pages, site):
             told = []
             tab.on("console", lambda message: told.append(message.text) if message.type == "error" else None)
             tab.on("pageerror", lambda error: told.append(str(error)))
-            tab.on("requestfailed", lambda request: told.append(f"no {request.url}"))
+            tab.on("requestfailed", lambda r: None if r.failure == LEFT else told.append(f"no {r.url}"))
             tab.on("request", lambda r: told.append(f"asks for {r.url}") if re.match(r"https?:", r.url) else None)
             while waiting:
                 path = waiting.pop()
@@ -140,6 +171,22 @@ async def looked_at(pages, site):
                 told.clear()
 
         await asyncio.gather(*(one_tab() for _ in range(TABS)))
+        await browser.close()
+    return wrong
+
+
+async def judged(site, scheme):
+    """What axe-core finds wrong."""
+    wrong, script = [], npm.read(AXE, "axe.min.js").decode()
+    async with async_api.async_playwright() as play:
+        browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = await browser.new_context(color_scheme=scheme, bypass_csp=True, reduced_motion="reduce")
+        for path in KINDS:
+            tab = await context.new_page()
+            await tab.goto((site / path).as_uri(), wait_until="load")
+            await tab.evaluate(script)
+            wrong += [f"{path}: {line}" for line in await tab.evaluate(JUDGE)]
+            await tab.close()
         await browser.close()
     return wrong
 

@@ -59,7 +59,7 @@ def page_html(source: str) -> str:
         if code[0].startswith('<span class="kn">'):
             shown = f"<details><summary>imports, and what is public</summary>{shown}</details>"
         rows.append(f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>{shown}</div>')
-    above = prose.to_html(docstring, link=to_code, anchor="eq-")
+    above = re.sub(r"(</?h)3>", r"\g<1>2>", prose.to_html(docstring, link=to_code, anchor="eq-"))  # below the title
     return f'<div class="derivation">{above}</div>\n<div class="literate">{"".join(rows)}</div>'
 
 

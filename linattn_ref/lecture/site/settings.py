@@ -10,6 +10,16 @@ __all__ = ["conf_py", "configuration", "setup"]
 
 STATIC = Path(__file__).with_name("static")
 TITLE = "linattn_ref"
+EMPTY = re.compile(r"<th([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>")
+# What scrolls can be reached by keys; the two sidebars have different names, and each page a heading.
+FOR_EVERYBODY = """addEventListener("load", async () => {
+  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
+  if (!document.querySelector("h1"))
+    document.querySelector("article")?.insertAdjacentHTML("afterbegin", "<h1>Search</h1>");
+  await window.MathJax?.startup?.promise;
+  for (const part of document.querySelectorAll("pre, div.math, .formula, .table-wrapper"))
+    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+});"""
 
 
 def conf_py(address: str) -> str:
@@ -53,6 +63,7 @@ def configuration(address: str) -> dict[str, Any]:
         "html_theme": "furo",
         "html_static_path": [str(STATIC)],
         "html_css_files": ["site.css"],
+        "html_favicon": str(STATIC / "icon.svg"),
         "html_copy_source": False,
         "html_show_search_summary": False,  # it would show formulas as TeX
         "html_show_sphinx": False,
@@ -62,8 +73,8 @@ def configuration(address: str) -> dict[str, Any]:
             "top_of_page_buttons": [],
             **({"source_repository": address} if address else {}),
         },
-        "pygments_style": "friendly",
-        "pygments_dark_style": "github-dark",
+        "pygments_style": "a11y-high-contrast-light",  # which come with furo
+        "pygments_dark_style": "a11y-high-contrast-dark",
         "exclude_patterns": [],
         "suppress_warnings": ["myst.header", "myst.xref_missing", "docutils", "autodoc", "ref.python"],
         "nitpicky": False,
@@ -73,6 +84,8 @@ def configuration(address: str) -> dict[str, Any]:
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
     app.connect("html-page-context", _with_formulas, priority=100)  # before MathJax decides
+    app.connect("html-page-context", _for_everybody, priority=900)  # after furo's own
+    app.add_js_file(None, body=FOR_EVERYBODY)
     app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -82,6 +95,13 @@ def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], 
     """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
     if page.startswith("code/"):
         context["has_maths_elements"] = True
+
+
+def _for_everybody(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Headings of the sidebar say which level they have, and a cell that is empty is no heading of a column."""
+    context["body"] = EMPTY.sub(r"<td\1></td>", context.get("body", ""))
+    tree = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 def _prepared(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

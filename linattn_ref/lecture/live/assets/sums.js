@@ -41,7 +41,7 @@ function show() {
   [...$("#tokens").children].forEach((item, j) => {
     item.className = j === n - 1 ? "now" : j >= n ? "later" : "";
     const share = j < n ? row(n - 1)[j] : 0;
-    item.style.background = share > 0.01 ? `rgba(${own[hidden ? "linear" : "softmax"]}, ${(0.75 * Math.sqrt(share)).toFixed(3)})` : "";
+    item.style.background = share > 0.01 ? `rgba(${own[hidden ? "linear" : "softmax"]}, ${(0.55 * Math.sqrt(share)).toFixed(3)})` : "";
   });
   for (const name of ["softmax", "linear"]) {
     $(`#${name}-held`).textContent = said(kept[name](n));
