@@ -219,7 +219,7 @@ def test_the_options_of_a_bench_are_the_arguments_of_its_compute(name, capsys):
     bench = BENCHES[name]
     taken = inspect.signature(catalogue.module_of(bench.figure(name)).compute).parameters
     found = vars(cli.parser().parse_args(["bench", name]))
-    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume"}
+    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume", "peer"}
     assert options == taken.keys() - {"setting", "sizes", "patience", "where"}
     assert ("resume" in found) == ("where" in taken)
     given = {option: taken[option].default for option in options} | dict(bench.defaults)
@@ -239,6 +239,19 @@ def test_help_names_the_packages_compared_with(bench, capsys):
     assert "PyTorch" in said
     assert "fast-transformers" in said
     assert "flash-linear-attention" in said
+
+
+def test_peers_are_listed_installed_or_not(capsys, monkeypatch):
+    def version(package):
+        if package != "torch":
+            raise metadata.PackageNotFoundError
+        return "2.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert cli.main(["bench", "softmax", "--peer"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "torch: 2.0"
+    assert "openvino: not installed (pip install openvino)" in others
 
 
 def test_figures_unknown_name(tmp_path, capsys):
@@ -266,7 +279,8 @@ def test_figures_quick_goes_beside_the_committed_ones(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.usefixtures("float32_in_numpy")
-def test_bench_softmax_prints_a_table_and_draws(out, capsys):
+def test_bench_softmax_prints_a_table_and_draws(out, capsys, monkeypatch):
+    monkeypatch.setattr("linattn_ref.experiments.benches.bench_softmax.multiply_adds", lambda *_: ())
     words = ["bench", "softmax", "--lengths", "8", "16", "--heads", "1", "--width", "4", "--repeats", "1"]
     assert cli.main([*words, "--out", str(out)]) == 0
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}

@@ -41,6 +41,7 @@ class Item:
     own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
     judge: str = ""  # an operation of `linattn-ref conform`
     checks: list[str] = field(default_factory=list)  # and its checks
+    behind: str = ""  # where the judge asks for gradients: the function whose backward pass it is, the solution's
     hide: list[str] = field(default_factory=list)  # options that the judge is not to ask for: another item does
 
 

@@ -1,4 +1,30 @@
-"""Right answers that do not look like the solution's: loops, einsum, other chunks."""
+"""Right answers that do not look like the solution's (loops, einsum, other chunks), and how tests have them graded."""
+
+import numpy as np
+
+from linattn_ref.homework.apart import Failed
+from linattn_ref.homework.grading import module_of
+from linattn_ref.homework.values import arrays_of, call, finder, pack
+
+
+class Here:
+    """A submission in this process, for texts that are trusted: what tests grade."""
+
+    def __init__(self, text):
+        self.module = module_of(text)
+        self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, [])
+
+    def begin(self):
+        """An item begins; there is no limit here."""
+
+    def call(self, name, args, options):
+        """What a function returns, as JSON has it."""
+        try:
+            with np.errstate(all="ignore"):
+                return call(self.module, {"call": name, **pack(args, options)}, self.find, self.array)
+        except Exception as error:
+            raise Failed(f"{type(error).__name__}: {error}") from None
+
 
 OTHER_WAYS = {
     "softmax": {

@@ -156,6 +156,14 @@ MUTANTS = (
         "kernels/test_favor_positive.py",
     ),
     Mutant(
+        "a compiled token that reads what has not faded",
+        "kernels/jit/loops/delta_step.py",
+        "store(columns, Y, gate * some_q)",
+        "store(columns, Y, some_q)",
+        "a_token_is_a_row",
+        "kernels/test_delta_step.py",
+    ),
+    Mutant(
         "values mixed by E",
         "attention/linformer.py",
         "e @ k, f @ v",
@@ -265,8 +273,8 @@ MUTANTS = (
     Mutant(
         "a row that meets itself below the diagonal",
         "kernels/jit/loops/delta_chunk.py",
-        "broadcast(zero) - load(a, i) * ratio, 0, i - first, zero",
-        "broadcast(zero) - load(a, i) * ratio, 0, i - first + 1, zero",
+        "broadcast(zero) - some_a, 0, i - first, zero",
+        "broadcast(zero) - some_a, 0, i - first + 1, zero",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
         thorough=True,

@@ -62,7 +62,7 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
     saturate,
     shift_and_row_sum,
     weigh,
-    write_row,
+    write_rows,
 )
 from linattn_ref.kernels.jit.loops.vector import keep_lanes, lanes, load, store
 
@@ -145,7 +145,7 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
     for i in range(last - first):
         if not careful and is_beyond(state, i) and key_mask[: min(see + i + 1, n_keys) if causal else n_keys].any():
             return False
-        log_sum_exp[first + i] = write_row(out[first + i], i, out_t, state)
+    write_rows(out[first:last], out_t, state, log_sum_exp[first:last])
     return True
 
 
