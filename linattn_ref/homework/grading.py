@@ -22,7 +22,7 @@ from linattn_ref.conform.run import run_check
 from linattn_ref.conform.target import Target
 from linattn_ref.homework.apart import Failed
 from linattn_ref.homework.checking import flatten, off
-from linattn_ref.homework.pages import Texts, mistaken, texts
+from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
 from linattn_ref.homework.values import decode, finder
 
@@ -51,8 +51,7 @@ def module_of(text: str) -> ModuleType:
 @functools.cache
 def solution(sheet: Sheet, mistake: Mistake | None = None) -> ModuleType:
     """The solution as a module, perhaps with a mistake."""
-    found: Texts = mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False)
-    return module_of(found.answer)
+    return module_of(mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False).answer)
 
 
 def questions(

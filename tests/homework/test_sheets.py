@@ -63,7 +63,7 @@ def test_zeros_and_the_input_have_no_points(name):
 
 @pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=[f"{name}-{x.name}" for name, x in MISTAKES])
 def test_a_mistake_loses_its_item_and_is_named(name, mistake):
-    results = graded(read(name), mistaken(read(name), mistake).answer, learns=mistake.item == "learn")
+    results = graded(read(name), mistaken(read(name), mistake), learns=mistake.item == "learn")
     assert [x.item.name for x in results if not x.points] == [mistake.item]
     (lost,) = (x for x in results if not x.points)
     assert mistake.name in lost.named
@@ -73,7 +73,7 @@ def test_a_mistake_loses_its_item_and_is_named(name, mistake):
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", read("transformer").mistakes, ids=lambda x: x.name)
 def test_a_mistake_that_keeps_a_network_from_learning_is_paid_for_once(mistake):
-    results = graded(read("transformer"), mistaken(read("transformer"), mistake).answer, learns=True)
+    results = graded(read("transformer"), mistaken(read("transformer"), mistake), learns=True)
     assert [x.item.name for x in results if not x.points] == [mistake.item]
 
 
