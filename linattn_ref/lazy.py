@@ -28,7 +28,10 @@ def modules(
 
     def __getattr__(name: str) -> ModuleType:
         if name in names or name in places:
-            return import_module(f"{package}.{name}")
+            try:
+                return import_module(f"{package}.{name}")
+            except AttributeError as error:  # of its own, which hasattr would take for there being no such module
+                raise ImportError(f"{package}.{name}: {error}") from error
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -671,6 +671,8 @@ assert 4 < features * (8 + 1) / cache < 5  # claim 25
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment softmax --out DIR` (see [the course](README.md)).
+#
 # **1. The gradient of the scale.** Suppose $s$ in (1) is learned. Derive $\partial \ell / \partial s$ from $dA$. Then
 # show that it can be obtained from the results of `backward` alone, without looking at $dA$ again.
 #

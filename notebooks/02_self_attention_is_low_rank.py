@@ -741,6 +741,8 @@ assert abs(claimed) <= 1 / 4 + 1e-12  # one of the two, or something between
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment low_rank --out DIR` (see [the course](README.md)).
+#
 # **1. The coldest attention.** As $T \to 0$, row $i$ of $P$ becomes a row with a single 1, at the key that wins query
 # $i$. Let $m_j$ be the number of queries that key $j$ wins. What are the singular values of $P$? What is its rank?
 # When is $c_k$ as slow as it can be, and when is $c_1 = 1$?

@@ -574,6 +574,8 @@ chapter.table(
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment low_rank --out DIR` (see [the course](README.md)).
+#
 # **1. Signs instead of normal numbers** (Achlioptas). Let $R$ have the entries $\pm 1/\sqrt k$, each with probability
 # $\frac12$, and let $X = \sum_j s_j x_j$ with random signs $s_j$ and $\lVert x \rVert = 1$. Show that (1) holds as it
 # is. *Hints:* for the upper tail show $\mathbb E\, e^{t X^2} \le (1 - 2t)^{-1/2}$, using

@@ -1022,6 +1022,8 @@ print(message)
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment low_rank --out DIR` (see [the course](README.md)).
+#
 # **1. When is it worth it?** For which $R$ does Linformer's forward pass take fewer multiply-adds than softmax
 # attention? For $N = L$? And when one query attends to a long cache ($N = 1$)?
 #

@@ -642,6 +642,8 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment linear --out DIR` (see [the course](README.md)).
+#
 # **1. Length without effect.** With $\epsilon = 0$, multiplying $\phi(q_i)$ by a positive number changes nothing.
 # Multiplying a single $\phi(k_j)$ does; multiplying *all* of them by the same number does not. What do these two facts
 # say about the gradients $d\phi(q_i)$ and $d\phi(k_j)$? What is left of the first if $\epsilon > 0$?

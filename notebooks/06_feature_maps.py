@@ -742,6 +742,8 @@ chapter.table(
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment random_features --out DIR` (see [the course](README.md)).
+#
 # **1. New kernels from old.** Show that the product of two similarities $\phi_a(x)^\top \phi_a(y)$ and
 # $\phi_b(x)^\top \phi_b(y)$ is an inner product of $C_a C_b$ features, and write the map with its gradient. Which map
 # gives $(x^\top y + 1)^4$? Is it the smallest that does?

@@ -1062,6 +1062,8 @@ report.assert_ok()
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment linear --out DIR` (see [the course](README.md)).
+#
 # **1. The gradient is three causal products.** Write $\mathcal C(X, Y, W)_i = \sum_{j \le i} (x_i^\top y_j)\, w_j$
 # for the causal product, so that $O = \mathcal C(\phi(Q), \phi(K), V)$, and $\mathcal R$ for the same with $j \ge i$.
 # Express the three gradients by $\mathcal C$ and $\mathcal R$, so that a machine that can only do $\mathcal C$ (and

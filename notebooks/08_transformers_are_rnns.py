@@ -1252,6 +1252,8 @@ chapter.table(
 #
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment linear --out DIR` (see [the course](README.md)).
+#
 # **1. A network that forgets.** Let $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ with a *gate* $g_t \in (0, 1)$, a bias
 # towards recent tokens. $S_t$ is no plain sum any more. What must a piece of the sequence report, so that pieces
 # still combine associatively?

@@ -804,6 +804,8 @@ assert rows[-1][2]
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment random_features --out DIR` (see [the course](README.md)).
+#
 # **1. A draw for the Matérn kernel.** Which distribution of $\omega$ belongs to $\kappa(\Delta) =
 # e^{-\lVert \Delta \rVert_2}$, with the Euclidean length in place of the sum of absolute values? Hint: in one
 # dimension it is Cauchy's, and a Cauchy variable is a normal one over the root of a gamma variable.

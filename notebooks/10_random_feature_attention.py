@@ -506,6 +506,8 @@ assert extremes[-1][1] < 1.2
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment random_features --out DIR` (see [the course](README.md)).
+#
 # **1. A sharper kernel.** Which $\omega$ makes the Gaussian features estimate
 # $e^{-\lVert \hat x - \hat y \rVert^2 / 2 \sigma^2}$, and which scale of softmax attention on the sphere is that? What
 # does it do to the error of the estimate for opposite vectors?

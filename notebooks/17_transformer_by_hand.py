@@ -736,6 +736,8 @@ chapter.explore(
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment transformer --out DIR` (see [the course](README.md)).
+#
 # **1. One table for both ends.** Many networks use the embedding's table $T$ a second time, in the last layer:
 # $a = \mathrm{norm}(x)\, T^\top$. What is the gradient of $T$? Check it on the page above.
 #

@@ -924,6 +924,8 @@ chapter.table(("step", "two threads, times one", "at best", "share"), rows)
 # %% [markdown]
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment transformer --out DIR` (see [the course](README.md)).
+#
 # **1. How many squares?** Equal mean age is one way to say how many squares $v$ is a mean of. Another is equal
 # *variance*: a mean of $\rho$ independent squares has $2\sigma^4/\rho$. Which $\rho_t$ follows, what is its limit, and
 # which of the two is nearer to the simulation?

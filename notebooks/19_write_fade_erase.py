@@ -436,6 +436,11 @@ for p in range(2):
     same(saved.state.s[p], kept.state.s)
 
 # %% [markdown]
+# > **A break.** A state that only adds keeps every value of a key. The delta rule reads before it writes, so that a key
+# > has its latest value, and a gate lets what is old fade. A gate of 0 begins a new document. After the break come the
+# > gradients, the chunks that make this as fast as matrix products, states on several machines, and what a token costs.
+
+# %% [markdown]
 # ## The backward pass is a delta rule
 #
 # Let $G_i$ be the gradient of a loss with respect to $o_i$, and $A_i$, $\tilde A_i$, $r_i$ those with respect to
@@ -669,7 +674,79 @@ for i in range(N):
     same(row, delta.forward(q, k, v, beta, log_gate)[0][i])
 
 # %% [markdown]
+# ## A step, taken apart
+#
+# During generation a token brings one row per head, and the state is nearly all that there is to move: $C M$ numbers
+# against $3 C + 2 M$. Equations (1)-(4) make $4 C M$ multiply-adds, in any order: one to fade, one to read at $e$, one
+# to write, one to read at $q$. What an order can save is *passes* over the state. The equations as they stand make
+# eight, because (1) writes a faded copy and (3) an outer product. Without copies there are six. Two rearrangements
+# bring more:
+#
+# $$u = v - (g \odot e)^\top S \quad (i) \qquad
+#   S'^\top q = (g \odot q)^\top S + (k \cdot q)\, u \quad (j)$$
+#
+# By $(i)$ the decay is part of the reading and of the writing, and costs no pass. By $(j)$ both readings are of the
+# state *before* the token, so that they share one sweep. A second sweep reads and writes; if it follows soon, what it
+# reads is still in the nearest cache.
+
+
+# %%
+def as_written(s, q, k, e, v, g):
+    faded = g[:, None] * s  # 1 read, 1 write
+    u = v - e @ faded  # 1 read
+    after = faded + np.outer(k, u)  # the outer product: 1 write, 1 read; and 1 read, 1 write
+    return q @ after, after  # 1 read
+
+
+def in_place(s, q, k, e, v, g):
+    s = s.copy()  # not counted: here the caller's state stays as it was
+    s *= g[:, None]  # 1 read, 1 write
+    u = v - e @ s  # 1 read
+    for row, k_c in zip(s, k, strict=True):
+        row += k_c * u  # 1 read, 1 write
+    return q @ s, s  # 1 read
+
+
+def faded_by_the_way(s, q, k, e, v, g):
+    u = v - (g * e) @ s  # (i): 1 read
+    after = np.array([g_c * row + k_c * u for g_c, k_c, row in zip(g, k, s, strict=True)])  # 1 read, 1 write
+    return q @ after, after  # 1 read
+
+
+def in_two_sweeps(s, q, k, e, v, g):
+    at_e, at_q = np.stack([g * e, g * q]) @ s  # (i) and (j): 1 read
+    u = v - at_e
+    return at_q + (k @ q) * u, np.array([g_c * row + k_c * u for g_c, k_c, row in zip(g, k, s, strict=True)])  # 1, 1
+
+
+WAYS = {as_written: (5, 3), in_place: (4, 2), faded_by_the_way: (3, 1), in_two_sweeps: (2, 1)}  # reads, writes
+draws = np.random.default_rng(0)
+token = [draws.standard_normal(size) for size in ((C, M), C, C, C, M)] + [draws.random(C)]
+for way in WAYS:
+    for found, expected in zip(way(*token), as_written(*token), strict=True):
+        same(found, expected)
+assert [sum(passes) for passes in WAYS.values()] == [8, 6, 4, 3]
+
+# Kept: eight heads of 128, batch size 16, one thread, float32. The least is to read and write 64 KB per head.
+HEAD = 4 * 128 * 128 / 1e3
+chapter.table(
+    ("order", "reads", "writes", "KB per head", "multiply-adds per number of the state"),
+    [(way.__name__.replace("_", " "), *WAYS[way], f"{sum(WAYS[way]) * HEAD:.0f}", 4) for way in WAYS],
+)
+rows = chapter.record("bench_steps")["results"]["rows"]
+rows = [x for x in rows if (x["task"], x["size"], x.get("batch")) == ("gated delta", 128, 16)]
+chapter.table(
+    ("gated delta, one token", "called as", "µs", "GB of state read and written per second"),
+    [
+        (x["kernel"], x["what"], f"{1e3 * x['median_ms']:.0f}", f"{2 * 16 * 8 * HEAD / x['median_ms'] / 1e3:.0f}")
+        for x in sorted(rows, key=lambda x: -x["median_ms"])
+    ],
+)
+
+# %% [markdown]
 # ## Exercises
+#
+# A sheet of homework goes further: `linattn-ref assignment delta --out DIR` (see [the course](README.md)).
 #
 # Here are four more members of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
 #

@@ -567,6 +567,8 @@ chapter.table(
 #
 # ## Exercises
 #
+# A sheet of homework goes further: `linattn-ref assignment transformer --out DIR` (see [the course](README.md)).
+#
 # **1.** The separator is among the $n + 1$ targets that count. What can a network lose there, and why is it so little?
 #
 # <details><summary>Solution</summary>

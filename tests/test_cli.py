@@ -219,7 +219,7 @@ def test_the_options_of_a_bench_are_the_arguments_of_its_compute(name, capsys):
     bench = BENCHES[name]
     taken = inspect.signature(catalogue.module_of(bench.figure(name)).compute).parameters
     found = vars(cli.parser().parse_args(["bench", name]))
-    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume"}
+    options = found.keys() - {"debug", "run", "if_interrupted", "out", "style", "resume", "peer"}
     assert options == taken.keys() - {"setting", "sizes", "patience", "where"}
     assert ("resume" in found) == ("where" in taken)
     given = {option: taken[option].default for option in options} | dict(bench.defaults)
@@ -239,6 +239,19 @@ def test_help_names_the_packages_compared_with(bench, capsys):
     assert "PyTorch" in said
     assert "fast-transformers" in said
     assert "flash-linear-attention" in said
+
+
+def test_peers_are_listed_installed_or_not(capsys, monkeypatch):
+    def version(package):
+        if package != "torch":
+            raise metadata.PackageNotFoundError
+        return "2.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert cli.main(["bench", "softmax", "--peer"]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "torch: 2.0"
+    assert "openvino: not installed (pip install openvino)" in others
 
 
 def test_figures_unknown_name(tmp_path, capsys):
@@ -266,7 +279,8 @@ def test_figures_quick_goes_beside_the_committed_ones(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.usefixtures("float32_in_numpy")
-def test_bench_softmax_prints_a_table_and_draws(out, capsys):
+def test_bench_softmax_prints_a_table_and_draws(out, capsys, monkeypatch):
+    monkeypatch.setattr("linattn_ref.experiments.benches.bench_softmax.multiply_adds", lambda *_: ())
     words = ["bench", "softmax", "--lengths", "8", "16", "--heads", "1", "--width", "4", "--repeats", "1"]
     assert cli.main([*words, "--out", str(out)]) == 0
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}
@@ -315,6 +329,24 @@ def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matric
     with pytest.raises(SystemExit):
         cli.main(["spectrum", "no\x1b[2J"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
+
+
+def test_training_says_how_long_it_takes_and_shows_the_loss_beside_the_nearest_yardstick(monkeypatch, capsys):
+    from linattn_ref.cli import train
+    from linattn_ref.experiments.learning import learn
+
+    yardsticks = {"characters alone": 3.1, "pairs": 2.4}
+    watch = train.watch(
+        learn.Ready(None, None, learn.settings(100, 0, None, every=1), {"yardsticks": yardsticks}, None)
+    )
+    clock = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(options.time, "monotonic", lambda: next(clock))
+    watch.takes(1000.0)
+    for step in watch.steps(range(100)):
+        watch.found({"loss": 5.0 - step / 50})
+    first, _, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "100 steps: about 17 minutes on this machine"
+    assert second == "step 7 of 100: about 18 minutes left, loss 4.880 (pairs: 2.400) █▇▆▅▃▂▁"
 
 
 def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import pickle
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,10 @@ def test_a_module_in_a_folder_is_one_by_either_name(package, first):
 def test_a_module_that_is_not_there_is_named_as_it_was_asked_for(package):
     with pytest.raises(ModuleNotFoundError, match=r"two_modules\.nowhere"):
         importlib.import_module("two_modules.nowhere")
+
+
+def test_a_module_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(package):
+    """``hasattr`` is false where an AttributeError is raised, whatever raised it."""
+    Path(package.__file__).with_name("near.py").write_text("import sys\nsys.nothing\n")
+    with pytest.raises(ImportError, match=r"two_modules\.near: .*'nothing'"):
+        hasattr(package, "near")

@@ -166,5 +166,5 @@ def summarise(
     feature_map: FeatureMap = elu_plus_one,
     key_mask: Bool[Array, "... L"] | None = None,
 ) -> State:
-    """The state after some keys, (1) and (2), whoever asks: what a machine reports about its piece of a sequence."""
+    """The state after some keys, (1) and (2), for any queries: what a machine reports about its piece of a sequence."""
     return forward(k[..., :1, :], k, v, feature_map=feature_map, key_mask=key_mask, eps=0.0)[1].state

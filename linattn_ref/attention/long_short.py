@@ -201,7 +201,7 @@ def matrix(
     key_mask: Bool[Array, "... L"] | None = None,
     scale: float | None = None,
 ) -> Array:
-    """The matrix ``(..., N, L)`` that is applied to ``V``, the mixtures' weights handed on to the keys in them.
+    """The matrix ``(..., N, L)`` that is applied to ``V``, the mixtures' weights passed on to the keys in them.
 
     ``out == matrix @ v`` where the values have no norm: those given are used for the keys alone. Rows sum to 1.
     """

@@ -39,7 +39,7 @@ Positive and negative denominators
 All features but ``trig`` are positive, and so are their denominators. Those of ``trig`` have either sign, and a
 denominator is a sum of ``L`` estimates whose errors grow as ``exp(|x - y|^2/2)``, relative to what they estimate. With
 vectors of large norm it can come out near 0 or below, and then that row of the output is far outside the range of the
-values. No ``eps`` mends that. ``eps`` is 0 with the exponentials, since the scale that keeps them in the range of
+values. No ``eps`` repairs that. ``eps`` is 0 with the exponentials, since the scale that keeps them in the range of
 float32 has to cancel (``exponential.py``); with ``relu`` it may be given.
 
 The gradient, by hand

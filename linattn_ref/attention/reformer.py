@@ -169,7 +169,7 @@ def scores_of_round(
 def meetings(
     order: Integers, chunk: int, causal: bool, key_mask: Array | None, like: Array
 ) -> Iterator[tuple[Integers, Array]]:
-    """Of each round the order ``(..., N)``, and the shares ``1 / c_ij (..., G, C, 2 C)``, 0 for who does not meet."""
+    """The order ``(..., N)`` of each round, and the shares ``1 / c_ij (..., G, C, 2 C)``, 0 where nobody is met."""
     *leading, rounds, n = order.shape
     chunks = lsh_hashing.chunk_of_token(order, chunk)[..., None]  # (..., rounds, N, 1)
     numbers = shown(np.broadcast_to(np.arange(1, n + 1, like=order)[:, None], (*leading, n, 1)), key_mask)

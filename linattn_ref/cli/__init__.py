@@ -21,7 +21,7 @@ from linattn_ref.cli.lecture import add_lecture
 from linattn_ref.cli.live import add_live
 from linattn_ref.cli.options import Parser, tell
 from linattn_ref.cli.spectrum import add_spectrum
-from linattn_ref.cli.train import add_gather, add_tasks
+from linattn_ref.cli.train import add_gather, add_train
 
 __all__ = ["main"]
 
@@ -81,8 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add_figures(commands)
     bench = commands.add_parser("bench", help="measure time against a named peer")
     add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
-    train = commands.add_parser("train", help="train a network with this package's own gradients")
-    add_tasks(train.add_subparsers(title="what", required=True, metavar="WHAT"))
+    add_train(commands)
     add_gather(commands)
     add_drawn(commands)
     add_conform(commands)

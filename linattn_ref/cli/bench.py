@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import importlib.metadata
 import inspect
 import re
 from functools import partial
@@ -28,6 +29,8 @@ def add_benches(commands: Any) -> None:
         told = f"{doc.partition('Parameters' + chr(10))[0].strip()}{files}{takes}"
         command = add_command(commands, name, partial(run_bench, name, bench), told)
         add_options(command, compute, described(doc), bench)
+        if bench.peers:
+            command.add_argument("--peer", action="store_true", help="list its peers, installed or not, and end")
         if bench.is_drawn:
             add_drawing(command)
 
@@ -78,13 +81,23 @@ def add_options(
         command.add_argument(f"--{word}", nargs="+" if kind.startswith("sequence") else None, **option)
 
 
+def installed(peer: str) -> str:
+    """The version of a package, or how to install it."""
+    try:
+        return importlib.metadata.version(peer)
+    except importlib.metadata.PackageNotFoundError:
+        return f"not installed (pip install {peer})"
+
+
 def takes_of(bench: Bench) -> str:
     """How long it takes, in words."""
     return f"About {bench.minutes:g} minute{'s' * (bench.minutes != 1)} on one core"
 
 
 def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
-    """Measure, draw, print the table."""
+    """Measure, draw, print the table; or only list the peers."""
+    if getattr(arguments, "peer", False):
+        return say("\n".join(f"{peer}: {installed(peer)}" for peer in bench.peers))
     from linattn_ref.experiments.publishing.catalogue import module_of
 
     module, figure = module_of(bench.figure(name)), bench.figure(name)

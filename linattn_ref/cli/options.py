@@ -10,7 +10,19 @@ from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["Parser", "add_command", "add_drawing", "at_least", "report", "say", "tell", "watched", "workers_of"]
+__all__ = [
+    "Parser",
+    "add_command",
+    "add_drawing",
+    "at_least",
+    "curve",
+    "in_words",
+    "report",
+    "say",
+    "tell",
+    "watched",
+    "workers_of",
+]
 
 MINUTE = 60.0  # seconds
 
@@ -81,19 +93,22 @@ def tell(line: str) -> None:
     say(line, file=sys.stderr)
 
 
-def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
+def watched(steps: Sequence[Any], unit: str = "step", said: Callable[[], str] = str) -> Iterator[Any]:
     """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left, if it is minutes.
 
-    The first comes after the first step, the others after one minute, two, four, and so on, and each hour.
+    The first comes after the first step, the others after one minute, two, four, and so on, and each hour. What is
+    ``said`` beside it may change from step to step.
     """
     from tqdm import tqdm
 
     begun, wait = time.monotonic(), 0.0
-    for done, step in enumerate(tqdm(steps, unit=unit, file=sys.stderr, disable=None)):
+    bar = tqdm(steps, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True)
+    for done, step in enumerate(bar):
+        bar.set_postfix_str(said(), refresh=False)
         spent = time.monotonic() - begun
         left = spent / done * (len(steps) - done) if done else 0.0
         if not sys.stderr.isatty() and left > 2 * MINUTE and spent >= wait:
-            tell(f"{unit} {done} of {len(steps)}: {in_words(left)} left")
+            tell(", ".join([f"{unit} {done} of {len(steps)}: {in_words(left)} left", *filter(None, [said()])]))
             wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
         yield step
 
@@ -101,11 +116,29 @@ def watched(steps: Sequence[Any], unit: str = "step") -> Iterator[Any]:
 def in_words(seconds: float) -> str:
     """Roughly.
 
-    >>> in_words(100), in_words(5000), in_words(9e4)
-    ('about 2 minutes', 'about 83 minutes', 'about 25 hours')
+    >>> in_words(19), in_words(100), in_words(5000), in_words(9e4)
+    ('about 20 seconds', 'about 2 minutes', 'about 83 minutes', 'about 25 hours')
     """
     minutes = round(seconds / MINUTE)
+    if minutes < 2:
+        return f"about {max(10, round(seconds, -1)):.0f} seconds"
     return f"about {minutes} minutes" if minutes < 100 else f"about {round(minutes / 60)} hours"
+
+
+def curve(values: Sequence[float], width: int = 24) -> str:
+    """Numbers as a curve one line high, the last ``width`` of them or fewer; digits where there are no such signs.
+
+    >>> curve([4, 3, 2, 1.5, 1])
+    '█▆▃▂▁'
+    """
+    signs = "▁▂▃▄▅▆▇█"
+    try:
+        signs.encode(sys.stderr.encoding)
+    except UnicodeEncodeError:
+        signs = "01234567"
+    chosen = values[:: -(-len(values) // width)] if values else values
+    least, most = min(chosen, default=0.0), max(chosen, default=0.0)
+    return "".join(signs[round(7 * (value - least) / ((most - least) or 1.0))] for value in chosen)
 
 
 def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:

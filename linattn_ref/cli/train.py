@@ -9,17 +9,45 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, at_least, say, tell, watched
+from linattn_ref.cli.options import add_command, at_least, curve, in_words, say, tell, watched
 from linattn_ref.experiments.learning.tasks import TASKS
 
-__all__ = ["add_gather", "add_tasks"]
+__all__ = ["add_gather", "add_train"]
 
 QUICK_STEPS = 40
 WRITES = "Writes record.jsonl (the command, seed and versions; then losses), "
 
 
+def add_train(commands: Any) -> None:
+    """A command per task, whose module is loaded when that is the command; and plans of many runs."""
+    train = add_command(commands, "train", run_plan, "Train a network with this package's own gradients.")
+    train.set_defaults(if_interrupted="; the same command goes on from the last checkpoints")
+    option = train.add_argument
+    option("--plan", type=Path, metavar="FILE", help="run what is missing of the many runs that FILE.toml lists")
+    option("--plan-out", type=Path, metavar="DIR", help="their folders are made there (default: out/ and FILE)")
+    option("--only", default="", metavar="NAME", help="those alone whose names begin so")
+    option("--list", action="store_true", help="say what is done and what is left, and run nothing")
+    option("--workers", type=at_least(1), default=1, metavar="N", help="processes, of a thread each (default: 1)")
+    option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers run them instead")
+    add_tasks(train.add_subparsers(title="what", metavar="WHAT"))
+
+
+def run_plan(arguments: argparse.Namespace) -> None:
+    """Run what is missing of a plan."""
+    from linattn_ref.experiments.learning import plan
+
+    if arguments.plan is None:
+        raise ValueError(f"train: what? Give a task ({', '.join(TASKS)}), or --plan FILE")
+    out = arguments.plan_out or Path("out") / arguments.plan.stem
+    if not arguments.list:
+        given = {"workers": arguments.workers, "dask": arguments.dask, "only": arguments.only}
+        plan.run(arguments.plan, out, say=tell, **given)
+    for one in plan.read(arguments.plan):
+        if one.name.startswith(arguments.only):
+            say(f"{one.name}: {plan.steps_done(one, out)} steps, about {one.hours} hours: {plan.command(one, out)}")
+
+
 def add_tasks(commands: Any) -> None:
-    """A command a task, whose module is loaded when that is the command."""
     for name, task in TASKS.items():
         command = add_command(commands, name, partial(run_task, name), f"{task.about}\n\n{WRITES}{task.writes}.")
         command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
@@ -76,10 +104,27 @@ def run_task(name: str, arguments: argparse.Namespace) -> None:
     options = {"steps": QUICK_STEPS, **module.QUICK} if arguments.quick else {}
     options |= {field: value for field, value in given.items() if value is not None}
     shape = module.Shape(**{field: options.pop(field) for field in module.Shape._fields if field in options})
-    how = {"resume": arguments.resume, "command": arguments.command_line, "say": tell, "progress": watched}
+    how = {"resume": arguments.resume, "command": arguments.command_line, "say": tell, "watch": watch}
     learned = learn.run(module.begin, arguments.out, seed=arguments.seed, shape=shape, **how, **options)
     say(*learned.ready.said(learned.run, learned.params), sep="\n")
     say("wrote", *sorted(str(path) for path in arguments.out.glob("[!.]*")))
+
+
+def watch(ready: Any) -> Any:
+    """Say how long it will take, then how the loss falls, and the least that is had without a network."""
+    from linattn_ref.training import loop
+
+    name, least = min(ready.facts.get("yardsticks", {}).items(), key=lambda one: one[1], default=("", None))
+    losses: list[float] = []
+
+    def said() -> str:
+        compared = "" if least is None else f" ({name}: {least:.3f})"
+        return f"loss {losses[-1]:.3f}{compared} {curve(losses)}" if losses else ""
+
+    def takes(seconds: float) -> None:
+        tell(f"{ready.settings.steps} steps: {in_words(seconds)} on this machine")
+
+    return loop.Watch(partial(watched, said=said), takes, lambda line: losses.append(line["loss"]))
 
 
 def add_gather(commands: Any) -> None:

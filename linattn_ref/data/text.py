@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from linattn_ref.data import splits
 
-__all__ = ["Sentences", "Text", "choose_sentences", "read_reviews", "read_text"]
+__all__ = ["ALICE", "Sentences", "Text", "choose_sentences", "read_reviews", "read_text"]
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
+ALICE = Path(__file__).with_name("alice.txt")  # Lewis Carroll (1865), the whole book, in the public domain
 UNKNOWN = ("[UNK]", "<unk>")
 MUCH = 0.05  # of all tokens: of an English text a few are unknown
 

@@ -7,6 +7,7 @@ submission, all read-only, and no network. Without, it is a process of the user'
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -23,10 +24,11 @@ import numpy as np
 
 from linattn_ref.homework import child, values
 
-__all__ = ["Apart", "Failed", "protection"]
+__all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
-LONGEST = 1 << 26  # characters of an answer
+LONGEST = 1 << 24  # characters of an answer
 IMPORTING = 30.0  # seconds that answer.py may take to be imported, beside the limit of an item
+PATIENCE = 4  # on a busy machine a second of the processor takes longer
 FILE = 1 << 20  # bytes of a file that a submission may write
 HERE = Path(__file__).parent
 
@@ -35,13 +37,24 @@ class Failed(Exception):
     """A submission that raised an error, took too long, or ended."""
 
 
+@functools.cache
+def bubblewrap() -> str:
+    """The program, where it is installed and may do its work; or nothing."""
+    program = shutil.which("bwrap")
+    works = (
+        program
+        and not subprocess.run([program, "--ro-bind", "/", "/", "--unshare-all", "true"], check=False).returncode
+    )
+    return str(program) if works else ""
+
+
 def protection() -> str:
     """What the submission was kept from."""
-    if shutil.which("bwrap"):
+    if bubblewrap():
         return "The submission ran under bubblewrap: without a network, and with nothing of this machine to write."
     return (
-        "bubblewrap (bwrap) is not installed. The submission ran in a process of its own, with limits of time and"
-        " memory, but it could have read and changed this user's files, and used the network."
+        "Bubblewrap (bwrap) is not installed, or may not run here. The submission ran in a process of its own, with"
+        " limits of time and memory, but it could have read and changed this user's files, and used the network."
     )
 
 
@@ -51,7 +64,7 @@ class Apart:
     def __init__(self, folder: Path, *, seconds: float, memory: int, arrays: list[str]) -> None:
         self.folder, self.seconds, self.memory, self.arrays = folder.resolve(), seconds, memory, arrays
         self.process: subprocess.Popen[str] | None = None
-        self.left = seconds
+        self.left, self.begins = PATIENCE * seconds, True  # seconds to wait; whether the next call is the first
         self.broken = ""  # why answer.py cannot be imported
         self.place = Path(tempfile.mkdtemp(prefix="homework-"))
         for module in (child, values):
@@ -70,8 +83,8 @@ class Apart:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def begin(self) -> None:
-        """An item begins: from now on it has its seconds, for all that is asked."""
-        self.left = self.seconds
+        """An item begins: from now on it has its seconds of the processor, for all that is asked."""
+        self.left, self.begins = PATIENCE * self.seconds, True
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
@@ -79,13 +92,15 @@ class Apart:
             raise Failed(self.broken)
         if self.process is None:
             self.start()
+            self.begins = True
         packed = {
             "args": [values.encode(x) for x in args],
             "options": {n: values.encode(x) for n, x in options.items()},
         }
-        began = time.monotonic()
+        limit = {"seconds": self.seconds} if self.begins else {}
+        self.begins, began = False, time.monotonic()
         try:
-            return self.ask(json.dumps({"call": name, **packed}) + "\n", self.left)
+            return self.ask(json.dumps({"call": name, **limit, **packed}) + "\n", self.left)
         finally:
             self.left -= time.monotonic() - began
 
@@ -119,10 +134,9 @@ class Apart:
 
     def box(self) -> list[str]:
         """The command of bubblewrap, or nothing."""
-        program = shutil.which("bwrap")
-        if program is None:
+        if not bubblewrap():
             return []
-        site, words = Path(np.__file__).parents[1], [program, "--unshare-all", "--die-with-parent", "--clearenv"]
+        site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent", "--clearenv"]
         for path in (
             "/usr",
             "/lib",
@@ -162,9 +176,11 @@ class Apart:
         thread.join(max(seconds, 0.0))
         late = thread.is_alive()
         if late or not answers or not answers[0].endswith("\n"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0 if late else 1)
             self.kill()
             thread.join(1.0)
-            if late:
+            if late or process.returncode in (-signal.SIGPROF, 128 + signal.SIGPROF):
                 raise Failed("too late: the time limit has passed")
             raise Failed(f"the process ended (a limit of {self.memory} MiB of memory holds)")
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -67,7 +68,10 @@ def main(said: str) -> None:
     find = finder(lambda: [module, *(x for title, x in sys.modules.items() if title.startswith("given."))])
     for line in sys.stdin:
         try:
-            say({"value": call(module, json.loads(line), find, array)})
+            request = json.loads(line)
+            if "seconds" in request:  # of the processor, until a signal ends the process
+                signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+            say({"value": call(module, request, find, array)})
         except BaseException as error:
             say({"error": told(error, path)})
 

@@ -24,11 +24,10 @@ from linattn_ref.homework.apart import Failed
 from linattn_ref.homework.checking import flatten, off
 from linattn_ref.homework.pages import Texts, mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
-from linattn_ref.homework.values import arrays_of, call, decode, encode, finder
+from linattn_ref.homework.values import decode, finder
 
-__all__ = ["Here", "Result", "grade", "module_of", "questions"]
+__all__ = ["Result", "grade", "module_of", "questions"]
 
-TRIALS = 3
 TOLERANCE = 1e-4  # of the largest number of an array: float32 is enough, on questions of this size
 
 
@@ -40,26 +39,6 @@ class Result(NamedTuple):
     why: str = ""  # what is wrong
     named: tuple[str, ...] = ()  # mistakes, by name
     says: tuple[str, ...] = ()  # and in words
-
-
-class Here:
-    """A submission in this process, for texts that are trusted: what tests grade."""
-
-    def __init__(self, text: str, arrays: tuple[str, ...] = ()) -> None:
-        self.module = module_of(text)
-        self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, arrays)
-
-    def begin(self) -> None:
-        """An item begins; there is no limit here."""
-
-    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """What a function returns, as JSON has it."""
-        packed = {"args": [encode(x) for x in args], "options": {key: encode(x) for key, x in options.items()}}
-        try:
-            with np.errstate(all="ignore"):
-                return call(self.module, {"call": name, **packed}, self.find, self.array)
-        except Exception as error:
-            raise Failed(f"{type(error).__name__}: {error}") from None
 
 
 def module_of(text: str) -> ModuleType:
@@ -143,7 +122,7 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
     Parameters
     ----------
     sheet : Sheet
-    submission : Apart or Here
+    submission : Apart
     seed : int
         Of the numbers and sizes; from 1 on, since 0 is the handout's.
 
@@ -167,7 +146,7 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
     answers = []
     try:
-        for trial in range(TRIALS):
+        for trial in range(item.trials):
             answers.append(questions(sheet, item, names, right(sheet), seed, trial))
     except Failed as error:
         return Result(item, 0.0, str(error))
@@ -176,7 +155,7 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     found = [off(got, expected(sheet, number, seed, trial), TOLERANCE) for trial, got in enumerate(answers)]
     why = next(filter(None, found), "")
     if not why:
-        return judged(item, sheet, proxies, seed)
+        return judged(sheet, item, proxies, seed)
     for x in (x for x in sheet.mistakes if any(x.name in each.named for each in lost)):
         if fits_mistake(sheet, number, seed, answers, x):
             return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
@@ -186,23 +165,22 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
     if fits:
         return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
-    by_judge = judged(item, sheet, proxies, seed)
-    right_answers = [expected(sheet, number, seed, trial) for trial in range(TRIALS)]
+    by_judge = judged(sheet, item, proxies, seed)
+    right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
 
 
-def judged(item: Item, sheet: Sheet, proxies: dict[str, Any], seed: int) -> Result:
+def judged(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int) -> Result:
     """The judge's checks: of a forward pass, or of a backward pass behind the solution's forward pass."""
-    functions = [name for name in sheet.functions if name in item.functions]
-    forward = proxies[functions[0]]
+    asked = proxies[item.functions[0]]
 
     def output(*args: Any, **options: Any) -> Any:
-        found = forward(*args, **options)
+        found = asked(*args, **options)
         return found[0] if isinstance(found, tuple) else found  # what is saved is the student's business
 
-    target: Any = without(output, item.hide, inspect.signature(forward))
-    if len(functions) > 1:
-        target = getattr(solution(sheet), functions[0]), proxies[functions[1]]
+    target: Any = without(output, item.hide, inspect.signature(asked))
+    if item.behind:
+        target = getattr(solution(sheet), item.behind), asked
     for name in item.checks if item.judge else ():
         outcome = run_check(CHECKS[name], Target.of(target, item.judge, "float32"), seed)
         if outcome.verdict in (FAILED, RAISED):
@@ -226,23 +204,21 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
     """Whether the answer is that of the solution with this mistake, in every trial."""
-    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(TRIALS)]
+    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(len(answers))]
     return all(x is not None and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True))
 
 
 def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
-    """What can be said of any array: zeros, another sign, a factor."""
-    got, asked = ([x for each in trials for _, x in flatten(each)] for trials in (answers, theirs))
-    if len(got) != len(asked):
+    """What can be said of any numbers: zeros, another sign, a factor."""
+    got, asked = (
+        np.concatenate([np.zeros(0), *(x.ravel() for trial in trials for _, x in flatten(trial))])
+        for trials in (answers, theirs)
+    )
+    if got.size != asked.size or not np.isfinite([got.sum(), asked.sum()]).all() or not asked.any():
         return ()
-    if not any(x.any() for x in got):
+    if not got.any():
         return ("it is 0 everywhere",)
-    if any(x.shape != y.shape for x, y in zip(got, asked, strict=False)) or not all(np.isfinite(x).all() for x in got):
+    factor = float(got @ asked / (asked @ asked))
+    if abs(got - factor * asked).max() > 10 * TOLERANCE * abs(asked).max():
         return ()
-    a, b = (np.concatenate([x.ravel() for x in each]) for each in (got, asked))
-    if a.size != b.size or not np.isfinite(b).all() or not b.any():
-        return ()
-    factor = float(a @ b / (b @ b))
-    if abs(a - factor * b).max() <= 10 * TOLERANCE * abs(b).max():
-        return ("it has the wrong sign" if abs(factor + 1) < 1e-3 else f"it is {factor:.4g} times what it should be",)
-    return ()
+    return ("it has the wrong sign" if abs(factor + 1) < 1e-3 else f"it is {factor:.4g} times what it should be",)

@@ -13,71 +13,9 @@ from linattn_ref import atomic
 from linattn_ref.homework import checking, grading, values
 from linattn_ref.homework.apart import IMPORTING
 from linattn_ref.homework.pages import Texts, texts
-from linattn_ref.homework.sheet import Item, Sheet
+from linattn_ref.homework.sheet import Item, Sheet, template
 
 __all__ = ["files", "write"]
-
-README = """# {title}
-
-{hours} hours. You write the functions of `answer.py` that raise `NotImplementedError`, in {libraries}.
-
-## What you will be able to do
-
-{goals}
-
-## Read first
-
-{reading} The formulas are in `answer.py`, with the numbers that the hints use. Questions to think about, without
-points from the machine, are in `theory.md`.
-
-## Work
-
-```
-pip install numpy pytest
-python -m pytest tests -q
-```
-
-The tests know the right numbers for a few small inputs, and compare your gradients with finite differences of your
-own forward pass. A failing test names the equation. Leave names, arguments and shapes as they are; how you compute is
-yours: loops, `einsum`, chunks, float32 or float64. Files in `given` are there to be used.{libraries_note}
-
-## How it is graded
-
-By a program, with other numbers and sizes. An item is all or nothing; an answer is right within {tolerance:g} of the
-largest number of its array. Gradients are asked with the right numbers from the forward pass, and where a function is
-wrong, what follows from it is right if it is right for your function: you pay for an error once. An item may take
-{seconds:g} s, importing `answer.py` {importing:g} s, and the whole {memory} MiB of memory.
-
-| item | functions | points |
-| --- | --- | --- |
-{items}
-
-## What is fair
-
-Papers, lectures, NumPy's documentation, and talking about the formulas with others. Not fair: code of these functions
-that somebody else wrote, programs that write it for you, and reading the tests' numbers instead of computing them.
-"""
-
-TESTS = '''"""The handout's tests: small inputs, right numbers, finite differences. Hints name the equation."""
-
-import sys
-from pathlib import Path
-
-import numpy as np  # noqa: F401
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-import answer  # noqa: E402
-from checking import Questions, wrapped  # noqa: E402
-
-{names}
-
-questions = Questions(HERE, answer, {sizes})
-
-
-{tests}
-'''
 
 
 def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, str]:
@@ -104,14 +42,14 @@ def folder(written: Texts) -> dict[str, str]:
 def readme(sheet: Sheet) -> str:
     libraries = " or ".join(["NumPy", *({"torch": "PyTorch", "jax": "JAX"}[x] for x in sheet.arrays)])
     note = (
-        " If `answer.py` imports PyTorch or JAX, your functions are called with its arrays; the gradient is still yours"
-        " to derive. A kernel in Triton goes behind a function of PyTorch."
+        "\nIf `answer.py` imports PyTorch or JAX, your functions are called with its arrays; the gradient is still"
+        "\nyours to derive. A kernel in Triton goes behind a function of PyTorch.\n"
     )
-    return README.format(
+    return template("README.md").format(
         title=sheet.title,
         hours=sheet.hours,
         libraries=libraries,
-        libraries_note=textwrap.fill(note, 120) if sheet.arrays else "",
+        libraries_note=note if sheet.arrays else "",
         goals="\n".join(f"- {x}" for x in sheet.goals),
         reading=sheet.reading,
         tolerance=grading.TOLERANCE,
@@ -124,12 +62,11 @@ def readme(sheet: Sheet) -> str:
 
 def tests(sheet: Sheet) -> str:
     """The text of ``tests/test_answer.py``."""
-    module = grading.module_of(texts(sheet, solved=False, alone=False).answer)
-    kept = [name for name, x in vars(module).items() if isinstance(x, type) and hasattr(x, "_fields")]
+    kept = [part.rename.get(name, name) for part in sheet.parts for name in part.keep if "." not in name]
     names = [f"{name} = answer.{name}" for name in kept]
     names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]
-    return TESTS.format(names="\n".join(names), sizes=sheet.sizes, tests="\n\n\n".join(parts))
+    return template("test_answer.txt").format(names="\n".join(names), sizes=sheet.sizes, tests="\n\n\n".join(parts))
 
 
 def test(sheet: Sheet, number: int, item: Item) -> str:

@@ -14,25 +14,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from linattn_ref.homework.sheet import Mistake, Part, Sheet
+from linattn_ref.homework.sheet import Mistake, Part, Sheet, template
 
 __all__ = ["Texts", "mistaken", "texts"]
-
-HEAD = '''"""{title}
-
-{doc}
-"""
-
-from __future__ import annotations
-
-{imports}
-
-# Float[Array, "... N D"] is an array of floats of shape (..., N, D); any axes may stand in front. Every equation has a
-# number, and the shapes are part of the question: functions are called with these arguments, whatever is inside.
-SHEET = "{sheet}"
-
-{body}
-'''
 
 
 class Texts(NamedTuple):
@@ -52,12 +36,16 @@ class Module:
         for node in self.tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 self.nodes[node.name] = node
-            elif isinstance(node, ast.Assign):
-                for name in (x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)):
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
             elif isinstance(node, ast.ImportFrom):
+                source = str(node.module)
                 for alias in node.names:
-                    self.imports[alias.asname or alias.name] = str(node.module), alias.name
+                    star = importlib.import_module(source).__all__ if alias.name == "*" else []
+                    self.imports |= {name: (source, name) for name in star}
+                    self.imports[alias.asname or alias.name] = source, alias.name
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = alias.name, ""
@@ -70,7 +58,7 @@ class Module:
         found, imported, left = set[str](), set[str](), [*names]
         while left:
             name = left.pop()
-            if name in self.imports:
+            if name.partition(".")[0] in self.imports:
                 imported.add(name)
             elif name in self.nodes and name not in found:
                 found.add(name)
@@ -116,10 +104,10 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
         title, doc = described(module, part)
         text = "\n\n\n".join(pieces)
         for old, new in part.rename.items():
-            text = re.sub(rf"\b{old}\b", new, text) if old.isidentifier() else text.replace(old, new)
+            text = re.sub(rf"(?<![.\w]){old}\b", new, text) if old.isidentifier() else text.replace(old, new)
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
-    answer = HEAD.format(
+    answer = template("answer.txt").format(
         title=sheet.title + ".",
         doc="\n\n".join(docs),
         imports=ordered(imports),
@@ -141,6 +129,7 @@ def described(module: Module, part: Part) -> tuple[str, str]:
     doc = ast.get_docstring(module.tree, clean=False) or ""
     title, _, doc = doc.partition("\n")
     formulas = doc.split("\n:Time:")[0].split("\nThe gradient, by hand\n")[0].strip("\n").rstrip()
+    formulas = re.sub(r"[A-Z][^.]*``linattn_ref[\w.]*``\. ", "", formulas)  # what sends readers to the package
     return title.partition(":")[0].rstrip("."), "\n\n".join(filter(None, [formulas, part.question.strip("\n")]))
 
 
@@ -154,8 +143,10 @@ def removed(module: Module, name: str, part: Part) -> str:
     text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
     told = ", ".join(sorted({*re.findall(r"#.*?(\(\d+\))", text)}, key=lambda x: int(x[1:-1])))
     if name in part.docs:
-        doc = f'    """{part.docs[name].strip()}"""'
-        told = ", ".join(re.findall(r"\(\d+\)(?:-\(\d+\))?", doc))
+        text = part.docs[name].strip()
+        end = "\n    " if "\n" in text else ""
+        doc = f'    """{text}{end}"""'
+        told = ", ".join(re.findall(r"\(\d+\)(?:-\(\d+\))?", text.partition("\n")[0]))
     todo = f'raise NotImplementedError("{name} is yours to write{": " + told if told else ""}")'
     return "\n".join(filter(None, [head, doc, f"    {todo}"]))
 

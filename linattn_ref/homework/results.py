@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from linattn_ref import atomic
 from linattn_ref.homework.grading import Result
-from linattn_ref.homework.sheet import Sheet
+from linattn_ref.homework.sheet import Sheet, template
 
 __all__ = ["Report"]
 
@@ -58,7 +58,7 @@ class Report(NamedTuple):
             for x in self.results
         ]
         title = html.escape(f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points")
-        return PAGE.format(title=title, rows="\n".join(rows), protection=html.escape(self.protection))
+        return template("page.html").format(title=title, rows="\n".join(rows), protection=html.escape(self.protection))
 
     def save(self, path: Path, text: str) -> None:
         """Write one of the forms, whole or not at all."""
@@ -74,18 +74,3 @@ def told(x: Result) -> list[str]:
         return []
     words = [*x.says, x.why]
     return words if x.points else [*words, f"look at: {x.item.hint}"]
-
-
-PAGE = """<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-td {{ padding: .3rem 1rem .3rem 0; vertical-align: top }} .lost td:first-child {{ color: #b00020; font-weight: bold }}
-</style>
-<h1>{title}</h1>
-<table>
-{rows}
-</table>
-<p>{protection}</p>
-</html>
-"""

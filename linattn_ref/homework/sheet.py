@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read"]
+__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read", "template"]
 
 FOLDER = Path(__file__).parent / "sheets"
 
@@ -37,9 +37,11 @@ class Item:
     functions: list[str]  # that are asked
     check: str  # Python: yields what is compared
     hint: str
+    trials: int = 3  # each with numbers and sizes of its own
     own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
     judge: str = ""  # an operation of `linattn-ref conform`
     checks: list[str] = field(default_factory=list)  # and its checks
+    behind: str = ""  # where the judge asks for gradients: the function whose backward pass it is, the solution's
     hide: list[str] = field(default_factory=list)  # options that the judge is not to ask for: another item does
 
 
@@ -84,6 +86,11 @@ class Sheet:
     @property
     def points(self) -> float:
         return sum(item.points for item in self.items)
+
+
+def template(name: str) -> str:
+    """What texts are made of."""
+    return (FOLDER.parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def names() -> list[str]:

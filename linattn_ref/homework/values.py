@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def encode(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return {"array": x.tolist(), "dtype": str(x.dtype), "shape": list(x.shape)}
     if hasattr(x, "_fields"):
-        return {"class": type(x).__name__, "fields": {name: encode(getattr(x, name)) for name in x._fields}}
+        return {"class": key_of(type(x)), "fields": {name: encode(getattr(x, name)) for name in x._fields}}
     if isinstance(x, dict):
         return {"dict": {str(name): encode(y) for name, y in x.items()}}
     if isinstance(x, (list, tuple)):
@@ -55,17 +56,19 @@ def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any
     return tuple(decode(y, find, array) for y in x["list"]) if "list" in x else None
 
 
-def finder(modules: Callable[[], list[Any]]) -> Callable[[str], Any]:
-    """What looks for a class by its name: one that a module has, or that something in a module is of."""
+def key_of(cls: type) -> str:
+    """The name of a class, and of the file that it is from."""
+    return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
 
-    def find(name: str) -> Any:
-        for module in modules():
-            if isinstance(getattr(module, name, None), type):
-                return getattr(module, name)
-            for x in vars(module).values():
-                if type(x).__name__ == name:
-                    return type(x)
-        return None
+
+def finder(modules: Callable[[], list[Any]]) -> Callable[[str], Any]:
+    """What looks for a class: one that a module has, that something in it is of, or that a module in it has."""
+
+    def find(key: str) -> Any:
+        found = [x for module in modules() for x in vars(module).values()]
+        found += [y for x in found if isinstance(x, ModuleType) for y in vars(x).values()]
+        classes = (x if isinstance(x, type) else type(x) for x in found)
+        return next((x for x in classes if key_of(x) == key), None)
 
     return find
 

@@ -1,8 +1,8 @@
 """Connectionist temporal classification (CTC): a loss for labels without times.
 
-A network scores ``V`` symbols in each of ``T`` frames, symbol 0 being the *blank*. A path is a symbol a frame; what it
-says is found by writing a run of the same symbol once and leaving out the blanks, so that both ``a a - b`` and
-``- a b b`` say ``a b``. The probability of labels is that of all paths that say them:
+A network scores ``V`` symbols in each of ``T`` frames, symbol 0 being the *blank*. A path is one symbol per frame. What
+it spells is found by writing a run of the same symbol once and leaving out the blanks, so both ``a a - b`` and
+``- a b b`` spell ``a b``. The probability of labels is that of all paths that spell them:
 
     y_t = softmax(a_t)                                       (1)  (V,)
     p = sum of prod_t y_t(path_t), over all paths that say the labels                    (2)

@@ -53,6 +53,7 @@ class Code(NamedTuple):
     dropped: tuple[str, ...] = ()  # options that the function does not take
     overwrites: bool = False  # whether it works in a state, which has to be one that can be written to
     by_run: bool = False  # whether there is more to be done than to call it
+    checks_values: bool = False  # whether it looks at the numbers in its arrays itself
 
 
 class Op(Protocol, Generic[R_co]):
@@ -141,7 +142,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
             return run_alone(known, args, options, options_of_entry(options))
         for option in known.dropped:
             del options[option]
-        if values is not None:
+        if values is not None and not known.checks_values:
             values(**dict(zip(names, args, strict=False)), **{name: options[name] for name in options if name in names})
         if known.overwrites:
             for x in args[state_at] if len(args) > state_at else options["state"]:
@@ -204,7 +205,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         by_run = (
             given.get("like") is not None or (own and overwrites) or ("out" in untaken and given["out"] is not None)
         )
-        return Code(*code[:2], (*usual, *untaken), overwrites and not own and "overwrite_state" in takes, by_run)
+        in_state = overwrites and not own and "overwrite_state" in takes
+        return Code(*code[:2], (*usual, *untaken), in_state, by_run, getattr(code.function, "checks_values", False))
 
     def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
         """The same in float32, which is rounded to the 16 bits of the inputs."""

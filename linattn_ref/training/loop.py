@@ -27,7 +27,7 @@ from linattn_ref.training.clip import by_global_norm
 from linattn_ref.training.failure import TrainingError, check_step, no_number
 from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check_folder, read_record, read_times
 
-__all__ = ["Settings", "Task", "TrainingError", "loss_and_gradients", "run", "step"]
+__all__ = ["Settings", "Task", "TrainingError", "Watch", "loss_and_gradients", "run", "step"]
 __all__ += ["BEST", "LAST", "RECORD", "RESULT", "TIMES", "check_folder", "read_record", "read_times"]
 
 
@@ -71,6 +71,17 @@ class Settings(NamedTuple):
     factor: Callable[[Sequence[Mapping[str, Any]]], float] = lambda lines: 1.0
     # Shortens a gradient in place to the limit ``clip``, and returns the norm that all of it had
     clipped: Callable[[Any, float], float] = by_global_norm
+
+
+class Watch(NamedTuple):
+    """Who is told how a run goes."""
+
+    steps: Callable[[Iterable[int]], Iterable[int]] = iter  # wraps the steps that are to be taken: ``tqdm.tqdm``, say
+    takes: Callable[[float], object] | None = None  # told the seconds that all will take, as the first of each took
+    found: Callable[[Mapping[str, Any]], object] = lambda line: None  # told each evaluation's line of the record
+
+
+UNWATCHED = Watch()
 
 
 # --- A step ---------------------------------------------------------------------------------------------------------
@@ -144,7 +155,7 @@ def run(
     *,
     facts: Mapping[str, Any],
     resume: bool = False,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    watch: Watch = UNWATCHED,
 ) -> Any:
     """Train, and return the parameters after the last step.
 
@@ -163,8 +174,7 @@ def run(
     resume : bool
         Go on from the last checkpoint in ``out``; from the beginning, if there is none. Without it, a folder that has
         one is left as it is.
-    progress : callable
-        Wraps the steps that are to be taken: ``tqdm.tqdm``, say.
+    watch : Watch
 
     Raises
     ------
@@ -186,8 +196,10 @@ def run(
         state, spent = state._replace(steps=log.step), log.seconds
         losses: list[float] = []  # since the last evaluation
         if log.step < settings.steps:
-            _compile(task, settings, log.step, params)
-        for t in progress(range(log.step, settings.steps)):
+            _rehearse(task, settings, log.step, params)
+            if watch.takes is not None:
+                watch.takes(_expected(task, settings, log.step, params))
+        for t in watch.steps(range(log.step, settings.steps)):
             start, lines, evaluated = time.process_time(), log.lines[1:], None
             usual = lines[0]["training_loss"] if lines else losses[0] if losses else math.inf
             try:
@@ -201,16 +213,27 @@ def run(
             if evaluated is not None:
                 line = {"step": t + 1, "training_loss": float(np.mean(losses)), "rate": found.rate, "norm": found.norm}
                 log = folder.add(out, log, params, state, _plain({**line, **evaluated}), spent)
+                watch.found(log.lines[-1])
                 losses = []
         return params
 
 
-def _compile(task: Task, settings: Settings, t: int, params: Any) -> None:
+def _rehearse(task: Task, settings: Settings, t: int, params: Any) -> None:
     """Take a step on copies, before the clock: Numba compiles in it."""
     _, grads = loss_and_gradients(task, settings, t, params)
     _, copies = parameters.flatten(params)
     state = settings.optimiser.init_state(params)
     settings.optimiser.step(copies, grads, state, learning_rate=0.0, **settings.options)
+
+
+def _expected(task: Task, settings: Settings, t: int, params: Any) -> float:
+    """Seconds that steps and evaluations from ``t`` on will take, by one of each."""
+    start = time.perf_counter()
+    _rehearse(task, settings, t, params)
+    stepped = time.perf_counter()
+    task.evaluate(params)
+    left = settings.steps - t
+    return left * (stepped - start) + math.ceil(left / settings.every) * (time.perf_counter() - stepped)
 
 
 def _evaluated(task: Task, settings: Settings, t: int, params: Any) -> dict[str, float]:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from cluster import Cluster
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -73,3 +74,17 @@ def write_text(path, paragraphs, words):
     text = "\n\n".join(" ".join(rng.choice(list("abcdefghijklmnopq"), words)) for _ in range(paragraphs))
     path.write_text(text, encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    processes = []
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    try:
+        yield Cluster(folder, processes)
+    finally:
+        for process, log in processes:
+            process.kill()
+            process.wait()
+            log.close()

@@ -15,6 +15,7 @@ ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
 # Those that have one; but for the spectrum, which reads a network in that too.
 QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
 IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
+OF_THE_MACHINE = {"decoding", "attention_cost", "causal_cost"}  # seconds, and bytes in use at once
 LONG = {"write_fade_erase", "moving_content", "rfa_decay"}  # seconds
 
 
@@ -67,11 +68,11 @@ def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
     [
         pytest.param(x, marks=[pytest.mark.slow] * (x in LONG))
         for x in QUICK
-        if x not in IN_PROCESSES and x != "decoding"
+        if x not in {*IN_PROCESSES, *OF_THE_MACHINE}
     ],
 )
 def test_the_same_seed_gives_the_same_and_another_gives_another(name):
-    """Of what is measured by the clock nothing is the same twice."""
+    """Of what is measured of the machine nothing is the same twice."""
     text = json.dumps(record.plain(quick(name)), allow_nan=False)
     assert json.dumps(record.plain(gallery.compute(name, quick=True))) == text
     assert json.dumps(record.plain(quick(name, seed=1))) != text

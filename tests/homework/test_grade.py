@@ -2,19 +2,17 @@
 
 import json
 import re
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from homework_ways import Here
 
 from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
-from linattn_ref.homework.apart import Apart, Failed, protection
+from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
-from linattn_ref.homework.grading import Here
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.results import Report
 from linattn_ref.homework.values import decode, encode
@@ -101,12 +99,13 @@ def test_commands(tmp_path, capsys):
         (["assignment"], "expected NAME and --out DIR, or --list"),
         (["assignment", "none", "--out", "x"], "expected one of softmax"),
         (["grade", "nowhere"], "expected a folder with answer.py"),
-        (["grade", "."], 'expected a line SHEET = "name"'),
+        (["grade", "."], 'expected a line SHEET = "name" with one of our sheets'),
+        (["grade", ".", "--sheet", "mine.toml"], "expected one of softmax"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, complaint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "answer.py").write_text("1 +", encoding="utf-8")
+    (tmp_path / "answer.py").write_text('SHEET = "mine"\n1 +', encoding="utf-8")
     assert main(words) == 2
     assert complaint in capsys.readouterr().err
 
@@ -131,6 +130,16 @@ def test_what_follows_from_a_wrong_function_is_paid_for_once():
     results = {x.item.name: x for x in grade(SOFTMAX, Here(f"{text}\n\n{other}"))}
     assert [name for name, x in results.items() if not x.points] == ["rows", "stable"]
     assert results["forward"].why == "right, given your softmax, where points are lost already"
+
+
+def test_the_judge_asks_for_gradients_behind_the_solutions_forward_pass():
+    linear = read("linear")
+    item = next(x for x in linear.items if x.name == "causal_gradient")
+    alone = replace(linear, items=[replace(item, check="yield 1.0")])
+    mistake = next(x for x in linear.mistakes if x.name == "denominator_as_constant")
+    (lost,) = grade(alone, Here(mistaken(linear, mistake).answer))
+    assert (lost.points, lost.named) == (0, ("denominator_as_constant",))
+    assert lost.says == ("the denominator is taken for a constant",)
 
 
 def test_values_cross_as_json():
@@ -241,7 +250,7 @@ def test_memory_and_files_have_a_limit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
+@pytest.mark.skipif(not bubblewrap(), reason="needs bubblewrap")
 def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     text = f"import os\n\ndef softmax(a):\n    return [os.path.exists(x) for x in ({__file__!r}, '/etc/passwd')]\n"
     with apart(submitted(tmp_path / "work", text)) as submission:
@@ -249,18 +258,72 @@ def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     assert "under bubblewrap" in protection()
 
 
+IN_TORCH = {
+    "softmax": """
+def softmax(a):
+    return torch.softmax(a, -1)
+
+
+def backward(d_out, saved):
+    q, k, v, p, scale = saved
+    d_p = d_out @ v.mT
+    d_a = p * (d_p - (d_p * p).sum(-1, keepdim=True))
+    return scale * d_a @ k, scale * d_a.mT @ q, p.mT @ d_out
+""",
+    "linear": """
+def features(x):
+    return torch.nn.functional.elu(x) + 1
+
+
+def forward(q, k, v, *, causal=False, eps=1e-6):
+    q, k = features(q), features(k)
+    if not causal:
+        return q @ (k.mT @ v) / (q @ k.sum(-2)[..., None] + eps), None
+    w = (q @ k.mT).tril(k.shape[-2] - q.shape[-2])
+    return w @ v / (w.sum(-1, keepdim=True) + eps), None
+""",
+    "delta": """
+def forward(q, k, v, erase):
+    s, rows = torch.zeros(k.shape[1], v.shape[1], dtype=v.dtype), []
+    for i in range(len(q)):
+        s = s + torch.outer(k[i], v[i] - erase[i] @ s)
+        rows.append(q[i] @ s)
+    return torch.stack(rows), None
+
+
+def solve(a, x):
+    return torch.linalg.solve_triangular(a, x, upper=False, unitriangular=True)
+""",
+}
+IN_TORCH_RIGHT = {
+    "softmax": {"rows", "stable", "values", "queries", "keys"},
+    "linear": {"features", "forward", "long", "causal"},
+    "delta": {"forward", "solve"},
+}
+IN_JAX = """
+import jax
+
+def softmax(a):
+    assert isinstance(a, jax.Array)
+    return jax.nn.softmax(a, axis=-1)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["torch", "jax"])
-def test_functions_of_other_libraries(library, tmp_path):
-    """Of every sheet that accepts them: the solution's arithmetic on another library's arrays."""
-    pytest.importorskip(library)
-    text = (
-        "import torch\n\ndef softmax(a):\n    assert isinstance(a, torch.Tensor)\n    return torch.softmax(a, -1)\n"
-        if library == "torch"
-        else "import jax\nimport jax.numpy as jnp\n\ndef softmax(a):\n    assert isinstance(a, jax.Array)\n"
-        "    return jax.nn.softmax(a, axis=-1)\n"
-    )
-    with apart(submitted(tmp_path / "work", text)) as submission:
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_functions_of_pytorch(name, tmp_path):
+    pytest.importorskip("torch")
+    text = texts(read(name), solved=False).answer.replace("import numpy as np\n", "import torch\n") + IN_TORCH[name]
+    write(read(name), tmp_path / "work")
+    (tmp_path / "work" / "answer.py").write_text(text, encoding="utf-8")
+    with apart(tmp_path / "work", read(name)) as submission:
+        results = {x.item.name: x.why for x in grade(read(name), submission)}
+    assert {item for item, why in results.items() if not why} == IN_TORCH_RIGHT[name]
+
+
+@pytest.mark.slow
+def test_functions_of_jax(tmp_path):
+    pytest.importorskip("jax")
+    with apart(submitted(tmp_path / "work", IN_JAX)) as submission:
         results = {x.item.name: x.why for x in grade(SOFTMAX, submission)}
     assert {name for name, why in results.items() if not why} == {"rows", "stable"}
-    assert library not in sys.modules or library in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import linattn_ref
-from linattn_ref.lecture.site import beside
+from linattn_ref.lecture.site import beside, markdown, prose
 
 SOURCE = '''"""A mechanism.
 
@@ -78,3 +78,16 @@ def test_no_line_of_code_is_lost_or_shown_twice(name):
     page = beside.page_html(source)
     targets = set(re.findall(r'id="([^"]+)"', page))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= targets
+
+
+def test_what_is_emphasised_is_so_on_either_kind_of_page():
+    typed = "a *set* of ``2 * x``, 3 * y * z and *args"
+    assert prose.inline(typed).startswith("a <em>set</em> of ")
+    assert "3 * y * z and *args" in prose.inline(typed)
+    assert markdown.plain(typed) == r"a *set* of `2 * x`, 3 \* y \* z and \*args"
+
+
+def test_a_long_line_goes_on_further_right():
+    page = beside.page_html(SOURCE)
+    assert '<span class="line" style="--indent: 8ch">' in page
+    assert page.count('class="line"') == page.count("\n</span>") > 10

@@ -37,6 +37,7 @@ NUMBERED = re.compile(r"^ {4}.*?\S\s+\((\d+)\)(?:\s|$)", re.MULTILINE)
         ("log sum_j exp(a_j) / c_j", r"\log \sum_{j} \frac{\exp(a_{j})}{c_{j}}"),
         ("A * (dA - rowsum(dA * A))", r"A \odot (\mathrm{d}A - \operatorname{rowsum}(\mathrm{d}A \odot A))"),
         ("x / 2m y", r"\frac{x}{2 m}\, y"),
+        ("sum of path_t over all t", r"\text{sum of path_t over all}\ t"),
         ("Z <- 1e-3 Z", r"Z \leftarrow 10^{-3}\, Z"),
     ],
 )

@@ -132,6 +132,28 @@ def test_the_page_writes_what_numpy_draws_for_the_same_seed(pixels, networks):
     assert "Done. Pixel 784 of 784" in pixels.locator("#status").text_content()
 
 
+def test_what_a_visitor_sees_first_is_finished_as_it_was_begun(opened):
+    """Both networks finish the digit on the paper; a blob would be further away from it than an empty page, at 1."""
+    page = opened("pixels.html")
+    page.locator("#play").click()
+    page.get_by_role("button", name="Write again").wait_for(timeout=60_000)
+    keep = 28 * int(page.locator("#keep").input_value())
+    begun = np.array(page.evaluate("Array.from(paper.ink)"), float)[keep:]
+    for written in page.evaluate("writers.map(({ pixels }) => pixels)"):
+        assert np.linalg.norm(written[keep:] - begun) < 0.6 * np.linalg.norm(begun)
+
+
+def test_twenty_digits_stand_beside_each_other(opened):
+    page = opened("pixels.html")
+    page.locator("#keep").fill("27")
+    first = int(page.locator("#seed").input_value())
+    page.locator("#many").click()
+    page.get_by_role("button", name="Write again").wait_for(timeout=120_000)
+    assert page.locator("#written .pair").count() == 20
+    said = [page.locator("#written canvas").nth(at).get_attribute("aria-label") for at in (0, 39)]
+    assert said == [f"Written by linear attention, seed {first + 19}", f"Written by softmax attention, seed {first}"]
+
+
 def test_the_state_has_one_size_and_the_cache_grows(pixels, networks):
     from linattn_ref.models import causal
 

@@ -37,6 +37,8 @@ LOOK = r"""async () => {
   const unread = document.querySelector(".problematic, .system-message");
   if (unread) wrong.push(`Sphinx could not read: ${unread.textContent}`);
   for (const image of document.images) if (image.complete && !image.naturalWidth) wrong.push(`no picture ${image.src}`);
+  if ([...document.querySelectorAll(".beside pre")].some((code) => code.scrollWidth > code.clientWidth + 1))
+    wrong.push("code beside a formula is cut off");
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 1) wrong.push(`${wide} pixels wider than the window`);
   return wrong;

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +101,13 @@ def test_the_course_takes_two_hours_and_the_lecture_ninety_minutes(name, least, 
 
 
 @pytest.mark.parametrize("name", DECKS)
+def test_a_deck_is_written_out_word_for_word(name):
+    """At 70 words a minute at least, which leaves time to look at a picture and to answer a question."""
+    spoken = [(slide.text[:50], len(slide.spoken.split()) / slide.minutes) for slide in slides_of(name)]
+    assert [each for each in spoken if each[1] < 70] == []
+
+
+@pytest.mark.parametrize("name", DECKS)
 def test_what_a_note_quotes_stands_there(name):
     for slide in slides_of(name):
         assert len(FROM.findall(slide.note)) == len(re.findall(r"^From ", slide.note, re.MULTILINE)), slide.note
@@ -143,11 +151,28 @@ def test_a_number_of_a_record_is_found_by_name_place_and_row(tmp_path):
         ("<!-- title, 1 min -->\n# T\n", "slide 1 has no note"),
         ("<!-- title, 1 min -->\n## T\n\nNote:\nn\n", "no title"),
         ("<!-- title, 1 min -->\n# T\n\n![a](figure:b)\n\n![a](figure:c)\n\nNote:\nn\n", "2 pictures"),
+        ("<!-- title, 1 min -->\n# T\n\n![a](mine.png)\n\nNote:\nn\n", r"would lose the picture !\[a\]\(mine\.png\)"),
+        ("<!-- title, 1 min -->\n# T\n\n<img src='mine.png'>\n\nNote:\nn\n", "would lose the picture <img"),
     ],
 )
 def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
     with pytest.raises(ValueError, match=told):
         deck.parse(text, "01", tmp_path)
+
+
+def test_a_picture_of_the_lecturers_own_is_in_the_deck(tmp_path):
+    pictures = pytest.importorskip("linattn_ref.lecture.slides.pictures")
+    text = "<!-- title, 1 min -->\n# T\n\n![A square](file:my-own.png)\n\nNote:\nn\n"
+    (slide,) = deck.parse(text, "01", tmp_path).slides
+    assert slide.picture.source == "file:my-own.png"
+    with pytest.raises(ValueError, match=r"no picture 'my-own\.png' in "):
+        pictures.of(slide.picture.source, tmp_path)
+    folder = tmp_path / "notebooks" / "slides"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "figures" / "pages" / "slide.png", folder / "my-own.png")
+    drawn = pictures.of(slide.picture.source, tmp_path)
+    assert drawn.address.startswith("data:image/png;base64,iVBORw0KGgo")
+    assert 1.5 < drawn.ratio < 2
 
 
 @pytest.mark.parametrize("word", ["0", "99", "five", "-1"])

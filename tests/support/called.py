@@ -23,7 +23,7 @@ LEFT_OUT = (
     "experiments.cost.layer_savings.compute",
     "experiments.cost.resource_methods.measure_",
     "experiments.measuring.memory.",
-    "experiments.rank.spectrum_dask.results",
+    "experiments.measuring.dask_workers.results",
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
 )

@@ -53,6 +53,7 @@ def rest_of_sums(dtype):
     for mechanism in (performer, rfa):
         state = mechanism.init_state((2,), 3, 3, omega, dtype=dtype)
         mechanism.step(row, row, row, state, omega, kernels=jit)
+    delta_product.step(row, row, row, row, None, np.ones((2, 3, 3), dtype))
     few, gate, state = x[:, :2], np.zeros((1, 2), dtype), np.ones((1, 3, 3), dtype)
     *_, u = delta_product.forward(few, few, few, few, gate, state)
     delta_product.backward(few, state, few, few, few, few, gate, state, u)

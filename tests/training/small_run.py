@@ -43,4 +43,5 @@ def slowly(steps):
 
 
 if __name__ == "__main__":
-    loop.run(TASK, START, settings(), Path(sys.argv[1]), facts=FACTS, resume="--resume" in sys.argv, progress=slowly)
+    watch = loop.Watch(slowly)
+    loop.run(TASK, START, settings(), Path(sys.argv[1]), facts=FACTS, resume="--resume" in sys.argv, watch=watch)

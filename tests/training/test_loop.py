@@ -464,3 +464,16 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         run(tmp_path, steps=8, resume=True)
     assert content(tmp_path)["last.safetensors"] == before["last.safetensors"]
     assert json.loads(content(tmp_path)["record.jsonl"].splitlines()[0]) == {"facts": small_run.FACTS}
+
+
+def test_a_watch_is_told_how_long_it_takes_and_what_each_evaluation_finds(tmp_path):
+    """And changes no number."""
+    seconds, lines = [], []
+    watch = loop.Watch(takes=seconds.append, found=lines.append)
+    learned = small_run.TASK, small_run.START, small_run.settings()
+    watched = loop.run(*learned, tmp_path / "watched", facts=small_run.FACTS, watch=watch)
+    alone = loop.run(*learned, tmp_path / "alone", facts=small_run.FACTS)
+    assert len(seconds) == 1
+    assert seconds[0] > 0
+    assert lines == loop.read_record(tmp_path / "watched")[1:]
+    np.testing.assert_array_equal(watched.inner.w, alone.inner.w)

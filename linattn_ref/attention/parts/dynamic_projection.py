@@ -10,7 +10,7 @@ mixed on its own, those of the last segment not at all, since no query is wholly
 
 The gradient, by hand
 ---------------------
-``P`` mixes keys and values, so that both say what they would rather have:
+``P`` mixes keys and values, so that its gradient has a part from each:
 
     dP = K dK-^T + V dV-^T,   dK = P dK-,   dV = P dV-       (3)
 

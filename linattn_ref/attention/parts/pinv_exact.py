@@ -5,7 +5,7 @@ By the singular value decomposition ``A = U diag(sigma) W^T``:
     A^+ = W diag(1/sigma) U^T                                (1)  over sigma > rcond sigma_max
 
 Unless given, ``rcond`` is ``eps max(R, W)``, with the ``eps`` of the matrix's dtype: the decomposition's own rounding
-is of this size, so that a smaller singular value cannot be told from 0.
+is of this size, so that a smaller singular value cannot be distinguished from 0.
 
 The gradient, by hand
 ---------------------

@@ -1,4 +1,4 @@
-"""Block-local attention (Parmar et al. 2018): softmax attention within blocks that know nothing of each other.
+"""Block-local attention (Parmar et al. 2018): softmax attention within blocks that do not see each other.
 
     S_i = {j : floor(j / block) = floor(i / block)}                            (1)  and j <= i, if causal
     o_i = sum_{j in S_i} P_ij v_j,   P_ij = exp(scale q_i . k_j - lse_i)       (2)  lse_i their log-sum-exp

@@ -7,7 +7,7 @@ Query ``i`` may look at the keys in ``S_i``, a few of the ``L``:
     P_ij = exp(A_ij - lse_i)                                 (3)  0 where j is not in S_i
     o_i = sum_{j in S_i} P_ij v_j                            (4)
 
-A mechanism only says what ``S_i`` is. It writes all of these sets down in a few numbers per query, a *pattern*
+A mechanism only defines ``S_i``. It writes all of these sets down in a few numbers per query, a *pattern*
 (`part`), which names the pairs tile by tile: some queries, and the keys that any of them sees. Online softmax
 (`online_softmax`) goes on from tile to tile, so time is proportional to the number of pairs, and nothing has ``N L``
 numbers. ``S_i`` is a set: a key that is in it for two reasons counts once.

@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
-from linattn_ref.experiments.benches.peers import version
 from linattn_ref.experiments.publishing.kit import Figure, Results, markdown, style
 
 __all__ = ["compute", "draw", "table"]
@@ -155,20 +154,14 @@ def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
     }
     calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
     versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
-    try:
-        chunk = importlib.import_module("fla.ops.linear_attn").chunk_linear_attn
-        calls["flash-linear-attention"] = partial(theirs, torch, partial(fla, torch, chunk))
-        calls["flash-linear-attention bfloat16"] = calls["flash-linear-attention"]
-        versions["flash-linear-attention"] = version("flash-linear-attention", "fla-core")
-    except ImportError:
-        pass
-    try:
-        importlib.import_module("fast_transformers.causal_product.causal_product_cuda")
-        product = importlib.import_module("fast_transformers.causal_product").causal_dot_product
-        calls["fast-transformers"] = partial(theirs, torch, partial(fast_transformers, torch, product))
-        versions["fast-transformers"] = version("pytorch-fast-transformers")
-    except ImportError:
-        pass
+    if ops := engine.find("fla.ops.linear_attn"):
+        calls[peers.FLA] = partial(theirs, torch, partial(fla, torch, ops.chunk_linear_attn))
+        calls[f"{peers.FLA} bfloat16"] = calls[peers.FLA]
+        versions[peers.FLA] = peers.version("flash-linear-attention", "fla-core")
+    if engine.find("fast_transformers.causal_product.causal_product_cuda"):
+        product = engine.find("fast_transformers.causal_product").causal_dot_product
+        calls[peers.FAST] = partial(theirs, torch, partial(fast_transformers, torch, product))
+        versions[peers.FAST] = peers.version("pytorch-fast-transformers")
     return calls, versions
 
 

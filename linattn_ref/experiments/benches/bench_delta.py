@@ -6,9 +6,10 @@ gated delta               a gate a head (Gated DeltaNet)
 channels                  a gate a channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
-What is timed is the kernel `delta_product`, without the products of ``beta`` and ``v`` around it. ``gated product`` is
-the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
-same size. flash-linear-attention is for GPUs; its naive files in chunks are plain PyTorch, and differentiated by it.
+What is timed is the kernel `delta_product`; its backward pass finds ``beta k`` and ``beta v`` ready. ``gated product``
+is the same kernel with a gate per head where nothing is erased, which is gated linear attention: another result, at the
+same size. ONNX Runtime's LinearAttention has all three rules, forward. flash-linear-attention is for GPUs; its naive
+files in chunks are plain PyTorch, and differentiated by it.
 ``multiply-adds alone`` are those of the formulas, and nothing else: its ratio is the share that ``jit`` reaches of what
 this processor can do.
 
@@ -23,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from linattn_ref.attention import chunked_delta
-from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
@@ -45,6 +46,7 @@ NAIVE = {  # of each task the file, the function, and whether tokens come before
 PRODUCT, LIMIT = "gated product", "multiply-adds alone"
 TOLERANCE = 1e-3  # of the largest number: theirs makes ratios as exponentials of differences of sums
 LOOKS = {"jit": (style.BLUE, "o"), PRODUCT: (style.BLACK, "v"), PEER: (style.VERMILLION, "D")}
+LOOKS[runtimes.ONNX] = style.GREEN, "x"
 LINES = {DELTA: ":", GATED: "-", CHANNELS: "--"}
 
 
@@ -63,7 +65,7 @@ class Inputs(NamedTuple):
 def compute(
     *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> engine.Measured:
-    """Compare the delta rule with flash-linear-attention's naive files on one thread, if installed.
+    """Compare the delta rule with ONNX Runtime and flash-linear-attention's naive files on one thread, if installed.
 
     And with gated linear attention. CPU time, the kernels in turn in one process.
 
@@ -88,7 +90,7 @@ def compute(
         Two kernels disagree.
     """
     torch = engine.find("torch")
-    naive = {} if torch is None else find_naive()
+    naive, runtime = {} if torch is None else find_naive(), runtimes.find_runtimes().get(runtimes.ONNX)
     rng = np.random.default_rng(seed)
     with kept_memory():
         for length in lengths:
@@ -96,9 +98,11 @@ def compute(
                 inputs = draw_inputs(rng, heads, length, width, task)
                 for passes in PASSES:
                     calls = _compared(inputs, task, passes, torch, naive) | _yardsticks(inputs, passes)
+                    if runtime is not None and passes == FORWARD:
+                        calls[runtimes.ONNX] = runtimes.linear_attention(runtime, *inputs[:5], scale=1.0)
                     setting, apart = {"task": task, "passes": passes, "size": length}, (PRODUCT, LIMIT)
                     yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, apart=apart)
-    return {"versions": peers.versions(torch, {PEER: naive}) if naive else {}}
+    return {"versions": peers.versions(torch if naive else None, {peers.FLA: naive or None, runtimes.ONNX: runtime})}
 
 
 def draw_inputs(rng: np.random.Generator, heads: int, length: int, width: int, task: str) -> Inputs:
@@ -139,7 +143,10 @@ def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
 
 def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
-    out, _, u = fast.forward(*rows)
+    if erase is None:
+        out, _, u = fast.forward(*rows)
+    else:
+        out, _, u = fast.forward(inputs.q, inputs.k, inputs.v, None, inputs.log_gate, None, inputs.beta)
     return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
 
 
@@ -181,7 +188,7 @@ def table(results: Results) -> str:
         f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread, {results.repeats} rounds.",
         f"{TOLD} gated product: nothing is erased, a gate per head, another result.",
         "multiply-adds alone: those of the formulas; its ratio is the share of the peak.",
-        engine.compared(results.versions, ("PyTorch", PEER)),
+        engine.compared(results.versions, (peers.PYTORCH, peers.FLA, runtimes.ONNX)),
     )
     return engine.page(lines, note=note)
 

@@ -8,6 +8,7 @@ read the same tokens, and their scores are compared before the clock starts.
 ``causal.step``         the same by the text, layer by layer, with this package's kernels
 ``pytorch``             tensors and operations, in as few calls as possible (`bench_generation_peers`)
 ``fast-transformers``   the package of the paper's authors: its recurrent encoder, with the same parameters
+``ONNX Runtime``        one graph of the whole network, its inputs bound once
 ``weights read once``   every weight loaded and added up: what a token at batch size 1 takes at least
 
 Images are drawn as `linattn_ref.models.generate` does it, sampling included (:func:`seconds_per_token`).
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_generation_peers as ways
-from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import read_once
@@ -42,11 +43,12 @@ __all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table
 
 Tokens = NDArray[np.integer[Any]]
 LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
+PEERS = peers.PYTORCH, runtimes.ONNX, peers.FAST
 STEPS = 16  # tokens timed together: the first finds the caches with the weights of another
 STRETCH = 28  # pixels timed together: a row of the image
 TOLERANCE = 1e-4  # of the largest score: some hundred roundings of float32 in a row
 ATTENTION = {"linear": linear, "softmax": softmax}
-ORDER = ("jit", "causal.step", "pytorch", "fast-transformers", "weights read once")
+ORDER = ("jit", "causal.step", "pytorch", runtimes.ONNX, "fast-transformers", "weights read once")
 
 
 @engine.bench("repeats", settings={"batches": 1})
@@ -58,7 +60,7 @@ def compute(
     repeats: int = 21,
     seed: int = 0,
 ) -> engine.Measured:
-    """Compare a token of a whole network with PyTorch and fast-transformers on one thread, if installed.
+    """Compare a token of a whole network with PyTorch, ONNX Runtime and fast-transformers on one thread, if installed.
 
     And draw images of 784 pixels, by linear attention and softmax's cache. CPU time, in turn in one process.
 
@@ -86,14 +88,18 @@ def compute(
         raise ValueError(f"pixels: expected a multiple of {STRETCH}, got {pixels}")
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
     packages = {} if torch is None else peers.fast_transformers("builders")
-    package = packages.get(peers.FAST)
+    package, runtime = packages.get(peers.FAST), runtimes.find_runtimes().get(runtimes.ONNX)
     params, model = network("linear", rng)
     for batch in batches:
-        calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package)
+        calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package, runtime)
         options: dict[str, Any] = {"tolerance": TOLERANCE, "what": f"B = {batch}", "calls": STEPS}
         yield from engine.measure({"batch": batch}, calls, repeats, **options)
     drawn = tuple(_images(name, batch, pixels, rng) for name in ATTENTION for batch in images)
-    return {"versions": peers.versions(torch, {peers.FAST: package}), "rows": (), "images": drawn}
+    return {
+        "versions": peers.versions(torch, {peers.FAST: package, runtimes.ONNX: runtime}),
+        "rows": (),
+        "images": drawn,
+    }
 
 
 def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
@@ -107,7 +113,7 @@ def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model
 
 
 def _calls(
-    params: causal.Params, model: causal.Model, tokens: Tokens, torch: Any, package: Any
+    params: causal.Params, model: causal.Model, tokens: Tokens, torch: Any, package: Any, runtime: Any
 ) -> dict[str, Callable[[], Sequence[Array]]]:
     """By name, ``jit`` first; each goes on by ``STEPS`` tokens a call."""
     batch, packed = tokens.shape[1], decoding.pack(params, model)
@@ -116,6 +122,8 @@ def _calls(
         made["pytorch"] = ways.by_hand(torch, params, HEADS)
     if package is not None:
         made["fast-transformers"] = ways.recurrent_encoder(torch, package.builders, params, HEADS)
+    if runtime is not None:
+        made[runtimes.ONNX] = ways.by_graph(runtime, params, HEADS)
     calls = {name: going_on(tokens, way.states(batch), way.step) for name, way in made.items()}
     return calls | {"weights read once": partial(_read, packed.weights)}
 
@@ -233,7 +241,7 @@ def table(results: Results) -> str:
     )
     ends = f"First and last pixel: the mean of {STRETCH}, of the whole batch."
     images = markdown.table(header, rows, "llr")
-    return engine.page(lines, images, note=[note, engine.compared(results.versions, (peers.PYTORCH, peers.FAST)), ends])
+    return engine.page(lines, images, note=[note, engine.compared(results.versions, PEERS), ends])
 
 
 def draw(results: Results) -> Figure:

@@ -5,6 +5,7 @@ All get the parameters of a `linattn_ref.models.causal` network with norms last 
 by hand             linear attention's sums, moved on where they are by ``baddbmm_``, or keys and values in arrays with
                     room for all that will come
 fast-transformers   its recurrent encoder, with ``"linear"`` or ``"full"`` attention
+ONNX Runtime        one graph of the whole network with linear attention, inputs and sums bound once (`runtimes`)
 
 and all tokens anew (`Anew`), of which the scores after the last are wanted:
 
@@ -22,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.models.causal import Params
 from linattn_ref.op import Array
 
-__all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_hand", "encoder", "recurrent_encoder"]
+__all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_graph", "by_hand", "encoder", "recurrent_encoder"]
 
 Tokens = NDArray[np.integer[Any]]
 Anew = Callable[[Tokens], Array]  # tokens (B, t) to the scores of what comes next, (B, V)
@@ -116,6 +117,53 @@ def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
             return np.asarray(_scores(torch, network, last).numpy())
 
     return scores
+
+
+# --- ONNX Runtime ---------------------------------------------------------------------------------------------------
+
+
+def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
+    """Token by token, with linear attention: a sum of values and one of ones are two nodes LinearAttention."""
+    width = len(params.norm.gain)
+    d, layers = width // heads, range(len(params.blocks))
+    graph = runtimes.Graph()
+    x = graph.add("Add", graph.add("Gather", params.embedding.table, "tokens"), "position")
+    for i, one in zip(layers, params.blocks, strict=True):
+        projected = graph.affine(x, one.attention.inner)
+        q, k, v = graph.add("Split", projected, outputs=3, axis=1, num_outputs=3)
+        phi = [graph.add("Add", graph.add("Elu", each), np.float32(1)) for each in (q, k)]
+        row_q, row_k, row_v = (graph.add("Unsqueeze", each, np.array([1])) for each in (*phi, v))
+        numerator = graph.linear_attention(row_q, row_k, row_v, state=f"s{i}", heads=heads)  # (B, 1, E)
+        denominator = graph.linear_attention(row_q, row_k, "ones", state=f"z{i}", heads=heads)  # (B, 1, H)
+        numerator, denominator = (
+            graph.add("Reshape", each, np.array([-1, heads, last])) for each, last in ((numerator, d), (denominator, 1))
+        )
+        share = graph.add("Div", numerator, graph.add("Add", denominator, np.float32(EPS)))
+        out = graph.affine(graph.add("Reshape", share, np.array([-1, width])), one.attention.outer)
+        x = graph.norm(graph.add("Add", x, out), one.norm_1)
+        h = graph.add("Gelu", graph.affine(x, one.feed_forward.inner))
+        x = graph.norm(graph.add("Add", x, graph.affine(h, one.feed_forward.outer)), one.norm_2)
+    graph.affine(graph.norm(x, params.norm), params.head, "scores")
+
+    def states(batch: int) -> Callable[[int], Any]:
+        sums = {f"s{i}": (batch, heads, d, d) for i in layers} | {f"z{i}": (batch, heads, d, 1) for i in layers}
+        sizes = {"tokens": (batch,), "position": (1, width), "ones": (batch, 1, heads), **sums}
+        run = graph.session(runtime, sizes, "scores")
+
+        def start(_: int) -> Any:
+            arrays = {name: np.zeros(size, np.float32) for name, size in sums.items()}
+            arrays["ones"] = np.ones(sizes["ones"], np.float32)
+            arrays["scores"] = np.zeros((batch, params.head.w.shape[1]), np.float32)
+            return runtimes.Bound(runtime, run, arrays, [*sums], "scores")
+
+        return start
+
+    places: Any = params.positions
+
+    def step(tokens_t: Tokens, place: int, state: Any) -> tuple[Array, Any]:
+        return state({"tokens": tokens_t, "position": places.table[place : place + 1]}), state
+
+    return Stateful(states, step)
 
 
 # --- fast-transformers ----------------------------------------------------------------------------------------------

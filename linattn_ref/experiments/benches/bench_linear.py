@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
@@ -53,7 +53,8 @@ LOOKS = {
     "pytorch": (style.VERMILLION, "D-"),
     "fast-transformers": (style.BLACK, "v-"),
     "fast-transformers native": (style.BLACK, "v--"),
-    "flash-linear-attention": (style.GREEN, "x-"),
+    peers.FLA: (style.GREEN, "x-"),
+    runtimes.ONNX: (style.PURPLE, "s-"),
     "multiply-adds alone": (style.GREY, ":"),
 }
 
@@ -79,9 +80,9 @@ def compute(
     compile: bool = True,
     seed: int = 0,
 ) -> engine.Measured:
-    """Compare causal linear attention with PyTorch and two other packages on one thread, if installed.
+    """Compare causal linear attention with PyTorch and three other packages on one thread, if installed.
 
-    They are fast-transformers and flash-linear-attention. CPU time, the kernels in turn in one process.
+    They are ONNX Runtime, fast-transformers and flash-linear-attention's naive file. CPU time, in turn in one process.
 
     Parameters
     ----------
@@ -111,17 +112,18 @@ def compute(
     """
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
     packages = {} if torch is None else find_packages()
+    runtime = runtimes.find_runtimes().get(runtimes.ONNX)
     with kept_memory():
         for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             rounds = repeats if length <= LONG else min(repeats, FEW)
-            for task, calls in _passes(inputs, torch, packages, compile):
+            for task, calls in _passes(inputs, torch, packages, compile, runtime):
                 yield from engine.measure({"task": task, "size": length}, calls, rounds, tolerance=TOLERANCE)
         for batch in batches:
             for task, calls in steps(batch, heads, step_width, torch, packages.get(peers.FAST), rng):
                 setting = {"task": task, "size": batch}
                 yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=STEPS)
-    return {"versions": peers.versions(torch, packages)}
+    return {"versions": peers.versions(torch, {**packages, runtimes.ONNX: runtime})}
 
 
 def find_packages() -> dict[str, Any]:
@@ -135,7 +137,7 @@ def find_packages() -> dict[str, Any]:
 
 
 def _passes(
-    inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool
+    inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool, runtime: Any
 ) -> Iterator[tuple[str, dict[str, Call]]]:
     """The three tasks over a whole sequence, each with its calls by name, ``jit`` first."""
     phi = inputs._replace(q=elu_plus_one.forward(inputs.q)[0], k=elu_plus_one.forward(inputs.k)[0])
@@ -164,6 +166,8 @@ def _passes(
             product[name] = partial(peers.in_torch, torch, form, phi[:3], phi.d_out, both)
         for name in others:
             product[name] = fast_transformers_product(torch, packages[name], phi, both)
+        if runtime is not None and not both:
+            product[runtimes.ONNX] = runtimes.linear_attention(runtime, *phi[:3], scale=1.0)
         yield task, product
     yield ATTENTION, attention
 
@@ -287,7 +291,7 @@ def table(results: Results) -> str:
         f"{setting}, {results.repeats} rounds{few}. {TOLD} pytorch: the fastest of its forms. multiply-adds alone: as "
         "many as jit makes and nothing else; divided by it, a peer's ratio is the most that this arithmetic allows."
     )
-    compared = engine.compared(results.versions, (peers.PYTORCH, peers.FAST, peers.FLA))
+    compared = engine.compared(results.versions, (peers.PYTORCH, peers.FAST, peers.FLA, runtimes.ONNX))
     return engine.page(passes, steps, note=[note, compared])
 
 

@@ -147,18 +147,13 @@ class Peers(NamedTuple):
 
 def find() -> Peers:
     """What there is to compare with."""
-    torch = engine.find("torch")
+    models = "transformers.models.longformer.modeling_longformer", "transformers.models.big_bird.modeling_big_bird"
+    torch, longformer, bigbird, local = map(engine.find, ("torch", *models, "fast_transformers.local_product"))
     if torch is None:
         return Peers(None, None, None, None, {})
-    longformer = engine.find("transformers.models.longformer.modeling_longformer")
-    bigbird = engine.find("transformers.models.big_bird.modeling_big_bird")
-    local = engine.find("fast_transformers.local_product")
-    found = {
-        PYTORCH: torch,
-        "transformers": longformer and engine.find("transformers"),
-        FAST: local and engine.find("fast_transformers"),
-    }
-    return Peers(torch, longformer, bigbird, local, {n: m.__version__ for n, m in found.items() if m is not None})
+    packages = {"transformers": longformer and "transformers", FAST: local and "fast_transformers"}
+    found = {PYTORCH: torch, **{name: engine.find(package) for name, package in packages.items() if package}}
+    return Peers(torch, longformer, bigbird, local, {name: one.__version__ for name, one in found.items()})
 
 
 def calls_of_others(

@@ -1,11 +1,16 @@
 """One token of each recurrent form, called from Python, beside the least that it could take; one thread, float32.
 
 ==========  =========================================================================================================
-key/values  `softmax.step` after so many tokens, beside the reference and five lines of NumPy without any check.
+key/values  `softmax.step` after so many tokens, beside the reference and five lines of NumPy without any check. ONNX
+            Runtime and OpenVINO read a cache that has this token already.
             ``cache read once`` loads the same numbers and adds them up: no kernel that looks at them all is faster.
 sums        `linear.step`, called ``jit`` here, beside `performer.step` and `rfa.step` with as many directions as the
             keys are wide. ``state passed over`` reads and writes rfa's state, twice as large as linear's, and does
             nothing else.
+rules       `gated_linear.step`, and `delta.step` without a gate, with one per head and with one per channel, beside
+            ONNX Runtime's LinearAttention: ``run`` takes arrays and returns a new state. *kernel* is the compiled
+            kernel without checks, beside ``bound``: buffers bound once, the state in place, so that nothing is looked
+            at, as Python looks at arguments, and nothing is allocated.
 ==========  =========================================================================================================
 
 Steps that keep sums work in the arrays of the state (``overwrite_state=True``); ``linear, new state`` leaves them
@@ -14,7 +19,7 @@ measured.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +27,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import Generator
 
-from linattn_ref.attention import linear, performer, rfa, softmax
-from linattn_ref.experiments.benches import engine
+from linattn_ref.attention import delta, gated_linear, linear, performer, rfa, softmax
+from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing import labels, style
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit.loops import delta_product
 from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
@@ -41,20 +47,26 @@ LOOKS = {
     "reference": (style.GREY, "^-"),
     "plain NumPy": (style.VERMILLION, "D-"),
     "cache read once": (style.BLACK, "--"),
+    runtimes.ONNX: (style.GREEN, "x-"),
+    runtimes.OPENVINO: (style.PURPLE, "s-"),
 }
+RUN, BOUND = f"{runtimes.ONNX}, run", f"{runtimes.ONNX}, bound"
+RULES = GATED, DELTA, GATED_DELTA, CHANNELS = "gated", "delta", "gated delta", "gate per channel"
 
 
-@engine.bench("heads", "width", "repeats", settings={"lengths": 1, "widths": 1})
+@engine.bench("heads", "width", "repeats", settings={"lengths": 1, "widths": 1, "rules": len(RULES)})
 def compute(
     *,
     lengths: Sequence[int] = (512, 4096, 16384),
     widths: Sequence[int] = (32, 64),
+    rules: Sequence[int] = (64, 128),
+    batches: Sequence[int] = (1, 16),
     heads: int = 8,
     width: int = 32,
     repeats: int = 31,
     seed: int = 0,
 ) -> engine.Measured:
-    """Time one token of each recurrent form on one thread, beside five lines of NumPy and the memory's own speed.
+    """Time one token of each recurrent form on one thread, beside ONNX Runtime, OpenVINO and the memory's own speed.
 
     CPU time, in turn in one process.
 
@@ -64,6 +76,10 @@ def compute(
         Tokens in the cache, this one's among them.
     widths : sequence of int
         ``D = M = m`` of the sums.
+    rules : sequence of int
+        ``D = M`` of gated linear attention and the delta rule.
+    batches : sequence of int
+        Their batch sizes.
     heads : int
         ``H``.
     width : int
@@ -80,20 +96,29 @@ def compute(
     RuntimeError
         Two results disagree.
     """
-    rng = np.random.default_rng(seed)
+    rng, found = np.random.default_rng(seed), runtimes.find_runtimes()
     for length in lengths:
-        calls, often = of_cache(length, heads, width, rng), max(CALLS * 4096 // length, 4)
+        calls, often = of_cache(length, heads, width, rng, found), max(CALLS * 4096 // length, 4)
         setting = {"task": CACHE, "size": length}
         yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
     for each in widths:
         yield from engine.measure({"task": SUMS, "size": each}, of_sums(each, heads, rng), repeats, often=10 * CALLS)
-    return {}
+    for each in rules:
+        for batch in batches:
+            for rule in RULES:
+                setting = {"task": rule, "size": each, "batch": batch}
+                for what, calls in of_rule(rule, batch, heads, each, rng, found.get(runtimes.ONNX)).items():
+                    options: Any = {"tolerance": TOLERANCE, "often": 10 * CALLS // batch}
+                    yield from engine.measure({**setting, "what": what}, calls, repeats, **options)
+    return {"versions": peers.versions(None, found)}
 
 
 # --- A key/value cache ----------------------------------------------------------------------------------------------
 
 
-def of_cache(length: int, heads: int, width: int, rng: Generator) -> dict[str, Callable[[], Any]]:
+def of_cache(
+    length: int, heads: int, width: int, rng: Generator, found: Mapping[str, Any]
+) -> dict[str, Callable[[], Any]]:
     """The token after ``length - 1`` others, by name; each returns ``(out,)``, or nothing."""
     q, k, v = rng.standard_normal((3, heads, length, width)).astype(np.float32)
     token = q[:, -1].copy(), k[:, -1].copy(), v[:, -1].copy()
@@ -101,11 +126,15 @@ def of_cache(length: int, heads: int, width: int, rng: Generator) -> dict[str, C
     if length > 1:
         state = softmax.forward(q[:, :1], k[:, :-1], v[:, :-1], causal=True, state=state, kernels=jit)[1].state
     rows = state.rows
+    others: dict[str, Callable[[], Any]] = {}
+    for name, runtime in found.items():
+        others[name] = runtimes.softmax_attention(name, runtime, (q[None, :, -1:], k[None], v[None]), False)
     return {
         "jit": partial(_step, jit, token, state),
         "reference": partial(_step, reference, token, state),
         "plain NumPy": partial(_plain, *token, rows.k, rows.v, length),
         "cache read once": partial(_read, rows.k, rows.v),
+        **others,
     }
 
 
@@ -157,23 +186,65 @@ def _going_on(
     return go_on
 
 
+# --- The rules ------------------------------------------------------------------------------------------------------
+
+
+def of_rule(
+    rule: str, batch: int, heads: int, width: int, rng: Generator, runtime: Any
+) -> dict[str, dict[str, Callable[[], Sequence[Array]]]]:
+    """A token of one rule, of unit queries and keys, by what it is and name; each goes on from its own state."""
+    q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
+    q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    beta = None if rule == GATED else rng.random((batch, heads), np.float32)
+    shape = v.shape if rule == CHANNELS else v.shape[:2]
+    gate = None if rule == DELTA else -rng.exponential(0.1, shape).astype(np.float32)
+    module: Any = gated_linear if rule == GATED else delta
+    more: dict[str, Any] = {"log_gate_t": gate} | ({} if beta is None else {"beta_t": beta, "normalise": False})
+
+    def ours(backend: Any, overwrite_state: bool) -> Callable[[], Sequence[Array]]:
+        state = module.init_state((batch, heads), width, width, dtype=np.float32, kernels=backend)
+
+        def call() -> Sequence[Array]:
+            nonlocal state
+            out, state = module.step(q, k, v, state, **more, kernels=backend, overwrite_state=overwrite_state)
+            return (out,)
+
+        return call
+
+    s, scale = module.init_state((batch, heads), width, width, dtype=np.float32, kernels=jit).s, width**-0.5
+    whole = {"jit": ours(jit, True), "jit, new state": ours(jit, False), "reference": ours(reference, False)}
+    alone: dict[str, Callable[[], Sequence[Array]]] = {}
+    alone["jit"] = lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),)
+    if runtime is not None:
+        rows: list[Any] = [None if x is None else np.expand_dims(x, 2) for x in (q, k, v, beta, gate)]
+        whole[RUN] = runtimes.linear_attention(runtime, *rows, scale=scale, goes_on=True)
+        alone[BOUND] = runtimes.bound_step(runtime, *rows, scale=scale)
+    return {"step": whole, "kernel": alone}
+
+
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:
-    """Two Markdown tables, of the cache and of the sums, and below them what stands in them.
+    """Three Markdown tables, of the cache, the sums and the rules, and below them what stands in them.
 
     One token, called from Python. *key/values* after so many tokens: `jit` is `softmax.step`, beside five lines of
     NumPy; `cache read once` loads the cache and adds it up. *sums* of heads so wide: `jit` is `linear.step`, beside
     `performer.step` and `rfa.step` with as many directions; `state passed over` reads and writes rfa's state, twice
-    as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies.
+    as large as linear's. All work in the arrays of the state but for `linear, new state`, which copies. *rules*: `jit`
+    is `gated_linear.step` or `delta.step`, in the state's arrays too, beside `ONNX Runtime, run`, which takes arrays
+    and returns a new state. *kernel* is the compiled kernel without checks, beside `bound`: buffers bound once, the
+    state in place. `ONNX Runtime` and `OpenVINO` of *key/values* read a cache in which the token is already.
     """
     parts = [
         engine.table((task, size), engine.rows_of(results, task=task), LOOKS, unit=("µs", 1e3))
         for task, size in ((CACHE, "tokens"), (SUMS, "D = M = m"))
     ]
+    of_rules = [row for row in results.rows if row.task in RULES]
+    parts.append(engine.table(("rule", "D = M", "B", "what"), of_rules, ("jit", RUN, BOUND), unit=("µs", 1e3)))
     setting = f"B = 1, H = {results.heads}, D = M = {results.width} (key/values), float32, one thread"
-    return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD])
+    compared = engine.compared(results.versions, (runtimes.ONNX, runtimes.OPENVINO))
+    return engine.page(*parts, note=[f"{setting}, {results.repeats} rounds.", TOLD, compared])
 
 
 def draw(results: Results) -> Figure:
@@ -186,6 +257,8 @@ def draw(results: Results) -> Figure:
         axis.set(title=unit, xlabel="tokens in the cache", xscale="log")
         for name, (colour, look) in LOOKS.items():
             rows = engine.rows_of(results, task=CACHE, kernel=name)
+            if not rows:  # not installed
+                continue
             size, micro = np.array([(row.size, 1e3 * row.median_ms) for row in rows]).T
             y = micro if axis is axes[0] else token * size / micro / 1e3
             axis.plot(size, y, look, color=colour, label=name)

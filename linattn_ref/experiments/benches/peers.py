@@ -24,7 +24,7 @@ from linattn_ref.op import Array
 __all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
 __all__ += ["in_torch", "leaves_of", "loop", "naive_file", "tensors", "version", "versions"]
 
-PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention"
+PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
 FLA_ROWS = 64  # of its chunks, of which a length must be a multiple
 EPS = 1e-6  # of linear attention's denominator
@@ -73,7 +73,9 @@ def versions(torch: Any, packages: Mapping[str, Any]) -> dict[str, str]:
     """Version of each package that takes part; of flash-linear-attention there may be a file alone."""
     found = {} if torch is None else {PYTORCH: torch.__version__}
     named = {name: package for name, package in packages.items() if package is not None}
-    return found | {name: version("fla-core") if name == FLA else one.__version__ for name, one in named.items()}
+    return found | {
+        name: version("fla-core") if name == FLA else one.__version__.partition("-")[0] for name, one in named.items()
+    }
 
 
 # --- PyTorch --------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, l
 __all__ = ["compute", "draw"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
+QUICK = {"lengths": LENGTHS[:3]}
 
 
 def compute(

@@ -17,6 +17,7 @@ on, about ``C`` where ``M = D``. What it takes to make the features is not in it
 ``quadratic`` and ``taylor_exp`` one or two elementwise products a feature, beside ``M`` multiply-adds.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -134,11 +135,8 @@ def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     high = 1
     while not pays(high):
         high *= 2
-    low = high // 2  # it does not pay here, and high it does; one is linear in N and the other quadratic
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if pays(middle) else (middle, high)
-    return high
+    # One is linear in N and the other quadratic: from where it pays on, it always does.
+    return high // 2 + bisect.bisect_left(range(high // 2, high), True, key=pays)
 
 
 def crossover_formula(features: int, key_width: int, value_width: int) -> float:

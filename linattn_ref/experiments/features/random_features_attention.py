@@ -98,26 +98,19 @@ def compute(
 def _errors(heads: Heads, directions: Sequence[int], draws: int, rng: Generator) -> Results:
     q, k, v, out = heads.sentence(0)  # (T, H, N, D or M)
     p = softmax.matrix(q, k)  # (T, H, N, N)
-    output: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
-    matrix: dict[str, list[float]] = {", ".join(way): [] for way in WAYS}
+    found: dict[str, list[Any]] = {", ".join(way): [] for way in WAYS}
     for m in directions:
         for kind, draw in WAYS:
-            errors = [
-                [
-                    relative_error(mine, exact)
-                    for mine, exact in zip(estimate(q, k, v, omega, kind), (out, p), strict=True)
-                ]
-                for omega in (DRAWS[draw](m, q.shape[-1], rng, dtype=q.dtype) for _ in range(draws))
-            ]  # [draws][2] of (T, H)
-            of_output, of_matrix = np.median(np.array(errors), axis=(0, 2, 3))
-            output[f"{kind}, {draw}"].append(float(of_output))
-            matrix[f"{kind}, {draw}"].append(float(of_matrix))
+            drawn = (DRAWS[draw](m, q.shape[-1], rng, dtype=q.dtype) for _ in range(draws))
+            pairs = (zip(estimate(q, k, v, omega, kind), (out, p), strict=True) for omega in drawn)
+            errors = [[relative_error(mine, exact) for mine, exact in pair] for pair in pairs]  # [draws][2] of (T, H)
+            found[f"{kind}, {draw}"].append(np.median(np.array(errors), axis=(0, 2, 3)).astype(float))
     mean = np.broadcast_to(v.mean(axis=-2, keepdims=True), v.shape)
     scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
     return Results(
         score_deviation=float(scores.std(axis=-1).mean()),  # of q.k / sqrt D within a row, mean over rows
-        output={way: np.array(errors) for way, errors in output.items()},  # (T,), medians over heads and draws
-        matrix={way: np.array(errors) for way, errors in matrix.items()},
+        output={way: np.array(errors)[:, 0] for way, errors in found.items()},  # (T,), medians over heads and draws
+        matrix={way: np.array(errors)[:, 1] for way, errors in found.items()},
         mean_of_values=float(np.median(relative_error(mean, out))),  # error if every query gets the mean of the values
     )
 

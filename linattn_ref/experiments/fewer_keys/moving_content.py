@@ -155,12 +155,9 @@ def draw(results: Results) -> Figure:
     _draw_map(left, results.map_linformer, "Linformer")
     _draw_map(middle, results.map_long_short, "Long-Short")
     middle.label_outer()
-    lines = (
-        ("Linformer", results.linformer, "o", style.MECHANISMS["linformer"], None),
-        ("Long-Short", results.long_short, "s", style.MECHANISMS["long_short"], None),
-        ("4 times as long", results.longer, "^", style.MECHANISMS["long_short"], "white"),
-    )
-    for label, errors, marker, colour, face in lines:
+    one, other = style.MECHANISMS["linformer"], style.MECHANISMS["long_short"]
+    lines = ("Linformer", results.linformer, "o", one, None), ("Long-Short", results.long_short, "s", other, None)
+    for label, errors, marker, colour, face in (*lines, ("4 times as long", results.longer, "^", other, "white")):
         right.plot(results.reduced, errors, marker, color=colour, mfc=face)
         where: dict[str, Any] = {"va": "bottom", "xytext": (0, 5)} if face else {"va": "top", "xytext": (0, -5)}
         labels.at(right, results.reduced[0], errors[0], label, colour, ha="left", **where)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
-from linattn_ref.data.text import Text, read_reviews, read_text
+from linattn_ref.data.text import ALICE, Text, read_reviews, read_text
 from linattn_ref.experiments.learning import options
 from linattn_ref.experiments.learning.learn import Ready, settings, sizes
 from linattn_ref.experiments.learning.runs import Run
@@ -23,15 +23,20 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate
-from linattn_ref.nn import cross_entropy, mechanism
+from linattn_ref.nn import cross_entropy, mechanism, positions
 from linattn_ref.training import loop, radam, schedule
+from linattn_ref.training.checks import check_peak
 
 __all__ = ["MECHANISMS", "QUICK", "Corpus", "Shape", "begin", "corpus", "task", "write"]
 
 ALPHABET = 95  # characters, the most frequent; in place of any other stands the least frequent of these
+SPREAD = 0.5  # of what embeddings begin with: the sinusoids beside them are of size 1
 VALIDATION = 20  # one in so many characters, at the end of the text
 MECHANISMS = {"linear": linear, "softmax": softmax}
-QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 1, "length": 32, "batch": 4}
+NETWORK = {"width": 64, "hidden": 256, "heads": 4, "layers": 2, "length": 128, "batch": 8}
+QUICK = {"text": ALICE, "steps": 3000, "peak": 8e-3, **NETWORK}
+NEXT = """Next: the same with --resume --steps 10000, with --attention softmax, or with a --text FILE of your own;
+without --quick, a larger network reads film reviews."""
 
 Characters = NDArray[np.int64]
 
@@ -119,6 +124,7 @@ def begin(
     *,
     text: options.TextFile = None,
     attention: Annotated[str, options.Option(choices=MECHANISMS)] = "linear",
+    peak: options.Peak = 4e-3,
     steps: int = 1000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
@@ -130,19 +136,27 @@ def begin(
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
     attention : {"linear", "softmax"}
+    peak : float
+        The highest learning rate.
     steps, seed : int
     shape : Shape
     """
     if attention not in MECHANISMS:
         raise ValueError(f"attention: expected one of {', '.join(MECHANISMS)}, got {attention!r}")
+    check_peak(peak)
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
-    model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads)
+    half = shape.width // 2
+    sinusoids = positions.sinusoidal(shape.length, half, dtype=np.float32)
+    model = Model(mechanism.of(MECHANISMS[attention], causal=True, kernels=jit), shape.heads, sinusoids=sinusoids)
     learned = task(found, model, shape)
-    start = causal.draw(np.random.default_rng(seed), tokens=len(found.alphabet), places=shape.length, **sizes(shape))
-    falling = partial(schedule.cosine, peak=2e-3, steps=steps)
+    drawn = {"tokens": len(found.alphabet), "places": shape.length, "sinusoids": half}
+    start = causal.draw(np.random.default_rng(seed), **drawn, **sizes(shape))
+    start.embedding.table[...] *= SPREAD / 0.02
+    falling = partial(schedule.cosine, peak=peak, steps=steps)
     how = settings(steps, seed, falling, radam, every=max(1, min(100, steps // 4)))
     facts: dict[str, Any] = {
         "attention": attention,
+        "peak": peak,
         "shape": shape._asdict(),
         "text": {"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
         "yardsticks": yardsticks(found),
@@ -154,6 +168,7 @@ def begin(
         loss, training = (run.curves[name][-1] for name in ("loss", "training_loss"))
         yield f"after {run.steps[-1]} steps: {loss:.3f} (training {training:.3f})"
         yield f"\n{write(params, model, found, seed=seed)}\n"
+        yield NEXT
 
     return Ready(learned, start, how, facts, said)
 

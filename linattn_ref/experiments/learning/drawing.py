@@ -18,6 +18,7 @@ from linattn_ref.atomic import write_all
 from linattn_ref.data import fetch
 from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import check_temperature, generate, pick
 from linattn_ref.nn import logistic_mixture
@@ -26,7 +27,7 @@ from linattn_ref.op import Array
 from linattn_ref.op.options import check_sizes
 from linattn_ref.training import checkpoint
 
-__all__ = ["SHIPPED", "Bits", "Network", "bits", "check_png", "draw", "load", "measure", "read_image", "write_grid"]
+__all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "measure", "read_image", "write_grid"]
 
 SHIPPED = Path(linattn_ref.data.__file__).with_name("digits_linear.safetensors")
 GAP = 2  # pixels between two images of a grid
@@ -145,22 +146,6 @@ def draw(
 # --- On a test set ----------------------------------------------------------------------------------------------------
 
 
-class Bits(NamedTuple):
-    """Bits a pixel of some test images, and of what; standard errors are of the choice of images alone."""
-
-    bits: float  # a pixel, over all of them
-    error: float  # standard error over the images
-    bits_without_first: float  # over all but the first of each image
-    error_without_first: float
-    images: int  # the first so many of the test images
-    weights: str  # the file
-    sha256: str
-    step: int  # of training
-    attention: str
-    head: str
-    facts: dict[str, Any]  # what this was computed with
-
-
 def measure(
     weights: Path,
     *,
@@ -168,7 +153,7 @@ def measure(
     count: int | None = None,
     command: str = "",
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
-) -> Bits:
+) -> Results:
     """Read the network and the images, and count, with standard errors over the images.
 
     Of the choice of the first parameters and of the batches say runs with other seeds.
@@ -190,16 +175,19 @@ def measure(
     test = images.read(data, network.facts.get("collection", "mnist")).test
     pixels = images.middle(test[:count], network.shape[0])
     each, without_first = bits(network, pixels, progress=progress)
-    return Bits(
-        *_mean_and_error(each),
-        *_mean_and_error(without_first),
-        images=len(pixels),
+    (mean, error), (without, error_without) = map(_mean_and_error, (each, without_first))
+    return Results(
+        bits=mean,  # a pixel, over all of them
+        error=error,  # standard error over the images
+        bits_without_first=without,  # over all but the first of each image
+        error_without_first=error_without,
+        images=len(pixels),  # the first so many of the test images
         weights=weights.name,
         sha256=fetch.file_sha256(weights),
-        step=network.step,
+        step=network.step,  # of training
         attention=network.facts["attention"],
         head=network.head,
-        facts=runs.facts(command, network.facts["seed"]),
+        facts=runs.facts(command, network.facts["seed"]),  # what this was computed with
     )
 
 

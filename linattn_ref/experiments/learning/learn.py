@@ -50,7 +50,7 @@ def run(
     resume: bool = False,
     command: str = "",
     say: Callable[[str], object] = lambda line: None,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    watch: Callable[[Ready], loop.Watch] = lambda ready: loop.Watch(),
     **options: Any,
 ) -> Learned:
     """Learn in the folder ``out``, or go on there.
@@ -66,8 +66,8 @@ def run(
         For the record.
     say : callable
         Told, a line each, what is left out of the data.
-    progress : callable
-        Wraps the steps: ``tqdm.tqdm``, say.
+    watch : callable
+        Of the task, who is told how its run goes.
     **options
         Those of ``begin``.
 
@@ -83,7 +83,7 @@ def run(
             say(note)
         how = ready.settings
         facts = runs.facts(command, how.seed, steps=how.steps, **ready.facts)
-        params = loop.run(ready.task, ready.params, how, out, facts=facts, resume=resume, progress=progress)
+        params = loop.run(ready.task, ready.params, how, out, facts=facts, resume=resume, watch=watch(ready))
         for name, text in ready.ended(params).items():
             write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8")})
         return Learned(params, runs.read(out), ready)

@@ -43,6 +43,7 @@ HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
+ADAM = {"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True}
 QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500, "k": 0}
 QUICK |= {"cut": 300}  # texts
 
@@ -256,14 +257,8 @@ def begin(
     below = encoder.draw(rng, reads=inside.reads, own=inside.own, **size)
     params = masked_tokens.draw(below, rng)
     ratio = 1 / shape.length if own_rate is None else own_rate
-    how = settings(
-        steps,
-        seed,
-        partial(rate, peak=peak, steps=steps),
-        OwnRate(ratio),
-        every=max(1, steps // 20),
-        options={"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True},
-    )
+    rising, every = partial(rate, peak=peak, steps=steps), max(1, steps // 20)
+    how = settings(steps, seed, rising, OwnRate(ratio), every=every, options=ADAM)
     facts = {
         "peak": peak,
         **encoder_attention.told(attention, setting),
@@ -282,11 +277,6 @@ def begin(
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
         yield f"{attention}, {run.after}: perplexity {math.exp(loss):.1f}, {right:.1%} of the hidden right"
 
-    return Ready(
-        task(found, Model(inside.mechanisms, shape.heads), shape),
-        params if drawn else begun(params, shape.heads, rng),
-        how,
-        facts,
-        said,
-        lambda params: {TOKENIZER: found.tokenizer.decode()},
-    )
+    learned = task(found, Model(inside.mechanisms, shape.heads), shape)
+    first = params if drawn else begun(params, shape.heads, rng)
+    return Ready(learned, first, how, facts, said, lambda params: {TOKENIZER: found.tokenizer.decode()})

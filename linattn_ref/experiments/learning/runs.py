@@ -19,12 +19,13 @@ from linattn_ref.op import Array
 from linattn_ref.training import checkpoint
 from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
 
-__all__ = ["RECORDS", "Run", "beside", "check_target", "commands", "facts", "gather", "gathered", "go_on"]
+__all__ = ["PLAN", "RECORDS", "Run", "beside", "check_target", "commands", "facts", "gather", "gathered", "go_on"]
 __all__ += ["keep_weights", "kept_weights", "read", "read_all", "steps_in_all"]
 
 Tree = TypeVar("Tree")
 
 RECORDS = clone.ROOT / "figures" / "records"  # those that are committed
+PLAN = "plan.json"  # in a run's folder, what would count as yes and as no
 MOST = 100  # evaluations of a run that are gathered
 
 
@@ -62,9 +63,9 @@ def read(folder: Path) -> Run:
     if not said:
         raise ValueError(f"{folder / RECORD}: empty; no record of a run")
     first, *lines = said
-    result = folder / RESULT  # of a task that ends with a test
+    beside = {"result": folder / RESULT, "plan": folder / PLAN}  # of a task that ends with a test; of a plan's run
     try:
-        ended = {"result": json.loads(result.read_text(encoding="utf-8"))} if result.is_file() else {}
+        ended = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in beside.items() if path.is_file()}
         spent = {line["step"]: line["cpu_seconds"] for line in seconds}
         if seconds:  # a process killed between two files leaves a line more in one
             lines = [line for line in lines if line["step"] in spent]

@@ -8,6 +8,7 @@
 ``memory``         the peak of a process
 ``scaling``        growth fitted to measurements
 ``measurements``   what takes minutes, each on disk as it comes, so that a stop loses none
+``spread``         calls spread over processes, or over a cluster (``dask_workers``)
 ``points``         time and memory against the length, each point in a process of its own
 """
 

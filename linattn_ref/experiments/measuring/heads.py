@@ -41,22 +41,17 @@ def heads_of(q: Array, k: Array, v: Array) -> Heads:
 
 
 def read_heads(
-    folder: PathLike | None = None,
-    text_file: PathLike | None = None,
-    *,
-    sentences: int,
-    length: int,
-    every: int = 1,
-    seed: int,
-    say: Callable[[str], object] = lambda line: None,
+    folder: PathLike | None = None, text_file: PathLike | None = None, *, every: int = 1, **choice: Any
 ) -> tuple[Heads, dict[str, Any]]:
     """Every ``every``-th head of each layer of a pretrained network on some sentences, and what all that comes from.
 
     Parameters
     ----------
-    folder, text_file, sentences, length, seed, say
+    folder, text_file
         As in `pretrained.read`.
     every : int
+    **choice
+        ``sentences``, ``length``, ``seed`` and ``say``, as there.
 
     Returns
     -------
@@ -64,9 +59,7 @@ def read_heads(
     sources : dict
         Names and hashes of what was read, and ``every``: for a figure's record.
     """
-    model, tokens, _, sources = pretrained.read(
-        folder, text_file, sentences=sentences, length=length, seed=seed, say=say
-    )
+    model, tokens, _, sources = pretrained.read(folder, text_file, **choice)
     qkv: list[Array] = []
     for s, ids in enumerate(tokens):
         for t, layer in enumerate(bert.layers(model, ids)):

@@ -11,16 +11,8 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.experiments.publishing import record, style, tables
-from linattn_ref.experiments.publishing.catalogue import (
-    BENCHES,
-    COMPILED,
-    FIGURES,
-    MINUTES,
-    caption_of,
-    module_of,
-    results_of,
-)
+from linattn_ref.experiments.publishing import catalogue, record, style, tables
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, MINUTES
 
 __all__ = ["compute", "draw", "make", "save"]
 
@@ -108,7 +100,7 @@ def _called(word: str) -> list[str]:
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
     kept: dict[str, Any] = {} if parts is None else {"parts": parts / name, "resume": True}
-    results = compute(name, quick=quick, workers=workers, **kept)
+    results = compute(name, quick=quick, workers=workers, progress=True, **kept)
     command = f"linattn-ref figures --only {name}"
     command += " --quick" * quick + f" --style {style_name}" * (style_name != "paper")
     save(name, results, out, command=command, seed=SEED, style_name=style_name)
@@ -116,9 +108,9 @@ def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, pa
 
 def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any) -> Any:
     """The results of one figure; of what is offered its ``compute`` gets what it takes."""
-    module = module_of(name)
+    module = catalogue.module_of(name)
     taken = inspect.signature(module.compute).parameters
-    kept = {"parts", "resume"} if "where" in taken else set()
+    kept = {"parts", "resume", "progress"} if "where" in taken else set()
     offered |= {"seed": seed, "rng": np.random.default_rng(seed), "quick": quick}
     given = {key: value for key, value in offered.items() if key in taken or key in kept}
     return module.compute(**given | (getattr(module, "QUICK", {}) if quick else {}))
@@ -126,21 +118,21 @@ def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any)
 
 def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:
     """Draw what was computed, and save it with its numbers and, where it is a bench, its table."""
-    module = module_of(name)
+    module = catalogue.module_of(name)
     extra = {"table": module.table(results)} if name in BENCHES else {}
     with style.use(style_name):
         figure = module.draw(results)
         return record.save(
-            figure, results, out, name, command=command, seed=seed, caption=caption_of(name), extra=extra
+            figure, results, out, name, command=command, seed=seed, caption=catalogue.caption_of(name), extra=extra
         )
 
 
 def draw_again(name: str, out: Path, *, style_name: str) -> None:
     """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
-    module, path = module_of(name), out / f"{name}.json"
+    module, path = catalogue.module_of(name), out / f"{name}.json"
     document = json.loads(path.read_text(encoding="utf-8"))
-    results = results_of(name, document)
-    document["caption"] = caption_of(name)
+    results = catalogue.results_of(name, document)
+    document["caption"] = catalogue.caption_of(name)
     if "table" in document:
         document["table"] = module.table(results)
     with style.use(style_name):
@@ -184,7 +176,7 @@ def page(records: Sequence[dict[str, Any]]) -> str:
 
 def _reading(name: str) -> str:
     """How to read the table of a bench: what the docstring of its ``table`` says below the first line."""
-    told = (inspect.getdoc(module_of(name).table) or "").partition("\n\n")[2]
+    told = (inspect.getdoc(catalogue.module_of(name).table) or "").partition("\n\n")[2]
     return f"{' '.join(told.split()) or READING}\n"
 
 

@@ -58,14 +58,8 @@ def at_ends(
     size = matplotlib.rcParams["legend.fontsize"]
     heights = [APART * size / points * (1 + name.count("\n")) for _, name in named]
     for (line, name), height in zip(named, spread(wanted, heights), strict=True):
-        axes.annotate(
-            name,
-            (1.0, height),
-            xycoords="axes fraction",
-            xytext=(4, 0),
-            textcoords="offset points",
-            **{"va": "center", "fontsize": size, "color": readable(line.get_color()), **look},
-        )
+        where = {"xycoords": "axes fraction", "xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(name, (1.0, height), **{**where, "fontsize": size, "color": readable(line.get_color()), **look})
 
 
 def at(axes: Axes, x: float, y: float, name: str, colour: Any, **look: Any) -> None:

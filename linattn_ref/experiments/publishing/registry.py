@@ -17,26 +17,29 @@ class Bench(NamedTuple):
     in_gallery: bool = True  # its figure is committed, and drawn again where the other packages are
     is_drawn: bool = True
     defaults: Mapping[str, Any] = {}  # of its command, where they are not those of the figure
+    peers: tuple[str, ...] = ()  # what it compares with where it is installed, as `pip install` calls it
 
     def figure(self, name: str) -> str:
         """What its figure is called, and its module."""
         return name if name == "resources" else f"bench_{name}"
 
 
+FAST, ONNX = ("torch", "pytorch-fast-transformers"), ("onnxruntime", "onnx")
+
 # In the gallery's order.
 BENCHES = {
-    "softmax": Bench(0.5, defaults={"lengths": (512, 1024, 2048)}),
-    "linear": Bench(5),
-    "performer": Bench(1),
-    "patterns": Bench(3, defaults={"lengths": (1024, 4096)}),
-    "reformer": Bench(1),
-    "training": Bench(3),
-    "delta": Bench(3),
-    "generation": Bench(1),
-    "drawing": Bench(7),
-    "speech": Bench(1),
-    "steps": Bench(0.5),
-    "encoder": Bench(7),
+    "softmax": Bench(0.5, defaults={"lengths": (512, 1024, 2048)}, peers=("torch", *ONNX, "openvino")),
+    "linear": Bench(5, peers=(*FAST, "fla-core", *ONNX)),
+    "performer": Bench(1, peers=("torch", "performer-pytorch")),
+    "patterns": Bench(3, defaults={"lengths": (1024, 4096)}, peers=(*FAST, "transformers")),
+    "reformer": Bench(1, peers=("torch", "transformers")),
+    "training": Bench(3, peers=FAST),
+    "delta": Bench(3, peers=("torch", "fla-core", *ONNX)),
+    "generation": Bench(1, peers=(*FAST, *ONNX)),
+    "drawing": Bench(7, peers=FAST),
+    "speech": Bench(1, peers=("torch",)),
+    "steps": Bench(0.5, peers=(*ONNX, "openvino")),
+    "encoder": Bench(7, peers=FAST),
     "cuda": Bench(3, in_gallery=False),
     "spectrum": Bench(10, in_gallery=False, is_drawn=False),
     "resources": Bench(10, in_gallery=False),  # as a bench; it is a figure

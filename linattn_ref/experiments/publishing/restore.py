@@ -5,7 +5,8 @@ are made. `record.plain` makes them JSON, and they come back as they are::
 
     results = restore(Results, document["results"])
 
-What has methods of its own is a type, and is restored by the types of its fields.
+What has methods of its own is a type, and is restored by the types of its fields. By hand, since cattrs and pydantic
+know neither NumPy's arrays nor names without a type, and would be a dependency for these lines.
 """
 
 import dataclasses

@@ -105,15 +105,8 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = PRINTED_HEIGHT, *
 
 def legend_below(axis: Any, columns: int = 2, **what: Any) -> None:
     """The axes' legend under its label, where no line passes."""
-    axis.legend(
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.2),
-        ncols=columns,
-        columnspacing=1,
-        handlelength=1.6,
-        borderpad=0,
-        **what,
-    )
+    look = {"columnspacing": 1, "handlelength": 1.6, "borderpad": 0, **what}
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, **look)
 
 
 def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, float, float]]:

@@ -27,6 +27,7 @@ import linattn_ref.attention
 from linattn_ref.atomic import write_all
 from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing import course, headlines, markdown
+from linattn_ref.homework import sheet
 
 __all__ = ["PAGES", "check_readme", "mechanisms", "update"]
 
@@ -34,7 +35,7 @@ __all__ = ["PAGES", "check_readme", "mechanisms", "update"]
 PAGES = {
     "README.md": ("gradient", "routes", "headlines"),
     "MECHANISMS.md": ("mechanisms",),
-    "notebooks/README.md": ("evening", "chapters"),
+    "notebooks/README.md": ("evening", "chapters", "weeks"),
 }
 
 FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
@@ -164,6 +165,20 @@ def evening_table(folder: Path) -> str:
     return "\n".join(markdown.table(("chapter", "read the opening and", "for", "minutes"), lines, "lllr"))
 
 
+def weeks_table(folder: Path) -> str:
+    """A week for each sheet of homework, as Markdown, for a page in the chapters' ``folder``."""
+    lines = []
+    for week, name in enumerate(sheet.names(), 1):
+        asked = sheet.read(name)
+        paths = [next(folder.glob(f"{number}_*.py")) for number in asked.chapters]
+        links = ", ".join(f"[{path.stem[:2].lstrip('0')}]({path.stem}.ipynb)" for path in paths)
+        decks = sum(_minutes_of_deck(folder / "slides" / f"{path.stem}.md") for path in paths)
+        minutes = f"{sum(sum(course.sittings(path)) for path in paths):.0f}"
+        lines.append((str(week), links, minutes, str(decks), f"`{name}`: {asked.title}", asked.hours))
+    header = ("week", "chapters", "minutes to read", "minutes of decks", "sheet", "hours of work")
+    return "\n".join(markdown.table(header, lines, "rlrrll"))
+
+
 def routes_table(folder: Path) -> str:
     """The three routes, as Markdown, for README.md; ``folder`` has the chapters."""
     stops = course.evening(folder)
@@ -223,6 +238,7 @@ def updated(page: str, root: Path, name: str = "README.md") -> str:
         "mechanisms": lambda: mechanisms_table(mechanisms()),
         "evening": lambda: evening_table(folder),
         "chapters": lambda: chapters_table(chapters(folder), folder),
+        "weeks": lambda: weeks_table(folder),
     }
     for table in PAGES[name]:
         begin, end = f"<!-- {table}:begin -->", f"<!-- {table}:end -->"

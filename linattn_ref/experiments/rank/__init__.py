@@ -2,7 +2,6 @@
 
 ``spectrum``               the main job: singular values of a network's attention matrices; its parts are
                            ``spectrum_inputs``, where the matrices come from, and ``spectrum_job``, the work
-                           (``spectrum_dask`` on a cluster)
 ``eckart_young``           nothing of a rank is nearer than the truncated SVD
 ``johnson_lindenstrauss``  a random projection keeps lengths and inner products
 ``low_rank``               Linformer's Theorem 1

@@ -129,15 +129,12 @@ def _draw_pairs(axis: Axes, results: Results) -> None:
 def _name_eps(axis: Axes, x: Any, line: Any, eps: float, colour: str) -> None:
     """Beside its line, low down."""
     low = int(np.argmin(np.maximum(line, 3 * axis.get_ylim()[0])))
-    name = f"{eps:g}"
-    labels.at(axis, x[low], line[low], name, colour, ha="right", va="center", xytext=(-4, 0))
+    labels.at(axis, x[low], line[low], f"{eps:g}", colour, ha="right", va="center", xytext=(-4, 0))
 
 
 def _draw_inner(axis: Axes, results: Results) -> None:
-    shades = style.sequence(len(results.cosines))
-    for cosine, by_norms, as_printed, shade in zip(
-        results.cosines, results.inner_by_norms, results.inner_as_printed, shades, strict=True
-    ):
+    lines = zip(results.cosines, results.inner_by_norms, results.inner_as_printed, strict=True)
+    for (cosine, by_norms, as_printed), shade in zip(lines, style.sequence(len(results.cosines)), strict=True):
         axis.plot(results.grid, by_norms, "-", color=shade)
         line = axis.plot(results.grid, as_printed, ":", color=shade)
         if as_printed[-1] > axis.get_ylim()[0]:

@@ -1,6 +1,7 @@
 """Linformer's Theorem 1 measured: failure rate against ``k``, and the ``k`` that is needed against ``log(n)``."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -52,13 +53,12 @@ def compute(
         Standard deviation of the attention scores.
     """
     rng = np.random.default_rng(seed)
+    draw = partial(dimension_growth.random_action, trials=trials, rng=rng, temperature=temperature)
     acted: dict[float, dict[int, low_rank.Action]] = {mean: {} for _, mean in GROWTHS}
     for n in lengths:
         for mean, by_length in acted.items():
-            by_length[n] = dimension_growth.random_action(
-                n, trials=trials, rng=rng, temperature=temperature, value_mean=mean
-            )
-    one = dimension_growth.random_action(length, trials=trials, rng=rng, temperature=temperature)
+            by_length[n] = draw(n, value_mean=mean)
+    one = draw(length)
     errors = {k: low_rank.errors_at(one, k, "entry_by_norms") for k in dimensions}
     return Results(
         length=length,  # n of the left panel

@@ -45,11 +45,9 @@ def compute(
     text: PathLike | None = None,
     arrays: PathLike | None = None,
     parts: PathLike | None = None,
-    resume: bool = False,
     workers: int = 1,
-    dask: str | None = None,
-    progress: bool = False,
     say: Callable[[str], object] = lambda line: None,
+    **job: Any,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.
 
@@ -82,9 +80,8 @@ def compute(
         if arrays is not None:
             inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed, say=say)
         else:
-            inputs = spectrum_inputs.from_model(
-                model, text, sentences=sentences, length=length, baselines=baselines, seed=seed, say=say
-            )
+            choice: dict[str, Any] = {"sentences": sentences, "length": length, "seed": seed, "say": say}
+            inputs = spectrum_inputs.from_model(model, text, baselines=baselines, **choice)
         settings = {
             **({} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}),
             **inputs.sources,
@@ -94,16 +91,8 @@ def compute(
         }
         tasks = [task for group in inputs.tasks.values() for task in group]
         with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as folder:
-            values = spectrum_job.run(
-                tasks,
-                Path(folder),
-                {**settings, "versions": record.versions(), "machine": record.machine()},
-                method=method,
-                resume=resume,
-                workers=workers,
-                dask=dask,
-                progress=progress,
-            )
+            where = {"versions": record.versions(), "machine": record.machine()}
+            values = spectrum_job.run(tasks, Path(folder), settings | where, method=method, workers=workers, **job)
         loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None
     return summarise(inputs, values, settings, loss)
 
@@ -222,15 +211,13 @@ def _draw_layers(axes: Axes, results: Results, curves: Results) -> None:
 def _draw_baselines(axes: Axes, results: Results, given: Results, baselines: Mapping[str, Results]) -> None:
     """The network before training, a line a layer; random queries and keys; the model's mean to compare with."""
     k = 1 + np.arange(given.mean.shape[-1])
-    drawn = {"untrained": "untrained", "given": "trained", "gaussian": "Gaussian"}
-    colours = {"untrained": style.GREEN, "given": style.BLACK, "gaussian": style.VERMILLION}
-    for group, label in drawn.items():
-        if group == "given" or group in baselines:
-            lines = given.mean.mean(axis=0, keepdims=True) if group == "given" else baselines[group].mean  # (T, K)
-            at_index = _two_digits(lines[:, results.k - 1].mean())
-            dashes = "--" if group == "gaussian" else "-"
-            axes.plot(k, lines[0], dashes, color=colours[group], label=f"{at_index}  {label}")
-            axes.plot(k, lines[1:].T, dashes, color=colours[group])
+    of = {"given": given.mean.mean(axis=0, keepdims=True), **{name: x.mean for name, x in baselines.items()}}  # (T, K)
+    looks = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}
+    for group, (label, dashes, colour) in {**looks, "gaussian": ("Gaussian", "--", style.VERMILLION)}.items():
+        if group in of:
+            at_index = _two_digits(of[group][:, results.k - 1].mean())
+            axes.plot(k, of[group][0], dashes, color=colour, label=f"{at_index}  {label}")
+            axes.plot(k, of[group][1:].T, dashes, color=colour)
     _frame(axes, results)
 
 

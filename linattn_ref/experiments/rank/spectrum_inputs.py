@@ -58,14 +58,7 @@ def of_queries_keys(q: Array, k: Array) -> Iterator[Array]:
 
 
 def from_model(
-    folder: PathLike | None,
-    text_file: PathLike | None,
-    *,
-    sentences: int,
-    length: int,
-    baselines: int,
-    seed: int,
-    say: Callable[[str], object] = lambda line: None,
+    folder: PathLike | None, text_file: PathLike | None, *, length: int, baselines: int, seed: int, **choice: Any
 ) -> Inputs:
     """Sentences of a text through a pretrained model, and through the same network with random weights.
 
@@ -88,9 +81,7 @@ def from_model(
         No such file, a damaged one, too little text, or more tokens than the model has positions.
     """
     _choice, weights, noise = np.random.SeedSequence(seed).spawn(3)  # the first is `pretrained.read`'s
-    model, tokens, name, sources = pretrained.read(
-        folder, text_file, sentences=sentences, length=length, seed=seed, say=say
-    )
+    model, tokens, name, sources = pretrained.read(folder, text_file, length=length, seed=seed, **choice)
     config = model.config
     tasks = {"given": [Task(f"given-{i:04}", of_model, (model, ids)) for i, ids in enumerate(tokens)]}
     if baselines:

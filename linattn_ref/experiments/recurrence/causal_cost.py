@@ -39,6 +39,7 @@ __all__ = ["FORMS", "Gradients", "chunks_backward", "chunks_forward", "compute",
 __all__ += ["naive_backward", "naive_forward", "rows_backward", "rows_forward"]
 
 LENGTHS = (128, 256, 512, 1024, 2048)
+QUICK = {"lengths": LENGTHS[:2]}
 CHUNK = 64  # T
 
 Kept = tuple[Array, ...]

@@ -163,16 +163,11 @@ def draw(results: Results) -> Figure:
         ("linear", results.linear, style.MECHANISMS["linear"], "s"),
     )
     for name, costs, colour, marker in looks:
-        panels = (
-            (costs.state / 1024, costs.state_formula / 1024),
-            (costs.multiply_adds / 1e3, costs.multiply_adds_formula / 1e3),
-            (costs.seconds * 1e6, None),
-        )
-        for axis, (measured, formula) in zip(axes, panels, strict=True):
-            if formula is not None:
-                axis.plot(results.positions, formula, "-", color=colour)
-            line = "" if formula is not None else "-"
-            axis.plot(results.positions, measured, marker + line, color=colour, label=name, zorder=3)
+        for axis, formula in zip(axes, (costs.state_formula / 1024, costs.multiply_adds_formula / 1e3), strict=False):
+            axis.plot(results.positions, formula, "-", color=colour)
+        measured = costs.state / 1024, costs.multiply_adds / 1e3, costs.seconds * 1e6
+        for axis, points, line in zip(axes, measured, ("", "", "-"), strict=True):
+            axis.plot(results.positions, points, marker + line, color=colour, label=name, zorder=3)
     label, colour = "linear, all t at once", style.MECHANISMS["linear"]
     axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=colour, mfc="white", label=label, zorder=3)
     titles = ("state (KiB)", "thousand multiply-adds", "CPU time a token (µs)")

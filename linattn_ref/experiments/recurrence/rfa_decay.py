@@ -194,9 +194,8 @@ def _draw_weights(axes: Axes, results: Results) -> None:
         line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
         axes.plot(results.distances + 1, line, "-", color=colour)
         axes.plot(some + 1, weights[some], "o", color=colour)
-        last = int(
-            np.argmin(np.maximum(line, floor * 10 ** (1 + min(i, 3))))
-        )  # lower and lower, so that no two names meet
+        ends = floor * 10 ** (1 + min(i, 3))  # so that no two names meet
+        last = int(np.argmin(np.maximum(line, ends)))
         name = f"g = {gate:g}" if gate == results.gates[0] else f"{gate:g}"
         x, y = last + 1, line[max(last - 1, 0)]
         labels.at(axes, x, y, name, colour, ha="right", va="bottom", xytext=(-4, 2))

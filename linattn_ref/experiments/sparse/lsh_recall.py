@@ -70,9 +70,7 @@ def compute(
         by_chunk = tuple(recall_of(vectors, max(2, n // c // 2 * 2), c, rounds, top, rng) for c in chunks)
     width = vectors.shape[-1]
     return Results(
-        collisions={  # buckets -> computed at COSINES
-            str(b): [collision_probability(c, b) for c in COSINES] for b in COLLISION_BUCKETS
-        },
+        collisions={str(b): [collision_probability(c, b) for c in COSINES] for b in COLLISION_BUCKETS},  # by buckets
         drawn={str(b): [measured_collisions(c, b, width, trials, rng) for c in COSINES] for b in COLLISION_BUCKETS},
         rounds=tuple(rounds),
         by_buckets=by_buckets,
@@ -131,9 +129,8 @@ def _draw_collisions(axis: Axes, results: Results) -> None:
         axis.plot(angles, line, "-", color=colour)
         axis.plot(angles, results.drawn[n_buckets], "o", color=colour)
         x, y = _crossing(angles, line, 0.55)
-        labels.at(
-            axis, x, y, f"{n_buckets} buckets" if n_buckets == "2" else n_buckets, colour, xytext=(5, 0), ha="left"
-        )
+        name = f"{n_buckets} buckets" if n_buckets == "2" else n_buckets
+        labels.at(axis, x, y, name, colour, xytext=(5, 0), ha="left")
     axis.set(title="two vectors share a bucket", xlabel="angle between them (degrees)", ylabel="probability")
     axis.set_xticks([0, 60, 120, 180])
 

@@ -31,12 +31,9 @@ class Parts(NamedTuple):
     def pattern(self, n: int, rng: Generator) -> Mask:
         """The graph of ``n`` blocks."""
         window_blocks, global_blocks = (WINDOW_BLOCKS if self.window else 1), ((0,) if self.whole else ())
-        drawn = None
-        if self.random:
-            drawn = draw_random_blocks(n, RANDOM, rng, window_blocks, global_blocks)
-        pattern = patterns.bigbird(
-            n, block=1, window_blocks=window_blocks, global_blocks=global_blocks, random_blocks=drawn
-        )
+        drawn = draw_random_blocks(n, RANDOM, rng, window_blocks, global_blocks) if self.random else None
+        blocks: dict[str, Any] = {"window_blocks": window_blocks, "global_blocks": global_blocks}
+        pattern = patterns.bigbird(n, block=1, random_blocks=drawn, **blocks)
         return pattern | pattern.T if self.both_ways else pattern
 
 
@@ -150,10 +147,9 @@ def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str
         values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)
         finite, colour = np.isfinite(values).all(axis=1), COLOURS[name]
         dashed = "--" if PARTS[name].both_ways else "-"
-        axes.plot(x[finite], np.median(values, axis=1)[finite], f"o{dashed}", color=colour, label=label)
-        axes.fill_between(
-            x[finite], values.min(axis=1)[finite], values.max(axis=1)[finite], color=colour, alpha=0.2, lw=0
-        )
+        low, middle, high = (of(values[finite], axis=1) for of in (np.min, np.median, np.max))
+        axes.plot(x[finite], middle, f"o{dashed}", color=colour, label=label)
+        axes.fill_between(x[finite], low, high, color=colour, alpha=0.2, lw=0)
     axes.set(xlabel="blocks", xscale="log")
     labels.ticks(axes, results.blocks[::2])
     labels.at_ends(axes)

@@ -1,19 +1,28 @@
 """`linattn_ref.attention.delta`, keeping less: the backward pass makes the rows of the rule again."""
 
 from linattn_ref.attention import delta as page
-from linattn_ref.attention.delta import unit
+from linattn_ref.attention.delta import State, unit
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.kernels.common.delta_rule import without_masked
 from linattn_ref.kernels.jit import delta_rule
+from linattn_ref.kernels.jit.delta_rule import init_state
+from linattn_ref.kernels.jit.loops import delta_product as loop
 
-__all__ = ["Saved", "backward", "forward", "step"]
+__all__ = ["Saved", "backward", "forward", "init_state", "step"]
 
 
 class Saved(page.Saved):
     """The page's, whose rule lacks its rows but for ``u``."""
 
 
-def forward(*arrays, **options):
-    out, saved = page.forward.page(*arrays, **options)
-    return out, Saved(*saved._replace(rule=saved.rule._replace(q=None, k=None, v=None, e=None)))
+def forward(q, k, v, beta, log_gate=None, *, normalise=True, scale=None, key_mask=None, state=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    k, v, log_gate = shown(k, key_mask), shown(v, key_mask), without_masked(log_gate, key_mask, v)
+    unit_q, unit_k = (unit(q), unit(k)) if normalise else (q, k)
+    out, s, u = loop.forward(unit_q, unit_k, v, None, log_gate, state and state.s, beta, scale)
+    after = State(s)
+    rule = delta_rule.Saved(None, None, None, None, log_gate, u, key_mask, state, after)
+    return out, Saved(q, k, v, beta[..., None], rule, normalise, scale, key_mask, after)
 
 
 def backward(d_out, saved, *, d_state=None):
@@ -24,8 +33,21 @@ def backward(d_out, saved, *, d_state=None):
 
 def step(q_t, k_t, v_t, state, beta_t, log_gate_t=None, *, normalise=True, scale=None, overwrite_state=False):
     scale = q_t.shape[-1] ** -0.5 if scale is None else scale
-    q, k, e, v = rows(q_t, k_t, v_t, beta_t[..., None], normalise, scale)
-    return delta_rule.step(q, k, v, state, e, log_gate_t, overwrite_state=overwrite_state)
+    return delta_rule.step(
+        q_t,
+        k_t,
+        v_t,
+        state,
+        None,
+        log_gate_t,
+        beta=beta_t,
+        scale=scale,
+        normalise=normalise,
+        overwrite_state=overwrite_state,
+    )
+
+
+step.checks_values = True  # type: ignore[attr-defined]
 
 
 def rows(q, k, v, beta, normalise, scale):

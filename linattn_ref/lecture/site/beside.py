@@ -6,6 +6,7 @@ beside its first lines.
 """
 
 import ast
+import html
 import inspect
 import io
 import re
@@ -18,6 +19,7 @@ from linattn_ref.lecture.site import prose
 __all__ = ["Segment", "page_html", "segments", "tags"]
 
 TAG = re.compile(r"\((\d+)\)(?:\s*-\s*\((\d+)\))?")
+TAGS = re.compile("<[^>]*>")
 ELSEWHERE = re.compile(r"\b(?:linear|(?:online_)?softmax) \(\d.*")  # "# linear (5)": equations of another file
 
 
@@ -52,9 +54,9 @@ def page_html(source: str) -> str:
     for part in parts:
         beside = prose.to_html(part.docstring, link=to_formula) if part.docstring else ""
         beside += "".join(_equation_html(known[number], to_formula) for number in part.numbers if number in known)
-        code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n")
-        shown = f'<div class="highlight"><pre>{code}</pre></div>'
-        if code.startswith('<span class="kn">'):
+        code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n").split("\n")
+        shown = f'<div class="highlight"><pre>{"".join(map(_hanging, code))}</pre></div>'
+        if code[0].startswith('<span class="kn">'):
             shown = f"<details><summary>imports, and what is public</summary>{shown}</details>"
         rows.append(f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>{shown}</div>')
     above = prose.to_html(docstring, link=to_code, anchor="eq-")
@@ -145,6 +147,13 @@ def _coloured(source: str) -> list[str]:
     from pygments.lexers import PythonLexer
 
     return str(highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))).split("\n")
+
+
+def _hanging(line: str) -> str:
+    """A line that is broken where there is no room for it goes on further right than it began."""
+    text = html.unescape(TAGS.sub("", line))
+    indent = len(text) - len(text.lstrip())
+    return f'<span class="line" style="--indent: {indent + 4}ch">{line}\n</span>'
 
 
 def _linked(line: str, known: dict[str, prose.Equation]) -> str:

@@ -226,7 +226,7 @@ class _Parser:
             if follows.text == "(" and not follows.before.isspace():
                 drawn = rf"\operatorname{{{escaped(text)}}}"
             else:
-                return Item("text", escaped(text))
+                return Item("text", text)
         made = self.scripts(drawn)
         if self.peek().text == "(" and not self.peek().before.isspace() and self.peek().before not in "^_":
             made += self.bracket(self.take(), True).tex  # phi(x), S_B(i)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from linattn_ref.lecture.site.formula import is_formula, tex
 
-__all__ = ["grid", "plain", "raw", "save", "toctree", "typeset"]
+__all__ = ["EMPHASIS", "grid", "plain", "raw", "save", "toctree", "typeset"]
+
+
+EMPHASIS = re.compile(r"(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
 
 
 def save(path: Path, text: str) -> None:
@@ -32,7 +35,8 @@ def toctree(pages: Iterable[str], caption: str = "", depth: int = 1) -> str:
 
 def plain(text: str) -> str:
     """Prose of a docstring as Markdown."""
-    return text.replace("*", r"\*").replace("``", "`")
+    as_it_is = re.compile(rf"``(.+?)``|{EMPHASIS.pattern}|\*")  # code, emphasis, and asterisks that are neither
+    return as_it_is.sub(lambda m: f"`{m[1]}`" if m[1] else m[0] if m[2] else r"\*", text)
 
 
 def typeset(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from linattn_ref.lecture.site.formula import FormulaError, is_formula, tex
+from linattn_ref.lecture.site.markdown import EMPHASIS
 
 __all__ = ["Equation", "code_block", "equations", "formula_html", "inline", "to_html"]
 
@@ -60,7 +61,8 @@ def inline(text: str, link: Callable[[str], str] = "({})".format) -> str:
     parts = re.split(r"``(.+?)``|:\w+:`(.+?)`|`([^`]+?)`", " ".join(text.split()))
     out = []
     for at in range(0, len(parts), 4):
-        out.append(REFERENCE.sub(lambda match: link(match[1]), html.escape(parts[at], quote=False)))
+        running = EMPHASIS.sub(r"<em>\1</em>", html.escape(parts[at], quote=False))
+        out.append(REFERENCE.sub(lambda match: link(match[1]), running))
         if at + 1 < len(parts):
             literal, role, other = parts[at + 1 : at + 4]
             if literal is not None and is_formula(literal):

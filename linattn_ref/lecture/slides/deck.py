@@ -45,12 +45,12 @@ KINDS = {  # and what stands above the title
 HEAD = re.compile(r"<!--\s*(\w+),\s*(\d+) min\s*-->\n")
 FROM = re.compile(r"<!--\s*from (\d\d):\s*([\w, ]+?)\s*-->\s*")
 SOURCE = re.compile(r"^From .*$", re.MULTILINE)
-PICTURE = re.compile(r"^!\[([^\]]+)\]\((\w+:[\w#,]+)\)$", re.MULTILINE)
+PICTURE = re.compile(r"^!\[([^\]]+)\]\((\w+:[\w#,.-]+)\)$", re.MULTILINE)
 
 
 class Picture(NamedTuple):
     alt: str
-    source: str  # "figure:NAME", "figure:NAME#PANELS" or "notebook:NN#WHICH"
+    source: str  # as `pictures` describes it
 
 
 class Slide(NamedTuple):
@@ -98,7 +98,7 @@ def parse(text: str, chapter: str, folder: Path) -> Deck:
     Raises
     ------
     ValueError
-        A slide without its first line, of an unknown kind, or without a note.
+        A slide without its first line, of an unknown kind, without a note, or with a picture that would be lost.
     """
     slides = tuple(_slides(re.split(r"^---$", text, flags=re.MULTILINE), chapter, folder))
     title = re.search(r"^# (.+)$", slides[0].text, re.MULTILINE)
@@ -126,6 +126,12 @@ def _slide(part: str, number: int, chapter: str) -> Slide:
     pictures = [Picture(*found) for found in PICTURE.findall(text)]
     if len(pictures) > 1:
         raise ValueError(f"slide {number} has {len(pictures)} pictures")
+    lost = re.search(r"!\[[^\]]*\]\([^)]*\)|<img\b[^>]*>", PICTURE.sub("", text))
+    if lost:
+        raise ValueError(
+            f"slide {number}: the deck would lose the picture {lost[0]}: write ![what it shows](file:NAME.png) on a"
+            " line of its own, with the file next to the deck"
+        )
     picture = pictures[0] if pictures else None
     return Slide(head[1], int(head[2]), PICTURE.sub("", text).strip(), picture, note.strip(), chapter)
 

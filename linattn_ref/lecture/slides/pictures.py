@@ -1,7 +1,8 @@
-"""Pictures of a slide: a figure drawn again from its record in the projector's style, or a chapter's picture.
+"""Pictures of a slide: a figure drawn again from its record in the projector's style, a chapter's, or a file.
 
 ``figure:NAME`` is a whole figure, ``figure:NAME#0`` its first panel alone, ``figure:NAME#0,2`` the part of it that two
-panels take. ``notebook:NN#2`` is the second picture in the executed chapter NN.
+panels take. ``notebook:NN#2`` is the second picture in the executed chapter NN. ``file:NAME.png``, or ``.jpg``, is the
+lecturer's own, next to the decks; the deck has it inside.
 """
 
 import base64
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
+import matplotlib.image
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -22,6 +23,7 @@ from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGU
 __all__ = ["Drawn", "of"]
 
 PAD = 0.12  # inches around a panel
+FILES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
 
 
 class Drawn(NamedTuple):
@@ -44,7 +46,10 @@ def of(source: str, root: Path) -> Drawn:
         return _figure(name, [int(panel) for panel in which.split(",") if panel], root / "figures")
     if kind == "notebook" and which.isdecimal():
         return _of_chapter(name, int(which), root / "notebooks")
-    raise ValueError(f"no picture {source!r}: expected figure:NAME, figure:NAME#PANEL or notebook:NN#WHICH")
+    if kind == "file" and Path(rest).suffix in FILES:
+        return _of_file(root / "notebooks" / "slides" / rest)
+    expected = "figure:NAME, figure:NAME#PANEL, notebook:NN#WHICH, file:NAME.png or file:NAME.jpg"
+    raise ValueError(f"no picture {source!r}: expected {expected}")
 
 
 def _figure(name: str, panels: list[int], figures: Path) -> Drawn:
@@ -101,6 +106,13 @@ def _of_chapter(chapter: str, which: int, notebooks: Path) -> Drawn:
     png = base64.b64decode(found[which - 1])
     width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))  # of the header chunk
     return Drawn(_address("png", png), width / height)
+
+
+def _of_file(path: Path) -> Drawn:
+    if not path.is_file():
+        raise ValueError(f"no picture {path.name!r} in {path.parent}")
+    height, width = matplotlib.image.imread(path).shape[:2]
+    return Drawn(_address(FILES[path.suffix], path.read_bytes()), width / height)
 
 
 def _address(kind: str, content: bytes) -> str:

@@ -28,8 +28,8 @@ def test_beside_pytorch():
     threads = torch.get_num_threads()
     results = bench_softmax.compute(**SMALL)
     assert torch.get_num_threads() == threads
-    assert results.pytorch == torch.__version__
-    assert {row.kernel for row in results.rows} == {"jit", "reference", "pytorch"}
+    assert results.versions["PyTorch"] == torch.__version__
+    assert {row.kernel for row in results.rows} >= {"jit", "reference", "pytorch", bench_softmax.LIMIT}
     assert f"PyTorch {torch.__version__}" in bench_softmax.table(results)
 
 

@@ -76,7 +76,7 @@ def test_in_the_folder_of_another_run_nothing_is_begun(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learn.run(ready, out, progress=stopped)
+        learn.run(ready, out, watch=lambda ready: loop.Watch(stopped))
     before = (out / loop.RECORD).read_bytes()
     for resume in (False, True):
         with pytest.raises(

@@ -19,7 +19,7 @@ def check_up_and_down(settings, peak, warm):
 
 
 def test_of_characters(text):
-    check_up_and_down(characters.begin(steps=STEPS, text=text).settings, 2e-3, 1)
+    check_up_and_down(characters.begin(steps=STEPS, text=text, peak=2e-3).settings, 2e-3, 1)
 
 
 def test_of_images(colours):

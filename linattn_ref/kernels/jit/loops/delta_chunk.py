@@ -45,7 +45,7 @@ class Room(NamedTuple):
 
     rows: Any  # (6, CHUNK, width)
     gate: Any  # (CHUNK, width)
-    factors: Any  # (3, CHUNK, 1)
+    factors: Any  # (5, CHUNK, 1)
     whole: Any  # (1, width)
     keys: Any  # (width, lanes)
     pairs: Any  # (2, CHUNK, CHUNK)
@@ -61,11 +61,12 @@ class Chunk(NamedTuple):
     e_since: Any  # c * E, or E
     k_until: Any  # ratio_T * K, or K
     since: Any  # (CHUNK, 1), 1, or c_i
-    minus: Any  # -1, or -c_i
+    minus: Any  # -1, or -c_i; times beta_i
     until: Any  # 1, or ratio_Ti
     gate: Any  # (CHUNK, width), g; of one for all channels only the first Vector
     whole: Any  # (1, width), c_T
     keys: Any  # (width, lanes), transposed
+    beta: Any  # (CHUNK, 1), 1, or beta_i of rows whose E is K
     p: Any  # (CHUNK, CHUNK), P; rows below a Block's own that it does not reach are not written
     a: Any  # -A
 
@@ -73,8 +74,8 @@ class Chunk(NamedTuple):
 @njit
 def new_room(c, like):
     width = rounded_up(c, lanes(like))
-    rows, factors, pairs = new_rows(7, CHUNK, width, like), new_rows(3, CHUNK, 1, like), new_rows(2, CHUNK, CHUNK, like)
-    factors[:2], factors[2] = 1, -1
+    rows, factors, pairs = new_rows(7, CHUNK, width, like), new_rows(5, CHUNK, 1, like), new_rows(2, CHUNK, CHUNK, like)
+    factors[:], factors[2] = 1, -1
     whole, keys = new_rows(1, 1, width, like)[0], new_rows(1, width, lanes(like), like)[0]
     return Room(rows[:6], rows[6], factors, whole, keys, pairs)
 
@@ -97,8 +98,11 @@ def rounded_up(n, multiple):
 
 
 @njit(forceinline=True)
-def load_chunk(room, q, k, e, log_gate, first, count):
-    """Rows ``first .. first + count`` of a head and all products of their gates; pairs are not made yet."""
+def load_chunk(room, q, k, e, log_gate, first, count, beta=None):
+    """Rows ``first .. first + count`` of a head and all products of their gates; pairs are not made yet.
+
+    With ``beta`` the caller passes ``k`` for ``e`` as well, and ``E`` is ``beta * K``.
+    """
     per_channel = log_gate.shape[1] > 1
     some_q = whole_rows(q, room.rows[0], first, count, not per_channel)
     some_k = whole_rows(k, room.rows[1], first, count, not per_channel)
@@ -106,7 +110,9 @@ def load_chunk(room, q, k, e, log_gate, first, count):
     q_since, e_since, k_until = some_q, some_e, some_k
     if per_channel:
         q_since, e_since, k_until = _all_rows(room.rows[3]), _all_rows(room.rows[4]), _all_rows(room.rows[5])
-    since, until, minus = room.factors
+    since, until, minus, betas, _ = room.factors
+    if beta is not None:
+        _fill_beta(betas, minus, beta, first, count)
     chunk = Chunk(
         some_q,
         some_k,
@@ -120,6 +126,7 @@ def load_chunk(room, q, k, e, log_gate, first, count):
         room.gate,
         room.whole,
         room.keys,
+        betas,
         room.pairs[0],
         room.pairs[1],
     )
@@ -196,12 +203,20 @@ def _fill_gates(gate, log_gate, first, count, column):
 
 
 @njit(forceinline=True)
+def _fill_beta(betas, minus, beta, first, count):
+    if beta.shape[1]:
+        for i in range(CHUNK):
+            betas[i, 0] = beta[first + i, 0] if i < count else beta.dtype.type(0)
+            minus[i, 0] = -betas[i, 0]
+
+
+@njit(forceinline=True)
 def _fade(chunk):
     """The factors ``c_i, ratio_Ti`` and ``c_T``, of one gate for all channels."""
     since = until = chunk.k.dtype.type(1)
     for i in range(CHUNK):
         since *= chunk.gate[i, 0]
-        chunk.since[i, 0], chunk.minus[i, 0] = since, -since
+        chunk.since[i, 0], chunk.minus[i, 0] = since, -since * chunk.beta[i, 0]
     for i in range(CHUNK - 1, -1, -1):
         chunk.until[i, 0] = until
         until *= chunk.gate[i, 0]
@@ -253,7 +268,7 @@ def _pairs_by_product(chunk, p, a, first, rows, c, erases):
 
 @njit(forceinline=True)
 def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
-    """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -ratio_ij a_ij`` for ``j < i``, else 0; ``j`` in the lanes."""
+    """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -beta_i ratio_ij a_ij`` for ``j < i``, else 0 (lane: ``j``)."""
     one, zero = p.dtype.type(1), p.dtype.type(0)
     ratio = broadcast(one)
     for i in range(first, rows):
@@ -261,7 +276,8 @@ def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
             ratio = ratio * keep_lanes(spread(chunk.gate, i, 0), 0, i - first, one)
         store(p, i, keep_lanes(load(p, i) * ratio, 0, i - first + 1, zero))
         if erases:
-            store(a, i, keep_lanes(broadcast(zero) - load(a, i) * ratio, 0, i - first, zero))
+            some_a = load(a, i) * (ratio * spread(chunk.beta, i, 0))
+            store(a, i, keep_lanes(broadcast(zero) - some_a, 0, i - first, zero))
 
 
 @njit
@@ -283,5 +299,5 @@ def _pairs_by_channel(chunk, p, a, first, rows, c, erases):
         store(p, i, keep_lanes(p0, 0, i - first + 1, zero))
         store(p, i + 1, keep_lanes(p1, 0, i - first + 2, zero))
         if erases:
-            store(a, i, keep_lanes(nothing - a0, 0, i - first, zero))
-            store(a, i + 1, keep_lanes(nothing - a1, 0, i - first + 1, zero))
+            store(a, i, keep_lanes(nothing - a0 * spread(chunk.beta, i, 0), 0, i - first, zero))
+            store(a, i + 1, keep_lanes(nothing - a1 * spread(chunk.beta, i + 1, 0), 0, i - first + 1, zero))

@@ -38,18 +38,24 @@ from linattn_ref.kernels.jit.loops.views import columns_from, hold, load_row, ro
 
 
 @kernel(
-    table=("heads N C", "heads N C", "heads N M", "heads N 0|C", "heads N 0|1|C", "heads N M", "heads N 0|M"),
+    table=(
+        *("heads N C", "heads N C", "heads N M", "heads N 0|C", "heads N 0|1", "heads N 0|1|C"),
+        *("heads N M", "heads N 0|M"),
+    ),
     states="heads C M",
 )
-def forward_heads(table, states):
+def forward_heads(table, states, scale):
     """Write ``out`` and, where there is ``erase``, ``u``; ``states (heads, C, M)`` go from ``S_0`` to ``S_N``.
 
-    ``table`` is `heads.table_of` ``q, k, v, erase, log_gate, out, u``; what is None has no columns.
+    ``table`` is `heads.table_of` ``q, k, v, erase, beta, log_gate, out, u``; what is None has no columns. With ``beta``
+    values are ``beta v``, and ``erase``, for which there is ``k`` then, is ``beta k``. ``out`` is multiplied by
+    ``scale``: nothing of that is an array of its own.
     """
     dtype = states.dtype
     for head in prange(len(states)):
         state = states[head]
         room, panels, s = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state), whole_panels(state)
+        room.factors[4] = dtype.type(scale)
         _forward(
             unowned(room),
             unowned(panels),
@@ -61,6 +67,7 @@ def forward_heads(table, states):
             head_of(table, 4, head, dtype),
             head_of(table, 5, head, dtype),
             head_of(table, 6, head, dtype),
+            head_of(table, 7, head, dtype),
         )
         hold(room)
         hold(panels)
@@ -68,13 +75,13 @@ def forward_heads(table, states):
 
 
 @njit(forceinline=True)
-def _forward(room, panels, s, q, k, v, e, log_gate, out, u):
+def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
     (n, c), erases, per_channel = k.shape, e.shape[1] > 0, log_gate.shape[1] > 1
     faded = panels[3]
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        chunk = load_chunk(room, q, k, e, log_gate, first, count)
+        chunk = load_chunk(room, q, k, e, log_gate, first, count, beta)
         make_pairs(chunk, rows, c, erases, per_channel)
         for p in range(len(s)):
             column = p * lanes(s)
@@ -89,7 +96,7 @@ def _forward(room, panels, s, q, k, v, e, log_gate, out, u):
                     give_rows(u, first, count, some_u, column)
             some_out = _panel_of(out, panels[2], first, column, whole)
             later = (q, k, e, v, out, u), first + CHUNK, p, len(s)
-            _read(some_out, chunk, s[p], some_u, rows, c, later)
+            _read(some_out, chunk, s[p], some_u, rows, c, room.factors[4], later)
             if not whole:
                 give_rows(out, first, count, some_out, column)
             scale_rows(faded, some_u, chunk.until, rows)
@@ -116,20 +123,21 @@ def _load_panel(panel, x, first, count, column):
 
 @njit(forceinline=True)
 def _solve(u, v, chunk, s, rows, c):
-    """``(I + A) U = V - (c * E) S``, ``V`` in and ``U`` out (13)."""
+    """``(I + A) U = V - (c * E) S``, ``V`` in, times ``beta``, and ``U`` out (13)."""
     for row in range(0, rows, ROWS):
         there = add_terms(zero_block(u), chunk.e_since, row, s, 0, c)
-        block = add_scaled(load_block(v, row), there, chunk.minus, row)
+        values = add_scaled(zero_block(u), load_block(v, row), chunk.beta, row)
+        block = add_scaled(values, there, chunk.minus, row)
         block = add_terms(block, chunk.a, row, u, 0, row)
         store_block(u, row, solve_down(block, chunk.a, row))
 
 
 @njit(forceinline=True)
-def _read(out, chunk, s, u, rows, c, later):
-    """``out = (c * Q) S + P U`` (14)."""
+def _read(out, chunk, s, u, rows, c, scale, later):
+    """``out = (c * Q) S + P U`` (14), times the scale."""
     arrays, first, p, panels = later
     for row in range(0, rows, ROWS):
         fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
         block = add_scaled(zero_block(out), there, chunk.since, row)
-        store_block(out, row, add_triangle(block, chunk.p, row, u))
+        store_block(out, row, add_scaled(zero_block(out), add_triangle(block, chunk.p, row, u), scale, row))

@@ -8,6 +8,7 @@ threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk 
     `delta_forward`     the forward pass
     `delta_backward`    the backward pass; `delta_gradients` what pairs send to queries and keys;
     `delta_log_gate`    the gradient of gates
+    `delta_step`        one row, for decoding
     `triangle`          pieces of triangular products and systems of equations
 
 With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
@@ -24,12 +25,15 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.delta_backward import backward_heads
 from linattn_ref.kernels.jit.loops.delta_forward import forward_heads
-from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of
+from linattn_ref.kernels.jit.loops.delta_step import step_heads
+from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of, zeros_aligned
 
 __all__ = ["backward", "forward", "step"]
 
+NOTHING = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.float32, np.float64)}
 
-def forward(q, k, v, erase, log_gate, state):
+
+def forward(q, k, v, erase, log_gate, state, beta=None, scale=1.0):
     """A causal product whose state fades and corrects itself.
 
     Parameters
@@ -41,6 +45,10 @@ def forward(q, k, v, erase, log_gate, state):
         ``log g <= 0``; -inf forgets everything. None is 0.
     state : ndarray ``(..., C, M)`` or None
         ``S_0``; None is 0. Not written to.
+    beta : ndarray ``(..., N)`` or None
+        With it, ``erase`` is ``beta k`` and values are ``beta v``, of which no array is made.
+    scale : float
+        Of ``out``.
 
     Returns
     -------
@@ -51,10 +59,12 @@ def forward(q, k, v, erase, log_gate, state):
         What was written, for :func:`backward`; ``v`` itself where ``erase`` is None.
     """
     q, k, values = side_by_side(q, k, v)
+    erase, beta = (erase, None) if beta is None else (k, beta[..., None])
     out, written = np.empty(v.shape, v.dtype), None if erase is None else np.empty(v.shape, v.dtype)
     s = _copy_or_zeros(state, k, v)
-    arrays = q, k, values, *_rows(v, erase, _channels(log_gate, v)), out, *_rows(v, written)  # kept until it is done
-    forward_heads(table_of(*arrays), _heads(s))
+    more = _rows(v, erase, beta, _channels(log_gate, v))
+    arrays = q, k, values, *more, out, *_rows(v, written)  # kept until it is done
+    forward_heads(table_of(*arrays), _heads(s), scale)
     return out, s, v if written is None else written
 
 
@@ -87,16 +97,34 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
 
 
-def step(q, k, v, erase, log_gate, s):
-    """One row, (1)-(4) of the rule: ``q, k, erase (..., C)``, ``v (..., M)`` -> ``out (..., M)``, in NumPy.
+def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, normalise=False):
+    """One row, (1)-(4) of the rule: ``q, k, erase (..., C)``, ``v (..., M)`` -> ``out (..., M)``.
 
-    ``erase`` and ``log_gate (...)`` or ``(..., C)`` may be None; ``s (..., C, M)`` is brought up to date in place.
+    ``erase`` and ``log_gate (...)`` or ``(..., C)`` may be None. The state ``s (..., C, M)`` becomes ``after``, or is
+    brought up to date in place. With ``beta (...)``, ``erase`` is ``beta k`` and values are ``beta v``; ``normalise``
+    scales queries and keys to unit length first. Where a gate or ``beta`` is out of range, None, and nothing is done.
     """
-    if log_gate is not None:
-        s *= np.exp(log_gate).reshape(*v.shape[:-1], -1, 1)  # (1)
-    u = v if erase is None else v - (erase[..., None, :] @ s)[..., 0, :]  # (2)
-    s += k[..., :, None] * u[..., None, :]  # (3)
-    return (q[..., None, :] @ s)[..., 0, :]  # (4)
+    after = s if after is None else after
+    whole = after if after.flags.c_contiguous else np.empty(after.shape, after.dtype)
+    out, none, (c, m) = np.empty(v.shape, v.dtype), NOTHING[v.dtype], s.shape[-2:]
+    fine = step_heads(  # one by one: a loop in Python would take as long as a head
+        q.ravel(),
+        k.ravel(),
+        v.ravel(),
+        none if erase is None else erase.ravel(),
+        none if beta is None else beta.ravel(),
+        none if log_gate is None else log_gate.ravel(),
+        s.ravel(),
+        whole.ravel(),
+        out.ravel(),
+        c,
+        m,
+        scale,
+        normalise,
+    )
+    if fine and whole is not after:
+        after[...] = whole
+    return out if fine else None
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------
@@ -114,9 +142,11 @@ def _rows(v, *arrays):
 
 
 def _copy_or_zeros(state, k, v):
-    """Contiguous, to be written to."""
-    shape = *v.shape[:-2], k.shape[-1], v.shape[-1]
-    return np.zeros(shape, v.dtype) if state is None else np.array(state, order="C").reshape(shape)
+    """Contiguous, to be written to, at once or by steps."""
+    s = zeros_aligned((*v.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
+    if state is not None:
+        s[...] = state
+    return s
 
 
 def _heads(s):

@@ -92,10 +92,11 @@ class Entrance:
     def call_with_copies(self, function, arguments):
         """The same with arrays that have no gaps and may be written to."""
         copies = _whole(arguments)
-        function(*copies)
+        result = function(*copies)
         for place in self.written:
             if copies[place] is not arguments[place]:
                 arguments[place][...] = copies[place]
+        return result
 
     def check(self, arguments, key):
         """Axes and their lengths, unless arguments with this key were seen before; and indices."""

@@ -10,10 +10,14 @@ combination of layouts, or they would have to be copied. So kernels are given a 
 from which :func:`head_of` makes a head of an array. The caller has to keep the arrays for as long as the kernel runs.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
 from linattn_ref.kernels.jit.loops.views import rows_apart
+
+LINE = 64  # bytes
 
 
 def table_of(*arrays):
@@ -49,6 +53,14 @@ def to_write(out, shape, dtype):
 def new_like(*arrays):
     """Arrays without gaps for the gradients of others."""
     return [np.empty(x.shape, x.dtype) for x in arrays]
+
+
+def zeros_aligned(shape, dtype):
+    """Zeros that begin where a cache line does, so that no Vector lies in one more line than it has to."""
+    dtype = np.dtype(dtype)
+    memory = np.zeros(math.prod(shape) * dtype.itemsize + LINE, np.uint8)
+    first = -memory.__array_interface__["data"][0] % LINE
+    return memory[first : memory.size - LINE + first].view(dtype).reshape(shape)
 
 
 def give(out, written):

@@ -114,7 +114,7 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
         seen = min(see + i + 1, n_keys) if causal else n_keys
         if not careful and shared.is_beyond(state, i) and key_mask[:seen].any():
             return False
-        log_sum_exp[first + i] = shared.write_row(out[first + i], i, out_t, state)
+    shared.write_rows(out[first:last], out_t, state, log_sum_exp[first:last])
     return True
 
 

@@ -16,6 +16,7 @@ from numba import njit
 from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
+from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
@@ -126,6 +127,24 @@ def write_row(out, i, out_t, state):
     for m in range(out.size):
         out[m] = share * out_t[m, i]  # (4)
     return state[MAXIMUM, i] + math.log(total)
+
+
+@njit
+def write_rows(out, out_t, state, log_sum_exp):
+    """`write_row` of the first lanes; of all of them at once, transposed in registers, where rows are whole tiles."""
+    whole = len(out) == lanes(out) and out.shape[1] % (lanes(out) // 2) == 0
+    for i in range(len(out)):
+        whole &= state[SUM, i] != 0
+    if whole:
+        share = broadcast(out.dtype.type(1)) / load(state, SUM)
+        for m in range(out_t.shape[0]):
+            store(out_t, m, share * load(out_t, m))  # (4)
+        transpose(out, out_t)
+        for i in range(len(out)):
+            log_sum_exp[i] = state[MAXIMUM, i] + math.log(state[SUM, i])
+    else:
+        for i in range(len(out)):
+            log_sum_exp[i] = write_row(out[i], i, out_t, state)
 
 
 # --- Backward: a key a lane -----------------------------------------------------------------------------------------

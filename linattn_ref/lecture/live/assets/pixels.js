@@ -6,6 +6,8 @@ const given = JSON.parse($("#networks").textContent);
 const BYTES = 8; // of a number in float64
 const SPEEDS = [["a pixel, a breath", 1, 8], ["slow", 1, 1], ["normal", 6, 1], ["as fast as it goes", 56, 1]]; // pixels every so many frames
 
+const MANY = 20; // digits at once
+
 // --- Two writers -----------------------------------------------------------------------------------------------------
 
 class Writer {
@@ -111,7 +113,7 @@ function keepWritten() {
     pair.append(canvas);
   }
   $("#written").prepend(pair);
-  while ($("#written").childElementCount > 18) $("#written").lastElementChild.remove();
+  while ($("#written").childElementCount > MANY) $("#written").lastElementChild.remove();
 }
 
 function tell(first) {
@@ -122,7 +124,7 @@ function tell(first) {
 
 // --- Running ---------------------------------------------------------------------------------------------------------
 
-let running = false, frames = 0;
+let running = false, frames = 0, toWrite = 0; // of many at once, how many are left
 
 function restart() {
   const keep = Number($("#keep").value), blank = paper.ink.every((value) => value === 0);
@@ -135,15 +137,24 @@ function advance(count) {
   const rest = SIDE - (writers[0].pixels.length % SIDE); // a measurement stays within a row
   for (const writer of writers) writer.write(Math.min(count, rest), Number($("#temperature").value));
   if (writers[0].pixels.length === places) {
-    setRunning(false);
     keepWritten();
-    tell("Done.");
+    if (--toWrite > 0) another();
+    else {
+      setRunning(false);
+      tell("Done.");
+    }
   }
+}
+
+// The same beginning with the next seed.
+function another() {
+  $("#seed").value = (Number($("#seed").value) + 1) % 2 ** 32;
+  restart();
 }
 
 function frame() {
   if (!running) return;
-  const [, count, every] = SPEEDS[$("#speed").value];
+  const [, count, every] = toWrite ? SPEEDS[SPEEDS.length - 1] : SPEEDS[$("#speed").value];
   if (frames++ % every === 0) for (let done = 0; done < count && running; done += SIDE) advance(Math.min(SIDE, count));
   draw();
   requestAnimationFrame(frame);
@@ -160,6 +171,7 @@ function setRunning(on) {
 function changed() {
   say();
   setRunning(false);
+  toWrite = 0;
   restart();
   $("#play").textContent = "Write";
   draw();
@@ -184,12 +196,16 @@ $("#seed").addEventListener("change", changed);
 $("#temperature").addEventListener("input", say);
 $("#speed").addEventListener("input", say);
 $("#play").addEventListener("click", () => {
-  if (!running && writers[0].pixels.length === places) {
-    $("#seed").value = (Number($("#seed").value) + 1) % 2 ** 32; // another one
-    restart();
-  }
+  if (!running && writers[0].pixels.length === places) another();
   setRunning(!running);
   tell(running ? "Writing." : "Stopped.");
+});
+$("#many").addEventListener("click", () => {
+  $("#written").replaceChildren();
+  toWrite = MANY;
+  restart();
+  setRunning(true);
+  tell(`Writing ${MANY}.`);
 });
 $("#one").addEventListener("click", () => {
   setRunning(false);

@@ -1,4 +1,4 @@
-"""The work behind the spectrum figure on a Dask cluster, whose workers may be killed at any time.
+"""Work on a Dask cluster, whose workers may be killed at any time.
 
 What a dead worker had and nobody else is computed again: Dask knows how, as long as it was a task that made it. So a
 model, which all calls share, is the result of a task as well, ``pickle.loads`` of its bytes. Scattered data would be

@@ -1,0 +1,190 @@
+"""Plans of many runs of training: ``linattn-ref train --plan FILE`` runs what is missing, and can be stopped.
+
+A plan is a TOML file with a table per question, which says what would count as an answer before anything is run:
+
+    [copying]
+    task = "duplication"                        # of `linattn-ref train`
+    claim = "Linear attention reaches the same loss as softmax."
+    yes = "Its loss is no more than .002 nats above that of softmax, for each seed."
+    no = "It is, for one of the seeds."
+    hours = 0.5                                 # that a run takes, of one core
+    seeds = [0, 1]
+    each = { attention = ["softmax", "linear"] }
+    options = { length = 128, steps = 10000 }
+
+There is a run for each combination of what is in ``each``, and each seed; its name says which, and so does its folder.
+What would count lies in each folder before its run begins, and ``linattn-ref gather`` takes it over into the record.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import json
+import math
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linattn_ref.atomic import write_all
+from linattn_ref.experiments.learning import learn, runs
+from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.measuring.spread import spread
+from linattn_ref.training import loop
+
+__all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
+
+SAID = {"claim": str, "yes": str, "no": str, "task": str}
+KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
+
+
+class Planned(NamedTuple):
+    """A run of a plan."""
+
+    name: str  # of its folder
+    task: str
+    seed: int
+    options: Mapping[str, Any]  # of the task's ``begin`` and its ``Shape``
+    hours: float  # that it takes, by an estimate
+    said: Mapping[str, str]  # "claim", "yes" and "no"
+
+
+def read(path: Path) -> list[Planned]:
+    """The runs of a plan, in the order in which they are to be run.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    ValueError
+        It is no plan: the table and the key are named.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"plan: {path} is not TOML ({error})") from error
+    if not tables:
+        raise ValueError(f"plan: {path} has no question")
+    return [one for name, table in tables.items() for one in _runs(f"plan: {path}, [{name}]", name, table)]
+
+
+def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
+    if not isinstance(table, dict) or {*table} != {*KEYS}:
+        raise ValueError(f"{where}: expected a table of {', '.join(KEYS)}, got {table!r:.200}")
+    for key, kind in KEYS.items():
+        if not isinstance(table[key], (float, int) if kind is float else kind):
+            raise ValueError(f"{where}: {key}: expected a {kind.__name__}, got {table[key]!r}")
+    if table["task"] not in TASKS:
+        raise ValueError(f"{where}: task: expected one of {', '.join(TASKS)}, got {table['task']!r}")
+    given, allowed = [*table["each"], *table["options"]], _allowed(table["task"])
+    for option in given:
+        if option not in allowed or given.count(option) > 1:
+            raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
+    choices: list[list[Any]] = list(table["each"].values())
+    for chosen in itertools.product(*choices):
+        for seed in table["seeds"]:
+            options = {**dict(zip(table["each"], chosen, strict=True)), **table["options"]}
+            said = {key: table[key] for key in SAID if key != "task"}
+            yield Planned("-".join(map(str, (name, *chosen, seed))), table["task"], seed, options, table["hours"], said)
+
+
+def _allowed(task: str) -> list[str]:
+    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
+    return [
+        name
+        for name in (*inspect.signature(module.begin).parameters, *module.Shape._fields)
+        if name not in ("seed", "shape")
+    ]
+
+
+def command(planned: Planned, out: Path) -> str:
+    """That which makes the run alone, in a folder of its name in ``out``."""
+    words = ["linattn-ref", "train", planned.task]
+    for name, value in {**planned.options, "seed": planned.seed, "out": out / planned.name}.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
+
+
+def steps_done(planned: Planned, out: Path) -> int:
+    """Steps that a run has taken until its last checkpoint."""
+    folder = out / planned.name
+    return int(runs.read(folder).steps[-1]) if (folder / loop.LAST).is_file() else 0
+
+
+def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
+    """The runs that have not come to their end."""
+    return [one for one in plan if steps_done(one, out) < _steps(one)]
+
+
+def _steps(planned: Planned) -> int:
+    module = importlib.import_module(f"linattn_ref.experiments.learning.{planned.task}")
+    return int(planned.options.get("steps", inspect.signature(module.begin).parameters["steps"].default))
+
+
+def run(
+    path: Path,
+    out: Path,
+    *,
+    workers: int = 1,
+    dask: str | None = None,
+    say: Callable[[str], object] = lambda line: None,
+    only: str = "",
+) -> list[Planned]:
+    """Run what is missing of a plan, a folder each in ``out``; return the runs.
+
+    Parameters
+    ----------
+    path : Path
+        The plan.
+    out : Path
+    workers, dask : int, str
+        Processes on this machine, with one thread each; or the address of a Dask scheduler, whose workers have ``out``
+        under the same name. What a worker that dies has begun goes on from its last checkpoint.
+    say : callable
+        Told, a line each, what is to be done and what is done.
+    only : str
+        Those runs whose names begin so.
+
+    Raises
+    ------
+    OSError, ValueError
+        See `read`, `linattn_ref.experiments.measuring.spread.spread` and `learn.run`. Or a run was begun in
+        ``out`` by a plan that says otherwise of it.
+    """
+    plan = [one for one in read(path) if one.name.startswith(only)]
+    if not plan:
+        raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
+    for one in plan:
+        _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
+    left = missing(plan, out)
+    at_once = max(1, min(workers, len(left)))
+    hours = math.fsum(one.hours * (1 - steps_done(one, out) / _steps(one)) for one in left)
+    say(f"{len(left)} of {len(plan)} runs are left: about {hours / at_once:.1f} hours, {at_once} at a time")
+    calls = [(one.task, one.seed, dict(one.options), str(out / one.name), command(one, out)) for one in left]
+    for told in spread(run_one, calls, workers=workers, dask=dask):
+        say(told)
+    return plan
+
+
+def _keep(path: Path, text: str) -> None:
+    """Write what would count, once."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"out: {path} says otherwise what would count, and was there before")
+
+
+def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: str) -> str:
+    """One run, from its last checkpoint on, on one thread; what came of it in a line."""
+    import numba
+
+    numba.set_num_threads(1)
+    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
+    shape = module.Shape(**{name: options.pop(name) for name in module.Shape._fields if name in options})
+    found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
+    return f"{Path(out).name}: loss {found.curves['loss'][-1]:.4g} {found.after}"

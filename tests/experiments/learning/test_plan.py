@@ -1,0 +1,147 @@
+"""Plans of many runs: what they say, what is missing, and that a killed worker's run goes on elsewhere."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linattn_ref import cli
+from linattn_ref.experiments.learning import learn, plan, runs
+from linattn_ref.training import loop
+
+PLANS = sorted(Path(plan.__file__).parent.glob("*.toml"))
+SMALL = """
+[copying]
+task = "duplication"
+claim = "It copies."
+yes = "The loss falls."
+no = "It does not."
+hours = 0.5
+seeds = [0, 1]
+each = { attention = ["linear", "softmax"] }
+options = { width = 16, layers = 1, length = 12, batch = 4, steps = 40 }
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_the_commands_of_a_committed_plan_are_understood(path):
+    planned = plan.read(path)
+    assert len({one.name for one in planned}) == len(planned) > 5
+    for one in planned:
+        program, *words = shlex.split(plan.command(one, Path("out")))
+        arguments = cli.parser().parse_args(words)
+        assert program == "linattn-ref"
+        assert (arguments.seed, arguments.out) == (one.seed, Path("out") / one.name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("[copying]", "copying", "is not TOML"),
+        (SMALL, "", "has no question"),
+        (
+            SMALL,
+            "copying = 3",
+            r"\[copying\]: expected a table of claim, yes, no, task, hours, seeds, each, options, got 3",
+        ),
+        ('yes = "The loss falls."\n', "", "expected a table of claim, yes"),
+        ("hours = 0.5", 'hours = "x"', r"\[copying\]: hours: expected a float, got 'x'"),
+        ('"duplication"', '"copying"', "task: expected one of characters, duplication"),
+        ("width", "breadth", r"\[copying\]: breadth: expected, once, one of attention, steps, reduce_after, width"),
+        ("width = 16", 'attention = "linear"', "attention: expected, once"),
+    ],
+)
+def test_what_is_no_plan_is_told(small, old, new, error):
+    small.write_text(SMALL.replace(old, new))
+    with pytest.raises(ValueError, match=error):
+        plan.read(small)
+
+
+def begin(*_, **options):
+    """As `learn.run`: two steps of a run that says what was asked."""
+    folder = options["out"]
+    assert {path.name for path in folder.iterdir()} == {runs.PLAN}  # before it begins
+    facts = {"facts": {"command": options["command"], "seed": options["seed"], "steps": 40}}
+    lines = [facts, {"step": 40, "loss": 0.5 + options["seed"]}]
+    (folder / loop.RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / loop.TIMES).write_text('{"step": 40, "cpu_seconds": 1}\n')
+    (folder / loop.LAST).write_bytes(b"")
+    return learn.Learned(None, runs.read(folder), None)
+
+
+def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plan.learn, "run", lambda _, out, **options: begin(out=out, **options))
+    words = ["train", "--plan", str(small), "--plan-out", str(tmp_path / "runs")]
+    assert cli.main([*words, "--only", "copying-linear"]) == 0
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        "2 of 2 runs are left: about 1.0 hours, 1 at a time",
+        "copying-linear-0: loss 0.5 after 40 steps and 1 CPU seconds",
+        "copying-linear-1: loss 1.5 after 40 steps and 1 CPU seconds",
+    ]
+    assert cli.main(words) == 0
+    assert "2 of 4 runs are left: about 1.0 hours, 1 at a time\ncopying-softmax-0" in capsys.readouterr().err
+    assert cli.main([*words, "--list"]) == 0
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == ["40 steps, about 0.5 hours"] * 4
+    found = runs.gather(tmp_path / "runs", tmp_path / "all.json")
+    assert found["copying-softmax-1"].facts["plan"] == {
+        "claim": "It copies.",
+        "yes": "The loss falls.",
+        "no": "It does not.",
+    }
+    small.write_text(SMALL.replace("The loss falls.", "Anything."))
+    assert cli.main(words) == 2
+    assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
+
+
+def test_a_plan_or_a_task_has_to_be_given(small, capsys):
+    assert cli.main(["train"]) == 2
+    assert "train: what? Give a task (characters, duplication, " in capsys.readouterr().err
+    assert cli.main(["train", "--plan", str(small), "--only", "no"]) == 2
+    assert "only: no run of" in capsys.readouterr().err
+
+
+def weights(folder):
+    return {path.parent.name: path.read_bytes() for path in folder.glob(f"*/{loop.LAST}")}
+
+
+@pytest.mark.slow  # kernels of whole networks in float32
+def test_two_processes_make_the_same_runs_as_one_after_the_other(small, tmp_path):
+    plan.run(small, tmp_path / "two", workers=2)
+    plan.run(small, tmp_path / "one")
+    for name, run in runs.read_all(tmp_path / "one").items():
+        np.testing.assert_array_equal(run.curves["loss"], runs.read(tmp_path / "two" / name).curves["loss"])
+
+
+@pytest.mark.slow
+def test_a_run_of_a_killed_worker_goes_on_elsewhere_from_its_checkpoint(small, tmp_path, cluster):
+    small.write_text(SMALL.replace('["linear", "softmax"]', '["linear"]').replace("steps = 40", "steps = 2000"))
+    first, out = cluster.start_worker(), tmp_path / "cluster-runs"
+    words = ["train", "--plan", str(small), "--plan-out", str(out), "--dask", cluster.address]
+    job = subprocess.Popen([sys.executable, "-m", "linattn_ref", *words], stderr=subprocess.PIPE, text=True)
+    while not weights(out):
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.05)
+    first.kill()
+    begun = weights(out)
+    cluster.wait_for_worker(cluster.start_worker())
+    _, told = job.communicate(timeout=300)
+    assert job.returncode == 0, told
+    assert begun
+    plan.run(small, tmp_path / "alone")
+    for name, run in runs.read_all(tmp_path / "alone").items():
+        there = runs.read(out / name)
+        np.testing.assert_array_equal(there.curves["loss"], run.curves["loss"])
+        assert there.facts["command"] == plan.command(plan.read(small)[int(name[-1])], out)
