@@ -30,7 +30,7 @@ LONGEST = 1 << 24  # characters of an answer
 IMPORTING = 30.0  # seconds that answer.py may take to be imported, beside the limit of an item
 PATIENCE = 4  # on a busy machine a second of the processor takes longer
 FILE = 1 << 20  # bytes of a file that a submission may write
-HERE = Path(__file__).parent
+SYSTEM = "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"  # what Python needs
 
 
 class Failed(Exception):
@@ -93,14 +93,12 @@ class Apart:
         if self.process is None:
             self.start()
             self.begins = True
-        packed = {
-            "args": [values.encode(x) for x in args],
-            "options": {n: values.encode(x) for n, x in options.items()},
-        }
-        limit = {"seconds": self.seconds} if self.begins else {}
+        request = {"call": name, **values.pack(args, options)}
+        if self.begins:
+            request["seconds"] = self.seconds
         self.begins, began = False, time.monotonic()
         try:
-            return self.ask(json.dumps({"call": name, **limit, **packed}) + "\n", self.left)
+            return self.ask(json.dumps(request) + "\n", self.left)
         finally:
             self.left -= time.monotonic() - began
 
@@ -136,25 +134,14 @@ class Apart:
         """The command of bubblewrap, or nothing."""
         if not bubblewrap():
             return []
-        site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent", "--clearenv"]
-        for path in (
-            "/usr",
-            "/lib",
-            "/lib64",
-            "/bin",
-            "/etc/ld.so.cache",
-            "/etc/alternatives",
-            sys.base_prefix,
-            sys.prefix,
-        ):
+        site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # before what may lie in them
+        for path in (*SYSTEM, sys.base_prefix, sys.prefix, str(site)):
             words += ["--ro-bind-try", path, path]
-        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--ro-bind", str(site), str(site)]
         for ours in site.glob("linattn_ref*"):
             words += ["--tmpfs", str(ours)] if ours.is_dir() else ["--ro-bind", os.devnull, str(ours)]
         for place in (self.place, self.folder):
             words += ["--ro-bind", str(place), str(place)]
-        for name in ("OPENBLAS", "OMP", "MKL"):
-            words += ["--setenv", f"{name}_NUM_THREADS", "1"]
         return [*words, "--chdir", str(self.place), "--"]
 
     def ask(self, line: str, seconds: float) -> Any:

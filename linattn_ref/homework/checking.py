@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 try:
-    from values import arrays_of, call, decode, encode, finder  # type: ignore[import-not-found]
+    from values import arrays_of, call, decode, finder, pack  # type: ignore[import-not-found]
 except ImportError:
-    from linattn_ref.homework.values import arrays_of, call, decode, encode, finder
+    from linattn_ref.homework.values import arrays_of, call, decode, finder, pack
 
 __all__ = ["Questions", "flatten", "off", "slope", "wrapped"]
 
@@ -69,8 +69,7 @@ def wrapped(module: Any, name: str, allowed: list[str]) -> Callable[..., Any]:
     array, find = arrays_of(module, allowed), finder(lambda: [module])
 
     def function(*args: Any, **options: Any) -> Any:
-        packed = {"args": [encode(x) for x in args], "options": {key: encode(x) for key, x in options.items()}}
-        return decode(call(module, {"call": name, **packed}, find, array), find)
+        return decode(call(module, {"call": name, **pack(args, options)}, find, array), find)
 
     return function
 

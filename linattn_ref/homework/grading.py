@@ -22,7 +22,7 @@ from linattn_ref.conform.run import run_check
 from linattn_ref.conform.target import Target
 from linattn_ref.homework.apart import Failed
 from linattn_ref.homework.checking import flatten, off
-from linattn_ref.homework.pages import Texts, mistaken, texts
+from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
 from linattn_ref.homework.values import decode, finder
 
@@ -51,8 +51,7 @@ def module_of(text: str) -> ModuleType:
 @functools.cache
 def solution(sheet: Sheet, mistake: Mistake | None = None) -> ModuleType:
     """The solution as a module, perhaps with a mistake."""
-    found: Texts = mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False)
-    return module_of(found.answer)
+    return module_of(mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False).answer)
 
 
 def questions(
@@ -60,11 +59,18 @@ def questions(
 ) -> list[Any]:
     """What the check of an item yields; seed 0 and trial 0 are the handout's, with its sizes."""
     rng = np.random.default_rng([seed, sheet.items.index(item), trial])
-    larger = np.random.default_rng([seed, trial]).integers(1, 6, len(sheet.sizes)) * (seed > 0)
-    sizes = {name: n + int(more) * name.isupper() for (name, n), more in zip(sheet.sizes.items(), larger, strict=True)}
+    sizes = {**sheet.sizes, **(larger(sheet.sizes, np.random.default_rng([seed, trial])) if seed else {})}
     space = {"np": np, **names}
     exec(compiled(item, *sizes), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
+
+
+def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
+    """Other sizes for the letters, no two of them equal."""
+    while True:
+        found = {name: n + int(rng.integers(1, 6)) for name, n in sizes.items() if name.isupper()}
+        if len({*found.values()}) == len(found):
+            return found
 
 
 @functools.cache

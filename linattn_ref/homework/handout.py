@@ -71,9 +71,8 @@ def tests(sheet: Sheet) -> str:
 
 def test(sheet: Sheet, number: int, item: Item) -> str:
     def function(title: str, first: str, body: str) -> str:
-        return f"\n\ndef {title}({', '.join(['rng', 'draw', first, *sheet.sizes])}):\n" + textwrap.indent(
-            body.strip(), "    "
-        )
+        letters = ", ".join(["rng", "draw", first, *sheet.sizes])
+        return f"\n\n\ndef {title}({letters}):\n{textwrap.indent(body.strip(), '    ')}"
 
     name, hint = item.name, json.dumps(item.hint)
     found = function(f"check_{name}", "given", item.check)

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -82,9 +83,7 @@ def uses(node: Any) -> Iterator[str]:
     else:
         if isinstance(node, ast.Name):
             yield node.id
-        parts = [
-            x for x in ast.iter_child_nodes(node) if not isinstance(node, ast.ClassDef) or x not in node.decorator_list
-        ]
+        parts = [x for x in ast.iter_child_nodes(node) if x not in getattr(node, "decorator_list", ())]
     for part in parts:
         yield from uses(part)
 
@@ -118,10 +117,8 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
 
 
 def module_of(page: str, code: str = "") -> Module:
-    source = code or inspect.getsource(
-        importlib.import_module(page if page.startswith("linattn") else f"linattn_ref.{page}")
-    )
-    return Module(source)
+    name = page if page.startswith("linattn_ref") else f"linattn_ref.{page}"
+    return Module(code or inspect.getsource(importlib.import_module(name)))
 
 
 def described(module: Module, part: Part) -> tuple[str, str]:
@@ -166,20 +163,17 @@ def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alo
     for each in used:
         name, _, attribute = each.partition(".")
         source, there = module.imports[name]
+        alias = "" if name == (there or source) else f" as {name}"
         if source == "__future__":
             continue
         if not source.startswith("linattn_ref") or not alone:
-            line = f"from {source} import {there}" if there else f"import {source}"
-            lines.add(line if name == (there or source) else f"{line} as {name}")
-            continue
-        if is_module(f"{source}.{there}"):
+            lines.add((f"from {source} import {there}" if there else f"import {source}") + alias)
+        elif is_module(f"{source}.{there}"):
             needs.setdefault(f"{source}.{there}", set()).update({attribute} - {""})
-            lines.add(f"from given import {there}" + (f" as {name}" if name != there else ""))
+            lines.add(f"from given import {there}{alias}")
         else:
             needs.setdefault(source, set()).add(there)
-            lines.add(
-                f"from given.{source.rpartition('.')[2]} import {there}" + (f" as {name}" if name != there else "")
-            )
+            lines.add(f"from given.{source.rpartition('.')[2]} import {there}{alias}")
     return lines
 
 
@@ -217,17 +211,15 @@ def ordered(lines: set[str]) -> str:
     return "\n".join(sorted(found, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
 
 
-def mistaken(sheet: Sheet, mistake: Mistake, *, alone: bool = False) -> Texts:
-    """The solution with one line changed."""
-    found = texts(sheet, solved=True, alone=alone)
-    tree, lines = ast.parse(found.answer), found.answer.split("\n")
-    node = next((x for x in tree.body if getattr(x, "name", None) == mistake.function), None)
-    at = [i for i in range(node.lineno - 1, node.end_lineno or 0) if mistake.line in lines[i]] if node else []
-    if not at:
-        raise ValueError(
-            f"sheet {sheet.name}, mistake {mistake.name}: no line of {mistake.function} has {mistake.line!r}"
-        )
-    for i in at[:1]:
-        indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
-        lines[i] = "\n".join(indent + x for x in mistake.new.strip("\n").split("\n"))
-    return Texts("\n".join(lines), found.given)
+def mistaken(sheet: Sheet, mistake: Mistake) -> str:
+    """The solution's text with one line changed."""
+    text = texts(sheet, solved=True, alone=False).answer
+    lines, function = text.split("\n"), Module(text).nodes.get(mistake.function)
+    body = range(function.lineno - 1, function.end_lineno) if function else ()
+    at = next((i for i in body if mistake.line in lines[i]), None)
+    if at is None:
+        named = f"sheet {sheet.name}, mistake {mistake.name}"
+        raise ValueError(f"{named}: no line of {mistake.function} has {mistake.line!r}")
+    indent = lines[at].removesuffix(lines[at].lstrip())
+    lines[at] = textwrap.indent(mistake.new.strip("\n"), indent)
+    return "\n".join(lines)

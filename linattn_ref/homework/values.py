@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays_of", "call", "decode", "encode", "finder"]
+__all__ = ["arrays_of", "call", "decode", "encode", "finder", "pack"]
 
 DTYPES = "bool", "int32", "int64", "float32", "float64"
 
@@ -83,6 +83,11 @@ def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np
         found["jax"].config.update("jax_enable_x64", True)
         return lambda x: found["jax"].numpy.asarray(x)
     return lambda x: x
+
+
+def pack(args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as JSON has them."""
+    return {"args": [encode(x) for x in args], "options": {name: encode(x) for name, x in options.items()}}
 
 
 def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:

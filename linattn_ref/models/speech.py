@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.models.encoder import JIT
-from linattn_ref.nn import affine, layer_norm, positions, pre_norm
+from linattn_ref.nn import affine, dropout, layer_norm, positions, pre_norm
 from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array, Float, Int, Of, op
@@ -43,6 +43,7 @@ class Model(NamedTuple):
     mechanism: Mechanism  # of all blocks
     heads: int
     kernels: Any = JIT  # the backend, or its name; a mechanism may have one of its own, as an option
+    dropout: float = 0.0  # the probability that a number of (1), or one that a layer adds, is left out
 
 
 class Params(NamedTuple):
@@ -55,6 +56,7 @@ class Params(NamedTuple):
 class Saved(NamedTuple):
     head: Of[affine.Saved, "E V"]
     stem: Of[affine.Saved, "F E"]
+    drop: dropout.Saved
     blocks: tuple[Any, ...]
     norm: layer_norm.Saved
 
@@ -64,7 +66,8 @@ class Gradients(NamedTuple):
     params: Params
 
 
-def look(frames: Any, params: Any, model: Any, **_: Any) -> None:
+def look(frames: Any, params: Any, model: Any, lengths: Any = None, rng: Any = None) -> None:
+    dropout.check_options(model.dropout, rng, "model.dropout")
     row = np.broadcast_to(params.norm.gain[:1, None], (*frames.shape[:2], len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
         pre_norm.forward.check(row, one, model.mechanism, heads=model.heads)
@@ -76,7 +79,12 @@ def check_values(frames: Any, lengths: Any = None, **_: Any) -> None:
 
 @op(look=look, values=check_values)
 def forward(
-    frames: Float[Array, "B T F"], params: Params, model: Model, *, lengths: Int[Lengths, "B"] | None = None
+    frames: Float[Array, "B T F"],
+    params: Params,
+    model: Model,
+    *,
+    lengths: Int[Lengths, "B"] | None = None,
+    rng: np.random.Generator | None = None,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(3).
 
@@ -87,6 +95,8 @@ def forward(
     model : Model
     lengths : ndarray of int ``(B,)``, optional
         How many frames each utterance has; what lies behind is heard by nobody, and its own scores are of no use.
+    rng : numpy.random.Generator, optional
+        Draws what ``model.dropout`` leaves out; without it nothing is.
 
     Returns
     -------
@@ -97,12 +107,14 @@ def forward(
     key_mask = None if lengths is None else np.arange(t) < lengths_or_all(lengths, (b,), t)[:, None]  # (B, T)
     x, stem = affine.forward(frames, params.stem)  # (1)  (B, T, E)
     x, blocks = x + positions.sinusoidal(t, x.shape[-1], dtype=x.dtype), []  # (1)
+    x, drop = dropout.forward(x, p=model.dropout, rng=rng)
+    options = {"heads": model.heads, "key_mask": key_mask, "dropout": model.dropout, "rng": rng}
     for one in params.blocks:
-        x, saved = pre_norm.forward(x, one, model.mechanism, heads=model.heads, key_mask=key_mask)  # (2)
+        x, saved = pre_norm.forward(x, one, model.mechanism, **options)  # (2)
         blocks.append(saved)
     x, norm = layer_norm.forward(x, params.norm)  # (3)
     scores, head = affine.forward(x, params.head)  # (3)  (B, T, V)
-    return scores, Saved(head, stem, tuple(blocks), norm)
+    return scores, Saved(head, stem, drop, tuple(blocks), norm)
 
 
 @op
@@ -114,6 +126,7 @@ def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     for one in reversed(saved.blocks):
         d_x, gradient = pre_norm.backward(d_x, one)  # (5)
         blocks.append(gradient)
+    d_x = dropout.backward(d_x, saved.drop).x
     d_frames, stem = affine.backward(d_x, saved.stem)  # (6)
     return Gradients(d_frames, Params(stem, tuple(reversed(blocks)), norm, head))
 

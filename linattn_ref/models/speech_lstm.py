@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.nn import affine, lstm
+from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn.lengths import Lengths, check_lengths
 from linattn_ref.op import Array, Float, Int, Of, op
 
@@ -33,7 +34,7 @@ class Params(NamedTuple):
 
 class Saved(NamedTuple):
     head: Of[affine.Saved, "Y V"]
-    layers: tuple[lstm.Saved, ...]
+    layers: tuple[tuple[lstm.Saved, dropouts.Saved], ...]
 
 
 class Gradients(NamedTuple):
@@ -41,7 +42,8 @@ class Gradients(NamedTuple):
     params: Params
 
 
-def look(frames: Any, params: Any, **_: Any) -> None:
+def look(frames: Any, params: Any, dropout: Any, rng: Any, **_: Any) -> None:
+    dropouts.check_options(dropout, rng, "dropout")
     x = frames
     for one in params.layers:
         lstm.forward.check(x, one)
@@ -55,13 +57,19 @@ def check_values(frames: Any, lengths: Any = None, **_: Any) -> None:
 
 @op(look=look, values=check_values)
 def forward(
-    frames: Float[Array, "B T F"], params: Params, *, lengths: Int[Lengths, "B"] | None = None
+    frames: Float[Array, "B T F"],
+    params: Params,
+    *,
+    lengths: Int[Lengths, "B"] | None = None,
+    dropout: float = 0.0,
+    rng: np.random.Generator | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (1) and (2); arguments as in `speech.forward`."""
+    """Equations (1) and (2); arguments as in `speech.forward`. ``dropout`` is of what each layer returns."""
     x, layers = frames, []
     for one in params.layers:
         x, saved = lstm.forward(x, one, lengths=lengths)  # (1)  (B, T, 2 H)
-        layers.append(saved)
+        x, drop = dropouts.forward(x, p=dropout, rng=rng)
+        layers.append((saved, drop))
     scores, head = affine.forward(x, params.head)  # (2)  (B, T, V)
     return scores, Saved(head, tuple(layers))
 
@@ -71,8 +79,8 @@ def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     """Back through (2) and (1)."""
     d_x, head = affine.backward(d_scores, saved.head)  # of (2)
     layers = []
-    for one in reversed(saved.layers):
-        d_x, gradient = lstm.backward(d_x, one)  # of (1)
+    for one, drop in reversed(saved.layers):
+        d_x, gradient = lstm.backward(dropouts.backward(d_x, drop).x, one)  # of (1)
         layers.append(gradient)
     return Gradients(d_x, Params(tuple(reversed(layers)), head))
 

@@ -38,6 +38,27 @@ def test_gradients(module, params, forward):
     check_directions(padded, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
 
 
+@pytest.mark.parametrize("hears", ["softmax", "lstm"])
+def test_gradients_with_dropout(hears):
+    """The same numbers are left out each time; without a generator none are."""
+    rng, sizes = np.random.default_rng(1), {"inputs": 3, "labels": 5, "layers": 2}
+    if hears == "lstm":
+        module, params = speech_lstm, speech_lstm.draw(rng, hidden=4, **sizes)
+        given, without = {"dropout": 0.3}, {}
+    else:
+        model = speech.Model(mechanism.of(softmax), heads=2, kernels=reference)
+        module, params = speech, speech.draw(rng, width=8, hidden=16, **sizes)
+        given, without = {"model": model._replace(dropout=0.3)}, {"model": model}
+
+    def of(frames, params):
+        return module.forward(frames, params, rng=np.random.default_rng(5), lengths=LENGTHS, **given)
+
+    check_directions(of, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
+    plain = module.forward(FRAMES, params, lengths=LENGTHS, **without)[0]
+    assert not np.allclose(of(FRAMES, params)[0], plain)
+    np.testing.assert_array_equal(module.forward(FRAMES, params, lengths=LENGTHS, **given)[0], plain)
+
+
 @everyone
 def test_padded_is_truncated(module, params, forward):
     """Nobody hears what pads, and its scores have no share in a loss."""

@@ -21,6 +21,7 @@ import importlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
@@ -191,7 +192,9 @@ def measure(
         How often a kernel does its work when it is called once.
     """
     if tolerance is not None:
-        results = expected or {name: kernel() for name, kernel in kernels.items() if name not in apart}
+        results = expected or {
+            name: [np.asarray(x) for x in kernel()] for name, kernel in kernels.items() if name not in apart
+        }
         words = [f"{name}={x}" if isinstance(x, bool) else x for name, x in setting.items() if type(x) is not int]
         compare(what or ", ".join(words), results, tolerance, outputs=outputs)
     many = {name: functools.partial(_often, kernel, often) if often > 1 else kernel for name, kernel in kernels.items()}

@@ -34,6 +34,7 @@ from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, lef
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech, speech_lstm
 from linattn_ref.nn import ctc, ctc_decoding
+from linattn_ref.nn.dropout import check_options
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, radam, schedule
@@ -69,6 +70,8 @@ class Batch(NamedTuple):
     labels: NDArray[np.int64]  # (B, S)
     counts: NDArray[np.int64]  # (B,)
     inside: Mechanism | None  # None: LSTMs
+    dropout: float = 0.0
+    seed: int | None = None  # of what is left out
 
 
 # --- What is heard ----------------------------------------------------------------------------------------------------
@@ -106,20 +109,23 @@ def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Gener
 
 def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:
     """What the network says of each frame, ``(B, T, V)``, and what it saves."""
+    rng = None if given.seed is None else np.random.default_rng(given.seed)
+    options = {"lengths": given.lengths, "rng": rng}
     if given.inside is None:
-        return speech_lstm.forward(given.frames, params, lengths=given.lengths, kernels=jit)
-    model = speech.Model(given.inside, shape.heads)
-    return speech.forward(given.frames, params, model, lengths=given.lengths)
+        return speech_lstm.forward(given.frames, params, dropout=given.dropout, kernels=jit, **options)
+    model = speech.Model(given.inside, shape.heads, dropout=given.dropout)
+    return speech.forward(given.frames, params, model, **options)
 
 
-def task(name: str, shape: Shape, training: Sorted, watched: Sorted) -> loop.Task:
+def task(name: str, shape: Shape, training: Sorted, watched: Sorted, dropout: float = 0.0) -> loop.Task:
     """CTC's loss in nats a phoneme."""
     network = speech_lstm if name == "lstm" else speech
 
     def batch(rng: np.random.Generator) -> Batch:
         rows = training.rows(int(rng.integers(len(training.stacked))), shape.frames)
         stacked, labels = training.stacked[rows], training.labels[rows]
-        return batch_of(stacked, labels, inside_of(name, shape, max(map(len, stacked)), rng))
+        given = batch_of(stacked, labels, inside_of(name, shape, max(map(len, stacked)), rng))
+        return given._replace(dropout=dropout, seed=int(rng.integers(2**63))) if dropout else given
 
     def learn(params: Any, given: Batch, share: float) -> tuple[float, Any]:
         scores, saved = scores_of(params, given, shape)
@@ -211,6 +217,7 @@ def begin(
     attention: Annotated[str, options.Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
     peak: Annotated[float, options.Option("the first, and highest, learning rate", "RATE")] = 2e-3,
+    dropout: Annotated[float, options.Option("the probability that a number is left out", "P")] = 0.0,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
@@ -225,12 +232,15 @@ def begin(
         One of :data:`NAMES`; ``lstm`` has none.
     steps, peak, seed : int, float, int
         ``peak`` is the first learning rate, and the highest.
+    dropout : float
+        In training, as `models.speech` and `models.speech_lstm` have it.
     shape : Shape
     cut : int, optional
         Synthesise so many speakers a part, with twice as many sentences each.
     """
     check_heads(shape)
     check_peak(peak)
+    check_options(dropout, None, "dropout")
     notes: list[str] = []
     corpus = data if isinstance(data, Corpus) else read(data, cut, notes.append)
     for part, count in left_out(corpus).items():
@@ -251,6 +261,7 @@ def begin(
         "corpus": {"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},
         "steps_per_epoch": steps_per_epoch(training, shape.frames),
         "frames": int(training.ends[-1]),
+        **({"dropout": dropout} if dropout else {}),
     }
 
     def ended(params: Any) -> dict[str, str]:
@@ -262,7 +273,7 @@ def begin(
         greedy = f"{found['greedy']:.1%} of the {corpus.unit} wrong by the likeliest path"
         yield f"{attention}, {run.after}, {test}: {greedy}, {found['beam']:.1%} by a beam of {found['width']}"
 
-    return Ready(task(attention, shape, training, validation), first, how, facts, said, ended, tuple(notes))
+    return Ready(task(attention, shape, training, validation, dropout), first, how, facts, said, ended, tuple(notes))
 
 
 def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:
