@@ -2,8 +2,8 @@
 
 ========================  ============================================================================================
 delta                     no gate (DeltaNet)
-gated delta               a gate a head (Gated DeltaNet)
-channels                  a gate a channel (Kimi Delta Attention)
+gated delta               one gate per head (Gated DeltaNet)
+channels                  one gate per channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
 What is timed is the kernel `delta_product`; its backward pass finds ``beta k`` and ``beta v`` ready. ``gated product``
@@ -191,8 +191,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a
-    token against length, without a gate, with one a head and one a channel, forward and with the backward pass.
+    """Linear attention whose state corrects itself: time per token against length, forward and with the backward
+    pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
     """
 
     lines: engine.Lines = {

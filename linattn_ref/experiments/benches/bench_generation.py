@@ -222,7 +222,7 @@ def table(results: Results) -> str:
     by its is the most that could be reached. fast-transformers is the package of the paper's authors.
     """
     lines = engine.table(("B",), results.rows, ORDER)
-    header = "attention", "B", "seconds a batch", "images a second", "first pixel", "last pixel"
+    header = "attention", "B", "seconds per batch", "images a second", "first pixel", "last pixel"
     rows = [
         (
             *(each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}"),

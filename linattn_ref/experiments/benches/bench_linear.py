@@ -293,7 +293,7 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal
+    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time per token of the causal
     product against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms.
     """
     rows = best_torch(results.rows)

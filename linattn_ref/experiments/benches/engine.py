@@ -289,7 +289,7 @@ BY_PASSES = {passes: {"passes": passes} for passes in PASSES}
 
 
 def causal_lines(colours: Mapping[str, str], called: str = "kernel") -> Lines:
-    """Two lines a kernel, solid and, where it is causal, dashed."""
+    """Two lines per kernel, solid and, where it is causal, dashed."""
     return {
         f"{name}, causal" if causal else name: (colour, "o--" if causal else "o-", {called: name, "causal": causal})
         for name, colour in colours.items()
@@ -306,7 +306,7 @@ def draw(
     value: Callable[[Results], float] = per_token,
     log: bool = True,
 ) -> Figure:
-    """A panel for each title, of those rows that have its values: a value against the length, a line a kernel."""
+    """A panel for each title, of those rows that have its values: a value against the length, one line per kernel."""
     figure, axes = style.figure(1, len(panels), height=0.45, sharey=True)
     drawn: list[list[tuple[str, str, list[tuple[int, float]]]]] = []
     for axis, (title, where) in zip(axes, panels.items(), strict=True):

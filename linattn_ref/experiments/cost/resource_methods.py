@@ -6,7 +6,7 @@ One entry in `METHODS` adds a curve to the figure. In numbers, all heads ``H`` t
 method            kept by forward             in use at once, about
 ================  ==========================  =================================================================
 dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
-online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums a row
+online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums per row
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + W (W + 1))``   ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
 linear_causal     a state more                the same
