@@ -27,7 +27,7 @@ from numpy.random import Generator
 from linattn_ref.attention import linear, linformer, reformer, softmax
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit import loops
+from linattn_ref.kernels.jit.loops import softmax_tile
 from linattn_ref.op import Array
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "methods_at", "prepared", "run"]
@@ -101,7 +101,7 @@ def online_kept(n: int, s: Setting) -> int:
 
 
 def online_peak(n: int, s: Setting) -> int:
-    parts = -(-loops.softmax.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
+    parts = -(-softmax_tile.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
     return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 2)
 
 
