@@ -232,7 +232,7 @@ chapter.show(
     "anew, and end lower than before; softmax lies below linear at the same number of images",
 )
 linear, softmax = curves["linear"], curves["softmax"]
-assert linear.anew == softmax.anew
+assert list(linear.anew) == list(softmax.anew)
 ends = [*linear.anew, linear.images[-1]]  # of the three runs, in images
 
 
@@ -381,7 +381,7 @@ for tokens_t, value in zip(images.shifted(test[:8].astype(int)).T, test[:8].T, s
     nats += np.log(np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1)) + scores.max(axis=1)
     nats -= scores[np.arange(8), value]
 np.testing.assert_allclose(nats / np.log(2) / 784, each, rtol=1e-4)  # float32: sums of 784 terms in another order
-print("bits a pixel of the first eight test images:", *(f"{one:.2f}" for one in each))
+print("bits per pixel of the first eight test images:", *(f"{one:.2f}" for one in each))
 print("digits:", *digits.test_labels[:8])
 
 # %% [markdown]

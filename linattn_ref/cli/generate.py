@@ -83,7 +83,7 @@ def _add_weights(option: Any) -> None:
 
 
 def run_bits(arguments: argparse.Namespace) -> None:
-    """Say how many bits a pixel of the test images takes by a network; a minute for all of MNIST's.
+    """Count the bits per pixel that the test images take by a network; a minute for all of MNIST's.
 
     Over all pixels and, as in "Transformers are RNNs", without the first, of which nothing has been seen. Writes the
     numbers with their standard errors over the images as JSON.
@@ -108,7 +108,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
     )
     text = json_text(plain(found)) + "\n"
     write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})
-    say(f"{found.bits:.4f} +- {found.error:.4f} bits a pixel of {found.images} test images, over all pixels")
+    say(f"{found.bits:.4f} +- {found.error:.4f} bits per pixel of {found.images} test images, over all pixels")
     say(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
     say(f"wrote {arguments.out}")
 

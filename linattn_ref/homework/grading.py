@@ -59,11 +59,18 @@ def questions(
 ) -> list[Any]:
     """What the check of an item yields; seed 0 and trial 0 are the handout's, with its sizes."""
     rng = np.random.default_rng([seed, sheet.items.index(item), trial])
-    larger = np.random.default_rng([seed, trial]).integers(1, 6, len(sheet.sizes)) * (seed > 0)
-    sizes = {name: n + int(more) * name.isupper() for (name, n), more in zip(sheet.sizes.items(), larger, strict=True)}
+    sizes = {**sheet.sizes, **(larger(sheet.sizes, np.random.default_rng([seed, trial])) if seed else {})}
     space = {"np": np, **names}
     exec(compiled(item, *sizes), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
+
+
+def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
+    """Other sizes for the letters, no two of them equal."""
+    while True:
+        found = {name: n + int(rng.integers(1, 6)) for name, n in sizes.items() if name.isupper()}
+        if len({*found.values()}) == len(found):
+            return found
 
 
 @functools.cache

@@ -124,7 +124,7 @@ def test_leading_axes_and_dtype_of_a_state(setting):
         with pytest.raises(ValueError, match=rf"^leading\[1\]: expected an integer of at least 1, got {wrong}"):
             call.change(sizes=call.sizes._replace(leading=(2, wrong))).init_state()
     module, options = call.case.module, call.change(capacity=4).accepted_by(call.case.module.init_state)
-    constants = [x for name, x in call.arrays.items() if name not in call.axes]
+    constants = call.constants()
     with pytest.raises(TypeError, match=r"^leading: expected a tuple of integers, got 2"):
         module.init_state(2, call.sizes.d, call.sizes.m, *constants, **options)
     for dtype in (int, np.complex128, "nonsense"):

@@ -57,7 +57,8 @@ def test_a_submission_that_loops_imports_the_package_reads_the_tests_and_ends_th
     """Each of its functions loses its own items, and what is right next to them has its points."""
     solution = texts(SOFTMAX, solved=True)
     folder = submitted(tmp_path / "work", solution.answer + HOSTILE, solution.given)
-    impatient = replace(SOFTMAX, seconds=0.3)
+    few = [x for x in SOFTMAX.items if x.name in ("rows", "forward", "queries", "online", "tiles")]
+    impatient = replace(SOFTMAX, seconds=0.3, items=few)
     with apart(folder, impatient) as submission:
         results = {x.item.name: x for x in grade(impatient, submission)}
     assert {name for name, x in results.items() if x.points} == {"tiles"}

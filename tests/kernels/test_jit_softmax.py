@@ -16,6 +16,7 @@ from llvmlite.binding import get_host_cpu_features, get_process_triple
 from threads import several_threads
 
 from linattn_ref.kernels.jit.loops import softmax as kernel
+from linattn_ref.kernels.jit.loops.softmax_tile import KEYS, TASKS
 from linattn_ref.kernels.jit.loops.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))  # lengths around it are ragged in both dtypes
@@ -38,8 +39,8 @@ CASES = [
     Case((2,), WIDTH, WIDTH, 8, 16, False),
     Case((2,), WIDTH + 1, WIDTH + 1, 17, 9, True),
     Case((2, 1, 2), 37, 41, 6, 7, True),
-    Case((), 2 * kernel.KEYS + 5, 2 * kernel.KEYS + 5, WIDTH + 3, 2 * WIDTH, True),  # several tiles both ways
-    Case((9,), 40, 2 * kernel.KEYS + 19, 8, 8, False),  # more heads than TASKS: one part a head
+    Case((), 2 * KEYS + 5, 2 * KEYS + 5, WIDTH + 3, 2 * WIDTH, True),  # several tiles both ways
+    Case((9,), 40, 2 * KEYS + 19, 8, 8, False),  # more heads than TASKS: one part a head
 ]
 
 
@@ -278,7 +279,7 @@ def test_no_array_of_queries_by_keys():
     rows = 2048 * np.dtype(np.float64).itemsize
     # Output and three gradients of width 8; d_q once for each of the TASKS parts, its width filled up to the lanes, and
     # their sum; d_out * out, mask and row numbers are less than one more row of lanes.
-    assert peak < rows * (4 * 8 + (kernel.TASKS + 2) * WIDTH)
+    assert peak < rows * (4 * 8 + (TASKS + 2) * WIDTH)
     assert peak < 2048 * rows / 4
 
 

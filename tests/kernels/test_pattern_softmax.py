@@ -130,7 +130,7 @@ def test_is_dense_softmax_over_the_pairs(loop, name, masked, dtype):
 
 
 @each_compiled_dtype
-@pytest.mark.parametrize("leading", [(), (2, 1, 2), (kernel.TASKS + 1,), (0,)], ids=str)
+@pytest.mark.parametrize("leading", [(), (2, 1, 2), (kernel.shared.TASKS + 1,), (0,)], ids=str)
 @loops
 def test_any_number_of_heads(loop, leading, dtype):
     """None; more than the tasks in which the backward pass shares out the keys of few heads."""

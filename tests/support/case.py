@@ -263,10 +263,14 @@ class Call:
     def init_state(self) -> Any:
         """The state before the first token, with room for all of them."""
         init_state = self.case.module.init_state
-        constants = [x for name, x in self.arrays.items() if name not in self.axes]
         dtype, sizes = self.arrays["q"].dtype, self.sizes
         options = self.change(capacity=sizes.n_keys, dtype=dtype).accepted_by(init_state)
-        return init_state(sizes.leading, sizes.d, sizes.m, *constants, **options)
+        return init_state(sizes.leading, sizes.d, sizes.m, *self.constants(), **options)
+
+    def constants(self) -> list[Any]:
+        """The arrays that a state is made for: those that ``init_state`` asks for."""
+        asked = inspect.signature(self.case.module.init_state).parameters
+        return [x for name, x in self.arrays.items() if name in asked]
 
     def block(self, start: int, stop: int) -> "Call":
         """The same call for some tokens only."""

@@ -19,7 +19,7 @@ PyTorch held during a call beyond its inputs. A kernel that took longer than ``p
 memory, is not tried at greater ones.
 
 The limit is what the GPU does in the time that linear attention has to take at least: its inputs and outputs moved at
-the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds a row at that of a matrix product in the same
+the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds per row at that of a matrix product in the same
 precision; the larger of the two. The speeds are measured in the same run.
 """
 

@@ -2,8 +2,8 @@
 
 ========================  ============================================================================================
 delta                     no gate (DeltaNet)
-gated delta               a gate a head (Gated DeltaNet)
-channels                  a gate a channel (Kimi Delta Attention)
+gated delta               one gate per head (Gated DeltaNet)
+channels                  one gate per channel (Kimi Delta Attention)
 ========================  ============================================================================================
 
 What is timed is the kernel `delta_product`; its backward pass finds ``beta k`` and ``beta v`` ready. ``gated product``
@@ -21,18 +21,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import chunked_delta
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -194,8 +191,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Linear attention whose state corrects itself, on one thread of a CPU, eight heads of 64, float32: time a
-    token against length, without a gate, with one a head and one a channel, forward and with the backward pass.
+    """Linear attention whose state corrects itself: time per token against length, forward and with the backward
+    pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
     """
 
     lines: engine.Lines = {

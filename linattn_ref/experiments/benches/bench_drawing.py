@@ -10,9 +10,9 @@ CIFAR-10   16      8      256  3072
 =========  ======  =====  ===  ========
 
 ``softmax``, ``lsh-1`` and ``lsh-4`` read everything again for each pixel, as the paper has them; ``stateful-softmax``
-keeps keys and values, ``linear`` two sums a head. Each is run by this package (the stateful ones in one compiled call a
-step, `linattn_ref.models.decoding`), by PyTorch and by fast-transformers, the package of the paper's authors, with the
-same parameters (`bench_generation_peers`); PyTorch has no hashing. Scores are compared before the clock starts, but
+keeps keys and values, ``linear`` two sums per head. Each is run by this package (the stateful ones in one compiled call
+a step, `linattn_ref.models.decoding`), by PyTorch and by fast-transformers, the package of the paper's authors, with
+the same parameters (`bench_generation_peers`); PyTorch has no hashing. Scores are compared before the clock starts, but
 those of hashing, whose planes each package draws itself.
 
 Each is timed at a few positions and several batch sizes. Through the times goes a cubic spline, exact where the cost is
@@ -150,8 +150,8 @@ def table(results: Results) -> str:
     """
     lines = []
     for name, (images, seconds) in PRINTED.items():
-        here = (name, "by", "B = 1: s an image", "over linear", "best B", "images a second", "times softmax")
-        paper = ("in print, CPU: s an image", "over linear", "in print, GPU: images a second", "times softmax")
+        here = (name, "by", "B = 1: s per image", "over linear", "best B", "images a second", "times softmax")
+        paper = ("in print, CPU: s per image", "over linear", "in print, GPU: images a second", "times softmax")
         rows = []
         for way in WAYS:
             printed = (
@@ -179,11 +179,11 @@ def told(results: Results, network: str, way: str, by: str) -> tuple[float, ...]
 
 
 def draw(results: Results) -> Figure:
-    """One more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10 (16
-    layers), float32, one thread of a CPU: everything anew (softmax, lsh), from keys and values that are kept
-    (cache), from two sums a head (linear). Above: against its position, at batch size 1, by this package. Points
-    are measured CPU time; seconds an image are integrated along them. Below: images a second against the batch
-    size; solid: this package, dashed: PyTorch, dotted: fast-transformers.
+    """The time of one more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10
+    (16 layers), float32, on one thread of a CPU. Softmax and lsh read everything again, the cache keeps keys and
+    values, and linear attention keeps two sums per head. Above: against its position, at batch size 1, by this
+    package. Points are measured CPU time; seconds per image are integrated along them. Below: images a second against
+    the batch size; solid: this package, dashed: PyTorch, dotted: fast-transformers.
     """
     names = list(dict.fromkeys(row.network for row in results.rows))
     figure, panels = style.figure(2, len(names), height=0.8, sharey="row")

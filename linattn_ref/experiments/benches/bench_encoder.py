@@ -4,8 +4,8 @@ A forward pass without gradients, float32, one thread, beside PyTorch and the au
 the slides call. All have the same weights, and before anything is timed their outputs are compared.
 
 All layers read one sequence here. Sequences know nothing of each other: ten of them, one after the other, take ten
-times as long and no more memory. Ten at once would take ten times the memory too, for whatever is computed has a row a
-token; only the weights are there once.
+times as long and no more memory. Ten at once would take ten times the memory too, for whatever is computed has one row
+per token; only the weights are there once.
 
 Memory is the most in use beyond weights and inputs, in a process of its own that hands freed memory back.
 
@@ -175,7 +175,7 @@ def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
 
 
 def table(results: Results) -> str:
-    """A row a kernel, and a note."""
+    """One row per kernel, and a note."""
     sizes = results.sizes
     timed = f"{sizes.layers} layers on one sequence, s"
     header = "attention", "who", timed, "times jit's", f"on {SEQUENCES}, s", "peak, MB"

@@ -21,9 +21,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_generation_peers as ways
@@ -31,13 +28,11 @@ from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import read_once
-from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
-from linattn_ref.op import Array
 
 __all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table"]
 
@@ -227,7 +222,7 @@ def table(results: Results) -> str:
     by its is the most that could be reached. fast-transformers is the package of the paper's authors.
     """
     lines = engine.table(("B",), results.rows, ORDER)
-    header = "attention", "B", "seconds a batch", "images a second", "first pixel", "last pixel"
+    header = "attention", "B", "seconds per batch", "images a second", "first pixel", "last pixel"
     rows = [
         (
             *(each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}"),

@@ -21,12 +21,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.peers import EPS, tensors
+from linattn_ref.experiments.publishing.kit import Array, NDArray
 from linattn_ref.models.causal import Params
-from linattn_ref.op import Array
 
 __all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_graph", "by_hand", "encoder", "recurrent_encoder"]
 

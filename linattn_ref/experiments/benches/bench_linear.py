@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import elu_plus_one
@@ -30,13 +29,11 @@ from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import causal_product as fast
 from linattn_ref.kernels.jit.loops import causal_product_plain as plain
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
@@ -296,7 +293,7 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time a token of the causal
+    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time per token of the causal
     product against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms.
     """
     rows = best_torch(results.rows)

@@ -13,15 +13,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches.engine import Call
 from linattn_ref.experiments.benches.peers import EPS
+from linattn_ref.experiments.publishing.kit import Array, Generator
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import causal_product
-from linattn_ref.op import Array
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]
 

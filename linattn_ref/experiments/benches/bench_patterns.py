@@ -288,8 +288,9 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time a token
-    against the length, beside the packages that have the same pattern, and beside PyTorch's attention to all pairs.
+    """Attention with sparse patterns on one thread of a CPU, forward and backward, batch size 1: time per token
+    against the length. It is compared with the packages that have the same pattern, and with PyTorch's attention to
+    all pairs.
     """
 
     lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}

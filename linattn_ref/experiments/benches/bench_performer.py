@@ -1,7 +1,7 @@
 """Performer attention beside performer-pytorch, on one thread of the CPU, in float32 at batch size 1.
 
 Both are given the same directions and positive features. performer-pytorch without CUDA writes out the state of every
-position of a chunk, ``(N / 128, m, M)`` numbers a head, and keeps all of them where there is a gradient: its causal
+position of a chunk, ``(N / 128, m, M)`` numbers per head, and keeps all of them where there is a gradient: its causal
 backward pass is left out above 1024 tokens. Its features have ``1e-4`` added after the stabiliser, and its causal ones
 see the maximum over later keys. What is timed has both; what results are compared with is the same code with 0 in place
 of the ``1e-4``.
@@ -128,7 +128,7 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time a token
+    """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time per token
     against length, over all keys and causal, forward and with the backward pass.
     """
 

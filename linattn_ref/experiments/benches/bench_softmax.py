@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Figure, Results, style
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]

@@ -175,15 +175,15 @@ def table(results: Results) -> str:
     note = [TOLD, engine.compared(results.versions, ["PyTorch"]), told]
     lengths = sorted({epoch.length for epoch in results.epochs})
     seconds = {(epoch.network, epoch.length): epoch.seconds for epoch in results.epochs}
-    header = "CPU seconds an epoch, utterances of", *(f"{n} frames" for n in lengths)
+    header = "CPU seconds per epoch, utterances of", *(f"{n} frames" for n in lengths)
     epochs = markdown.table(header, [(name, *(f"{seconds[name, n]:.0f}" for n in lengths)) for name in NETWORKS])
     return "\n\n".join([engine.page(lines, note=note), "\n".join(epochs)])
 
 
 def draw(results: Results) -> Figure:
-    """CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms: the
-    networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the
-    synthesised speech, without stacking, one thread. Four layers of width 128; three bidirectional LSTMs of 128
+    """CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms. These are
+    the networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the
+    synthesised speech, without stacking, on one thread. Four layers of width 128; three bidirectional LSTMs of 128
     units. The paper's utterances have 800 frames on average, the longest 2400.
     """
     figure, axes = style.figure(1, 1, height=0.5)
@@ -192,7 +192,7 @@ def draw(results: Results) -> Figure:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
         axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
     lengths = sorted({epoch.length for epoch in results.epochs})
-    axes.set(xlabel="frames an utterance", ylabel="CPU seconds an epoch", ylim=(0, None))
+    axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None))
     axes.set_xscale("log")
     labels.ticks(axes, lengths)
     labels.at_ends(axes)

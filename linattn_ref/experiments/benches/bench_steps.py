@@ -24,18 +24,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.random import Generator
 
 from linattn_ref.attention import delta, gated_linear, linear, performer, rfa, softmax
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.limits import pass_over, read_all
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import delta_product
-from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 

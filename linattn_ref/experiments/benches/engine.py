@@ -21,6 +21,7 @@ import importlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
@@ -191,7 +192,9 @@ def measure(
         How often a kernel does its work when it is called once.
     """
     if tolerance is not None:
-        results = expected or {name: kernel() for name, kernel in kernels.items() if name not in apart}
+        results = expected or {
+            name: [np.asarray(x) for x in kernel()] for name, kernel in kernels.items() if name not in apart
+        }
         words = [f"{name}={x}" if isinstance(x, bool) else x for name, x in setting.items() if type(x) is not int]
         compare(what or ", ".join(words), results, tolerance, outputs=outputs)
     many = {name: functools.partial(_often, kernel, often) if often > 1 else kernel for name, kernel in kernels.items()}
@@ -286,7 +289,7 @@ BY_PASSES = {passes: {"passes": passes} for passes in PASSES}
 
 
 def causal_lines(colours: Mapping[str, str], called: str = "kernel") -> Lines:
-    """Two lines a kernel, solid and, where it is causal, dashed."""
+    """Two lines per kernel, solid and, where it is causal, dashed."""
     return {
         f"{name}, causal" if causal else name: (colour, "o--" if causal else "o-", {called: name, "causal": causal})
         for name, colour in colours.items()
@@ -303,7 +306,7 @@ def draw(
     value: Callable[[Results], float] = per_token,
     log: bool = True,
 ) -> Figure:
-    """A panel for each title, of those rows that have its values: a value against the length, a line a kernel."""
+    """A panel for each title, of those rows that have its values: a value against the length, one line per kernel."""
     figure, axes = style.figure(1, len(panels), height=0.45, sharey=True)
     drawn: list[list[tuple[str, str, list[tuple[int, float]]]]] = []
     for axis, (title, where) in zip(axes, panels.items(), strict=True):

@@ -54,7 +54,7 @@ SHARED_AT_ONCE, SHARED_OF_SYSTEM = 128, 1024  # bytes of a block, given out in s
 
 
 def room(limits: Limits, registers: int, shared: int, threads: int = THREADS) -> dict[str, int]:
-    """How many blocks fit by each limit, for ``registers`` a thread and ``shared`` bytes a block."""
+    """How many blocks fit by each limit, for ``registers`` per thread and ``shared`` bytes per block."""
     warps = -(-threads // WARP)
     of_a_warp = _rounded_up(registers * WARP, REGISTERS_AT_ONCE)
     of_a_block = _rounded_up(shared + SHARED_OF_SYSTEM, SHARED_AT_ONCE)
@@ -140,9 +140,9 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 
 def draw(results: Results) -> Figure:
-    """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability
-    9.0, and how many warps of blocks of 256 threads they leave room for on a multiprocessor (numbers at the top, a
-    band each). Filled: float32; hollow: float64. Compiled; nothing was run.
+    """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0.
+    The numbers at the top, one per band, are how many warps of blocks of 256 threads fit on a multiprocessor. Filled:
+    float32; hollow: float64. Compiled; nothing was run.
     """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]

@@ -6,7 +6,7 @@ One entry in `METHODS` adds a curve to the figure. In numbers, all heads ``H`` t
 method            kept by forward             in use at once, about
 ================  ==========================  =================================================================
 dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
-online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums a row
+online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums per row
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + W (W + 1))``   ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
 linear_causal     a state more                the same
@@ -27,7 +27,7 @@ from numpy.random import Generator
 from linattn_ref.attention import linear, linformer, reformer, softmax
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit import loops
+from linattn_ref.kernels.jit.loops import softmax_tile
 from linattn_ref.op import Array
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "methods_at", "prepared", "run"]
@@ -101,7 +101,7 @@ def online_kept(n: int, s: Setting) -> int:
 
 
 def online_peak(n: int, s: Setting) -> int:
-    parts = -(-loops.softmax.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
+    parts = -(-softmax_tile.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
     return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 2)
 
 

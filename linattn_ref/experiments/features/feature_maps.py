@@ -14,7 +14,7 @@ With ``N = L`` the second is the smaller one from
     N > C (2M + 1) / (D + M)                                                                         (2)
 
 on, about ``C`` where ``M = D``. What it takes to make the features is not in it: for elementwise maps nothing, for
-``quadratic`` and ``taylor_exp`` one or two elementwise products a feature, beside ``M`` multiply-adds.
+``quadratic`` and ``taylor_exp`` one or two elementwise products per feature, besides ``M`` multiply-adds.
 """
 
 import bisect
@@ -151,7 +151,7 @@ def draw(results: Results) -> Figure:
     """Left: exp(x.y) cut off after some orders, its error relative to exp(x.y) (points) and the bound by Taylor's
     remainder (lines); above the dashed line nothing is left of the value. Middle: multiply-adds of a forward pass,
     counted (points) and by formula (lines). Right: the length from which a feature map needs fewer than softmax,
-    found by counting (points) and by formula (lines): about its number of features, D for elu + 1, half of D
+    found by counting (points) and by formula (lines). It is about the number of features: D for elu + 1, half of D
     squared for the quadratic kernel's monomials, D squared where all products are kept.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.42)

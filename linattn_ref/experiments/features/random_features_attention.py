@@ -128,12 +128,12 @@ def estimate(q: Array, k: Array, v: Array, omega: Array, kind: performer.Kind) -
 
 def draw(results: Results) -> Figure:
     """Performer in place of softmax attention: relative error (Frobenius norm, median over heads and draws) of the
-    output and of the attention matrix against the number of directions m, which are orthogonal; trig and hyperbolic
-    features are two a direction. Dotted: orthogonal directions of equal length, an estimate that is biased, but
-    spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a pretrained
-    network, whose weights were learned with softmax: trig features are useless, so far off that the scale ends
-    before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity, so
-    their error stops falling. Grey: the mean of the values in place of attention. Errors with independent
+    output and of the attention matrix against the number of directions m. Directions are orthogonal; trig and
+    hyperbolic features are two per direction. Dotted: orthogonal directions of equal length, an estimate that is
+    biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a
+    pretrained network, whose weights were learned with softmax: trig features are useless, so far off that the scale
+    ends before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity,
+    so their error stops falling. Grey: the mean of the values in place of attention. Errors with independent
     directions are in the record.
     """
     figure, axes = style.figure(2, 2, height=0.66, sharex=True, sharey="col")

@@ -145,11 +145,11 @@ def weights_by_place(w_p: Array, e: Array, f: Array, length: int, rng: Generator
 
 
 def draw(results: Results) -> Figure:
-    """One marked token, anywhere in the sequence, and every query asks for its value. Left and middle: the weights
-    of the last query on all keys, a row for each place of the mark, after training with R = 8 (square roots of
-    absolute values): Linformer's mixtures are of fixed places, Long-Short's follow the mark. Right: squared error
-    after training against R. Linformer's is about 1 - R / L, the error of a mixture of L / R values; Long-Short
-    finds the token with R = 1, and with the same parameters in a sequence four times as long.
+    """One marked token, anywhere in the sequence, and every query asks for its value. Left and middle: the weights of
+    the last query on all keys, one row for each place of the mark, after training with R = 8 (square roots of
+    absolute values). Linformer's mixtures are of fixed places; Long-Short's follow the mark. Right: squared error
+    after training against R. Linformer's is about 1 - R / L, the error of a mixture of L / R values. Long-Short finds
+    the token with R = 1, and with the same parameters in a sequence four times as long.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.4)
     _draw_map(left, results.map_linformer, "Linformer")

@@ -220,14 +220,15 @@ def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Ar
 
 def draw(results: Results) -> Figure:
     """Nyström attention in one pretrained network whose weights stay as they are: all 72 heads, eight texts of 512
-    tokens that nothing was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error
-    of the attention's output against the number of landmarks, beside Linformer with as many mixed keys. Six
-    iterations of the pseudo-inverse do better than Linformer, even fitted. A convolution along the values, fitted
-    on other text, helps most where the error is large. Above right: the exact pseudo-inverse is worse, and off by
-    several times the output in some heads, unless it leaves out singular values below a thirtieth of the largest,
-    which six iterations do not reach either. The Nyström method with R columns of P itself is no better than with
-    landmarks. Below left: error of the matrix applied; no matrix of rank R comes below the truncated SVD's. Below
-    right: error of the output by iteration (dotted: six); the least is at seven to nine, and more make it worse.
+    tokens to which nothing was fitted. Lines are medians, bands the middle 80% of heads and texts. Above left: error
+    of the attention's output against the number of landmarks, compared with Linformer with as many mixed keys. Six
+    iterations of the pseudo-inverse do better than Linformer, even fitted. A convolution along the values, fitted on
+    other text, helps most where the error is large. Above right: the exact pseudo-inverse is worse, and off by
+    several times the output in some heads. It is not if it leaves out singular values below a thirtieth of the
+    largest, which six iterations do not reach either. The Nyström method with R columns of P itself is no better than
+    with landmarks. Below left: error of the matrix applied; no matrix of rank R comes below the truncated SVD's.
+    Below right: error of the output by iteration (dotted: six); the least is at seven to nine, and more make it
+    worse.
     """
     figure, ((left, right), (matrix, iterations)) = style.figure(2, 2, height=0.8)
     for axes, errors, names in (

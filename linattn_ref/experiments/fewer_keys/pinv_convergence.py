@@ -153,13 +153,13 @@ def condition_by_layer(heads: Heads, r: int) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed
-    condition number, and what the recursion for the smallest singular value says (lines). A condition number a
-    hundred times larger takes about eight iterations more before the error falls at all; then it falls by the third
-    power. Two steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the
-    share of 1/sigma that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the
-    scale. Right: condition numbers of landmark matrices in a pretrained network, medians by layer, and what six
-    iterations reach at best.
+    """Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed condition
+    number, and what the recursion for the smallest singular value predicts (lines). A condition number a hundred
+    times larger takes about eight iterations more before the error falls at all; then it falls by the third power.
+    Two steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the share of
+    1/sigma that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the scale. Right:
+    condition numbers of landmark matrices in a pretrained network, medians by layer, and what six iterations reach at
+    best.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.46)
     _draw_convergence(left, results)

@@ -2,7 +2,7 @@
 
 It reads windows of a text and is to say at each place which character comes next. Its loss is the mean surprise, in
 nats a character; beside it stand what is had without any context, the entropy of the single characters, and by the pair
-of the last character and the next. What it has learned it writes as a recurrent network, from two sums a head.
+of the last character and the next. What it has learned it writes as a recurrent network, from two sums per head.
 """
 
 from collections import Counter

@@ -49,9 +49,9 @@ def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax
-    attention: test accuracy before (grey) and after (blue) a few more updates of all weights, the same number and
-    rate for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads
+    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax attention.
+    Test accuracy is shown before (grey) and after (blue) a few more updates of all weights, the same number and rate
+    for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads
     compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each.
     """
     counts = [len(rows_of(source)) for source in results.values()]

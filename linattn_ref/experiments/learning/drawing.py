@@ -226,7 +226,7 @@ def read_image(path: Path, shape: tuple[int, ...], say: Callable[[str], object] 
             raise
         raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
     if mode[0] in "IF":  # what Pillow clips at 255
-        raise ValueError(f"{path}: expected 8 bits a pixel, got more (Pillow's mode {mode})")
+        raise ValueError(f"{path}: expected 8 bits per pixel, got more (Pillow's mode {mode})")
     if pixels.shape != shape:
         raise ValueError(f"{path}: expected {shape[1]} x {shape[0]} pixels, got {pixels.shape[1]} x {pixels.shape[0]}")
     for note in notes:

@@ -89,12 +89,12 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
 
 def draw(results: Results) -> Figure:
     """Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training
-    is one on new words, with new hashes and features; a point is the mean over the updates since the last. Two
-    layers of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and
-    against the CPU time of one thread (with a star, of another processor than softmax attention's); a line is the
-    median over three seeds, its band goes from the least to the greatest. Below, one seed each but for D = 32:
-    linear attention with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to
-    16 s of compiling. The rate falls to a tenth after eight tenths of a run: that is the last drop.
+    is one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers
+    of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the
+    CPU time of one thread (with a star, of another processor than softmax attention's). A line is the median over
+    three seeds; its band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention
+    with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to 16 s of compiling.
+    The rate falls to a tenth after eight tenths of a run: that is the last drop.
     """
     figure, ((updates, time), (heads, longer)) = style.figure(2, 2, height=0.8, sharey=True)
     updates.set(yscale="log", title=f"S = {SHAPE.length}", xlabel="updates")

@@ -75,7 +75,7 @@ def told(found: Results | None) -> str:
 
 
 def draw_rows(axis: Axes, source: Results, rows: Mapping[str, Results]) -> None:
-    """A row a network, by its title: accuracy before and after, with the intervals."""
+    """One row per network, by its title: accuracy before and after, with the intervals."""
     for place, one in enumerate(rows.values()):
         for found, colour, shift in ((one.before, style.GREY, -0.14), (one.after, style.BLUE, 0.14)):
             if found is not None:

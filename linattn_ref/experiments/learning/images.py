@@ -43,7 +43,7 @@ __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "QUICK", "Shape", "begin", "bits", "
 
 VALUES = 256
 BEGIN = VALUES  # the sign before the first pixel
-HEADS = {"softmax": VALUES, "mixture": 30}  # numbers a pixel
+HEADS = {"softmax": VALUES, "mixture": 30}  # numbers per pixel
 COLLECTIONS = {"mnist": digits.SIDE, "cifar-10": cifar.SIDE}  # pixels on a side
 SMOOTH = 25.0  # intensities over which an embedding's column changes at first
 WATCHED = 512  # test images that are looked at on the way
@@ -252,7 +252,7 @@ def begin(
 
     def said(run: runs.Run, params: Params) -> Iterator[str]:
         whole, without_first = run.curves["bits"][-1], run.curves["bits_without_first"][-1]
-        told = f"{whole:.3f} bits a pixel of {len(watched)} test images ({without_first:.3f} without the first pixel)"
+        told = f"{whole:.3f} bits per pixel of {len(watched)} test images ({without_first:.3f} without the first pixel)"
         yield f"{attention}, {run.after}: {told}"
 
     return Ready(task(attention, head, shape, training, watched), first, how, facts, said)

@@ -74,8 +74,8 @@ def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> 
 
 
 def draw(results: Results) -> Figure:
-    """Learning to draw MNIST digits: bits a pixel of the first 512 test images against images seen and against CPU
-    time of the training alone, by networks of 4 layers of 64 with 2 heads, one of each. At a dashed line another
+    """Learning to draw MNIST digits, by networks of 4 layers of 64 with 2 heads, one of each: bits per pixel of the
+    first 512 test images, against images seen and against CPU time of the training alone. At a dashed line another
     run goes on from the weights of the one before, with a learning rate that had come down to 0 and begins anew.
     Those 512 images are easier than all 10,000, by one or two hundredths of a bit. None of the networks has
     converged: in print, 8 layers of 256 see 15 million images.
@@ -85,7 +85,7 @@ def draw(results: Results) -> Figure:
         colour = COLOURS.get(curve.attention, style.GREY)
         seen.plot(curve.images / 1000, curve.bits, color=colour)
         spent.plot(curve.cpu_minutes, curve.bits, color=colour)
-    seen.set(xlabel="images seen (thousands)", ylabel="bits a pixel", title="by images")
+    seen.set(xlabel="images seen (thousands)", ylabel="bits per pixel", title="by images")
     spent.set(xlabel="CPU minutes", title="by time")
     lowest = min(curve.bits.min() for curve in results.curves)
     seen.set_ylim(lowest - 0.05, 1.25)

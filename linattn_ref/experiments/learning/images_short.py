@@ -64,10 +64,10 @@ def _kind(of_one_kind: list[runs.Run]) -> Kind:
 
 
 def draw(results: Results) -> Figure:
-    """Short runs that learn to draw MNIST digits: bits a pixel of the first 512 test images against images seen and
-    against CPU time of the training alone, by networks of 4 layers of 64 with 2 heads, in 2,000 updates of 8
-    images. Linear and softmax attention: the median of three seeds in a band from the least to the greatest. One
-    seed each: linear attention that says a mixture of ten logistic distributions in the place of 256 scores; lsh-1.
+    """Short runs that learn to draw MNIST digits: bits per pixel of the first 512 test images, against images seen
+    and against CPU time of the training alone. The networks have 4 layers of 64 with 2 heads, and 2,000 updates of 8
+    images. Linear and softmax attention: the median of three seeds in a band from the least to the greatest. One seed
+    each: linear attention that predicts a mixture of ten logistic distributions in the place of 256 scores; lsh-1.
     """
     figure, panels = style.figure(1, 2, height=0.42, sharey=True)
     for axes, against in zip(panels, ("images", "cpu_minutes"), strict=True):
@@ -75,7 +75,7 @@ def draw(results: Results) -> Figure:
             x = kind.images / 1000 if against == "images" else np.median(kind.cpu_minutes, axis=0)
             seeds.draw(axes, x, kind.bits, *LOOK[name])
     seen, spent = panels
-    seen.set(xlabel="images seen (thousands)", ylabel="bits a pixel", title="by images")
+    seen.set(xlabel="images seen (thousands)", ylabel="bits per pixel", title="by images")
     spent.set(xlabel="CPU minutes", title="by time")
     names = [f"{name} {np.median(kind.bits[:, -1]):.3f}" for name, kind in results.kinds.items()]
     for axes in panels:

@@ -1,7 +1,7 @@
 """What a state of linear attention holds while an image is drawn.
 
-Some rows of a digit are read; all that is left of them are two sums a head, ``S (D, D)`` and ``z (D,)``. From copies of
-that state the rest is drawn many times: the mean of what is drawn is what the state knows of it. Beside it, how many
+Some rows of a digit are read; all that is left of them is two sums per head, ``S (D, D)`` and ``z (D,)``. From copies
+of that state the rest is drawn many times: the mean of what is drawn is what the state knows of it. Beside it, how many
 directions the sums of each layer have taken up, counted as the effective rank of ``S``: with ``p`` its squared singular
 values over their sum,
 
@@ -78,10 +78,10 @@ def effective_rank(s: Array) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """What two sums a head hold of a digit. Top: some rows of a test image are read, and of what the network draws
-    from the state after them, 64 times, the mean is shown; at 0 rows it is the mean of all that it draws. Bottom:
-    the effective rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a
-    network that has learned nothing, all its layers. The state is as large after 784 pixels as after one.
+    """What two sums per head hold of a digit. Top: some rows of a test image are read. The picture is the mean of
+    what the network draws from the state after them, 64 times; at 0 rows it is the mean of all that it draws. Bottom:
+    the effective rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a network
+    that has learned nothing, all its layers. The state is as large after 784 pixels as after one.
     """
     count = 1 + len(results.rows)
     figure, axes = style.figure(2, count, height=0.42, height_ratios=(1, 1.3))

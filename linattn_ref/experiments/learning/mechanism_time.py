@@ -106,9 +106,9 @@ def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
 
 def draw(results: Results) -> Figure:
     """Both passes of a whole encoder, 6 layers of 384 with 12 heads, with each mechanism in place of softmax
-    attention: CPU time a sequence on one thread, over that with softmax attention, which keeps no matrix here; the
-    least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the fine-tuned
-    networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each.
+    attention. CPU time per sequence on one thread is divided by that with softmax attention, which keeps no matrix
+    here; it is the least of the rounds. Below 1 is faster. Left: a quarter of the length is the price, as in the
+    fine-tuned networks. Right: 2,048 tokens, a sixteenth. All that is not attention costs the same in each.
     """
     figure, axes = style.figure(1, len(results.points), height=0.55, sharey=True, squeeze=False)
     names = sorted(TITLES, key=lambda name: results.ratio[name][-1], reverse=True)

@@ -151,14 +151,14 @@ def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Saying which tokens were hidden, in film reviews that are not trained on, against updates: the four panels of
-    Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the paper's
-    are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two seeds,
-    with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two lengths,
-    softmax beside Linformer, whose heads share projections that begin as mean pooling and learn at 1 / n of the
-    rate of all else, unless another is said (dashed), or none (dotted: they are held). Drawn: the network does not
-    begin with heads that look beside. (c): who shares E and F. (d): one k at three lengths. Grey, dashed: what the
-    frequencies of pieces alone say.
+    """Predicting which tokens were hidden, in film reviews that are not trained on, against updates. These are the
+    four panels of Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where
+    the paper's are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over
+    two seeds, with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two
+    lengths, softmax and Linformer. Linformer's heads share projections that begin as mean pooling. They learn at 1 /
+    n of the rate of all else, unless another is named (dashed), or none (dotted: they are held). Drawn: the network
+    does not begin with heads that look at a neighbour. (c): who shares E and F. (d): one k at three lengths. Grey,
+    dashed: what the frequencies of pieces alone achieve.
     """
     figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
     shown = panels(results)

@@ -53,7 +53,7 @@ def put_together(curve: type[Curve], of_one_kind: Sequence[Run], **known: Any) -
 
     seeds        (S,)
     steps        (T,), the same for all
-    cpu_seconds  (S, T): a row a seed, a column an evaluation
+    cpu_seconds  (S, T): one row per seed, one column per evaluation
     processor    what did the work: CPU seconds of different processors are not to be compared
     any other    the curve of that name, (S, T)
     """

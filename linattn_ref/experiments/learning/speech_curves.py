@@ -75,10 +75,10 @@ def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
 
 def draw(results: Results) -> Figure:
     """Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the
-    likeliest path, of voices and sentences that are not trained on; a line a seed. Transformers of four layers of
-    width 128 and three bidirectional LSTMs of 128 units, the same number of updates for each; the rate begins at
-    0.002 (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right:
-    against the CPU time of one thread. No person said any of it.
+    likeliest path, of voices and sentences that are not trained on; one line per seed. Transformers of four layers of
+    width 128 and three bidirectional LSTMs of 128 units had the same number of updates. The rate begins at 0.002
+    (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right: against the
+    CPU time of one thread. No person said any of it.
     """
     figure, (left, right) = style.figure(1, 2, height=0.45, sharey=True)
     lines = []

@@ -15,7 +15,7 @@ from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
 __all__ = ["compute", "draw", "draw_likely"]
 
-STEP, STACKED = 0.010, 0.030  # seconds a frame; and from one that a network hears to the next
+STEP, STACKED = 0.010, 0.030  # seconds per frame; and from one that a network hears to the next
 NAMED = 0.5  # a label that is likelier than this is named
 
 
@@ -49,8 +49,8 @@ def _first(record: Path) -> dict[str, runs.Run]:
 
 def draw(results: Results) -> Figure:
     """An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per
-    voice) with the phonemes where eSpeak NG begins them; below, for each network, the probability of the blank
-    (grey) and of labels in each frame by CTC, and what the likeliest path says. Nobody told the networks when a
+    voice) with the phonemes where eSpeak NG begins them. Below, for each network, are the probability of the blank
+    (grey) and of labels in each frame by CTC, and what the likeliest path spells. Nobody told the networks when a
     phoneme comes.
     """
     count = len(results.networks)

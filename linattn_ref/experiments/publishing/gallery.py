@@ -52,7 +52,7 @@ def make(
     parts : Path, optional
         A folder for the measurements of figures that take minutes, each as it comes; those that are there are taken.
     say : callable
-        Told what is done, a line a figure.
+        Called with what is done, one line per figure.
 
     Raises
     ------

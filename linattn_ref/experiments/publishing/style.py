@@ -60,7 +60,7 @@ ROLES = {
     "queries": BLUE,
     "keys": VERMILLION,
     "values": GREEN,
-    "weights": ORANGE,  # scores, weights and features: what is made of queries and keys, a row a token
+    "weights": ORANGE,  # scores, weights and features: what is made of queries and keys, one row per token
     "state": PURPLE,  # sums over the tokens
     "fixed": GREY,  # learned or drawn beforehand
     "output": BLACK,

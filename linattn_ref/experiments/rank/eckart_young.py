@@ -59,7 +59,7 @@ def compute(
 
 
 def draw(results: Results) -> Figure:
-    """Approximating an attention matrix by one of rank k: the truncated SVD (points) has exactly the error that the
+    """Approximating an attention matrix by one of rank k. The truncated SVD (points) has exactly the error that the
     singular values left out make (line), and the best of several random matrices of the same rank never has less.
     """
     figure, axes = style.figure(1, 2, height=0.42)

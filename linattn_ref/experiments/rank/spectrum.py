@@ -1,8 +1,8 @@
 """Self-attention is low rank: the figure that Linformer's argument rests on, drawn from a real transformer.
 
 The normalised cumulative singular value ``c_k = sum_{i<=k} sigma_i / sum_i sigma_i`` of the context mapping matrix
-``P`` against ``k``, a line a layer (mean over sentences and heads, the band holds the middle half of the heads); the
-same for the network before training and for random queries and keys; and ``c_k`` at one ``k`` by layer and head.
+``P`` against ``k``, one line per layer (mean over sentences and heads, the band holds the middle half of the heads);
+the same for the network before training and for random queries and keys; and ``c_k`` at one ``k`` by layer and head.
 
 References
 ----------
@@ -177,10 +177,10 @@ def _row(name: str, share: str, extremes: str, rank: str) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left:
-    a line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of
-    the left beside the same network with random weights, and beside random queries and keys. Right: the share at
-    the dotted line by layer and head.
+    """Self-attention is low rank: the share of an attention matrix's singular values that the k largest hold. Left: a
+    line is a layer's mean over sentences and heads, its band the middle half of the heads. Middle: the mean of the
+    left, the same network with random weights, and random queries and keys. Right: the share at the dotted line by
+    layer and head.
     """
     given = results.curves["given"]
     baselines = {name: curves for name, curves in results.curves.items() if name != "given"}
@@ -198,7 +198,7 @@ def draw(results: Results) -> Figure:
 
 
 def _draw_layers(axes: Axes, results: Results, curves: Results) -> None:
-    """One line a layer, and the band that holds the middle half of its heads."""
+    """One line per layer, and the band that holds the middle half of its heads."""
     k = 1 + np.arange(curves.mean.shape[-1])
     layers = len(curves.mean)
     for layer, colour in enumerate(style.sequence(layers)):
@@ -209,7 +209,7 @@ def _draw_layers(axes: Axes, results: Results, curves: Results) -> None:
 
 
 def _draw_baselines(axes: Axes, results: Results, given: Results, baselines: Mapping[str, Results]) -> None:
-    """The network before training, a line a layer; random queries and keys; the model's mean to compare with."""
+    """The network before training, one line per layer; random queries and keys; the model's mean to compare with."""
     k = 1 + np.arange(given.mean.shape[-1])
     of = {"given": given.mean.mean(axis=0, keepdims=True), **{name: x.mean for name, x in baselines.items()}}  # (T, K)
     looks = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}

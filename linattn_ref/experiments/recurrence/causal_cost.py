@@ -199,7 +199,7 @@ def compute(
 
 
 def formulas(form: str, n: NDArray[np.int64], c: int, m: int, size: int) -> tuple[NDArray[Any], ...]:
-    """A row of the table above: multiply-adds, numbers kept, numbers in use at once; ``size`` bytes a number."""
+    """A row of the table above: multiply-adds, numbers kept, numbers in use at once; ``size`` bytes per number."""
     made = n * (2 * c + 2 * m)  # the output and three gradients
     return {
         "masked": (3 * n * n * (c + m) + n * n, n * n, 2 * n * n + n * n // size + made),

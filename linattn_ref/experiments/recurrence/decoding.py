@@ -1,6 +1,6 @@
 """What one more token costs when text is written, against its position: a linear state beside a key/value cache.
 
-Both are recurrent networks (``step`` of `linattn_ref.attention.linear` and ``.softmax``). One keeps two sums a head,
+Both are recurrent networks (``step`` of `linattn_ref.attention.linear` and ``.softmax``). One keeps two sums per head,
 whatever the position, the other every key and value so far. In numbers, at position ``t`` with ``H`` heads:
 
 ========================  =====================  ================
@@ -68,7 +68,7 @@ def compute(
     Parameters
     ----------
     positions : sequence of int
-        Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers a token.
+        Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers per token.
     rng : numpy.random.Generator
         Draws the tokens, which nothing depends on.
     heads, width : int
@@ -152,10 +152,9 @@ def _costs(steps: list[Step], state: Any, multiply_adds: Any, seconds: NDArray[n
 
 
 def draw(results: Results) -> Figure:
-    """One more token at batch size 1, eight heads of 64, float32: a linear state has the same size and costs the
-    same at every position, a key/value cache grows, and so does a look through it. Points are bytes, counts and
-    measured CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known
-    beforehand.
+    """One more token at batch size 1, eight heads of 64, float32. A linear state has the same size and costs the same
+    at every position; a key/value cache grows, and so does a look through it. Points are bytes, counts and measured
+    CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known beforehand.
     """
     figure, axes = style.figure(1, 3, height=0.36, sharex=True)
     looks = (
@@ -170,7 +169,7 @@ def draw(results: Results) -> Figure:
             axis.plot(results.positions, points, marker + line, color=colour, label=name, zorder=3)
     label, colour = "linear, all t at once", style.MECHANISMS["linear"]
     axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=colour, mfc="white", label=label, zorder=3)
-    titles = ("state (KiB)", "thousand multiply-adds", "CPU time a token (µs)")
+    titles = ("state (KiB)", "thousand multiply-adds", "CPU time per token (µs)")
     for axis, title in zip(axes, titles, strict=True):
         axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", title=title)
         ticks = results.positions[::2]

@@ -114,8 +114,8 @@ def errors(states: Array, truth: Array) -> tuple[NDArray[np.float64], NDArray[np
 
 def draw(results: Results) -> Figure:
     """The state of causal linear attention in float32, rewound by subtraction (dashed) and computed again (solid),
-    beside float64. Without a gate the first states lose digits, more of them the longer the sequence; with a gate g
-    every step back multiplies the error by 1/g (dotted), until no digit is left.
+    compared with float64. Without a gate the first states lose digits, more of them the longer the sequence; with a
+    gate g every step back multiplies the error by 1/g (dotted), until no digit is left.
     """
     figure, axes = style.figure(1, 3, height=0.46, sharey=True)
     for axis in axes:

@@ -163,9 +163,9 @@ def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) ->
 
 def draw(results: Results) -> Figure:
     """The gate of random feature attention. Left: mean weight of a token against its distance, measured over heads
-    with random queries and keys (points), beside (1 - g) g^d (lines). Middle: the distance within which 90% of the
-    weight lies. Right: learning to give out the value at the last marked token; a gate that looks at the token
-    learns to forget at a mark and only there, which one number for all tokens cannot.
+    with random queries and keys (points), and (1 - g) g^d (lines). Middle: the distance within which 90% of the
+    weight lies. Right: learning to give out the value at the last marked token; a gate that looks at the token learns
+    to forget at a mark and only there, which one number for all tokens cannot.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     _draw_weights(left, results)

@@ -191,13 +191,13 @@ LOOKS = {"add": ("s", style.GREY), "fade": ("^", style.ORANGE), "delta": ("o", s
 
 def draw(results: Results) -> Figure:
     """What a state of 64 x 64 numbers holds: random keys of length 1, values from a list of 512, read at the key.
-    Above, left: keys written once; the delta rule has beta = 1. Above, right: recall of the delta rule for each beta,
-    for that many keys written once (blue; the short grey lines are the sum's recall of the same keys), and for the last
-    of three values of each of 32 keys (orange). Below, left: 8 keys are written once, and then 8 others again and
+    Above, left: keys written once; the delta rule has beta = 1. Above, right: recall of the delta rule for each beta.
+    Blue is for that many keys written once; the short grey lines are the sum's recall of the same keys. Orange is for
+    the last of three values of each of 32 keys. Below, left: 8 keys are written once, and then 8 others again and
     again, with new values; the first are read. Below, right: a stream of 1024 keys; the error of the answer for a key
-    by the number of keys written after it, measured (points) and by formula (lines). The answer 0 has the error 1. With
-    a small beta the delta rule holds as many keys as the sum. With beta = 1 it holds fewer, and only what comes back is
-    replaced.
+    by the number of keys written after it, measured (points) and by formula (lines). The answer 0 has the error 1.
+    With a small beta the delta rule holds as many keys as the sum. With beta = 1 it holds fewer, and only what comes
+    back is replaced.
     """
     figure, ((left, over_beta), (middle, right)) = style.figure(2, 2, height=0.75)
     _draw_recall(left, results.counts, results.once)

@@ -29,7 +29,7 @@ def sizes() -> Results:
 @picture("A block, forward and backward", sizes, unit=0.55)
 def block(sheet: Sheet) -> None:
     """A block of a transformer, norms first. Above: N rows of E numbers become queries, keys and values, attention
-    reads them, and what comes out is added to the rows that came in; then the same with a feed-forward layer of F
+    reads them, and its output is added to the rows that came in. Then the same happens with a feed-forward layer of F
     hidden units. Below, from right to left: the gradients, each as large as the array above it, and those of the
     parameters (a and b are a norm's gain and bias). Where the way forward adds, the way back copies, and where rows
     go two ways, two gradients are added. Dotted: what the forward pass keeps.

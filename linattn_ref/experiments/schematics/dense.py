@@ -45,7 +45,7 @@ def softmax(sheet: Sheet) -> None:
 
 @picture("Linformer: R mixed keys in place of L")
 def linformer(sheet: Sheet) -> None:
-    """Linformer. E mixes the L keys into R, and F the values: both learned, a column a position. The rest is
+    """Linformer. E mixes the L keys into R, and F the values: both learned, one column per position. The rest is
     softmax attention over R keys: of the N x L square only R columns are left.
 
     ``K~ = E K``, ``V~ = F V``; ``P~ = softmax(Q K~^T)``, ``O = P~ V~``.
@@ -77,9 +77,9 @@ def nystromformer(sheet: Sheet) -> None:
 
 @picture("Linear attention: the sums over the keys come first")
 def linear(sheet: Sheet) -> None:
-    """Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z,
-    C numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of
-    the output is a row of the last product over the number beside it.
+    """Linear attention. Keys and values are multiplied first: the sums over all keys are S, one C x M array, and z, C
+    numbers, which every query shares. The N x L matrix of similarities, phi(Q) phi(K)^T, is never made; a row of the
+    output is a row of the last product over the number next to it.
 
     ``S = phi(K)^T V``, ``z = phi(K)^T 1``, ``O = phi(Q) S / phi(Q) z``.
     """
@@ -128,7 +128,7 @@ def near_pairs() -> Results:
 @picture("Long-Short Transformer: near keys, and R mixtures of all", near_pairs)
 def long_short(sheet: Sheet, near: Mask) -> None:
     """Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all
-    tokens. A query sees those R mixtures and the keys in and beside its own segment, with one softmax over both.
+    tokens. A query sees those R mixtures and the keys in and next to its own segment, with one softmax over both.
 
     ``K- = P^T K``; ``O = softmax(Q [K- ; near K]^T) [V- ; near V]``.
     """

@@ -30,10 +30,9 @@ FADED = Box("$\\tilde S_i$", "C", "M", "state")
 
 @picture("Causal linear attention: a recurrent network with two hidden states")
 def linear_recurrent(sheet: Sheet) -> None:
-    """Causal linear attention is a recurrent network: its two hidden states, S and z, are handed from token to
-    token. Token i adds phi(k_i) v_i^T to S and phi(k_i) to z, and its query reads from both. The states have the
-    same size at every step, however long the sequence; softmax attention would keep all earlier keys and values
-    instead.
+    """Causal linear attention is a recurrent network: its two hidden states, S and z, are passed from token to token.
+    Token i adds phi(k_i) v_i^T to S and phi(k_i) to z, and its query reads from both. The states have the same size
+    at every step, however long the sequence; softmax attention would keep all earlier keys and values instead.
 
     Three steps: what each adds, from below, and what is read, above.
     """
@@ -67,8 +66,8 @@ def one_gate(*, gate: float = 0.7) -> Results:
 @picture("Random feature attention: a state that fades", one_gate)
 def rfa(sheet: Sheet, fading: Array) -> None:
     """Random feature attention. Features are the sines and cosines of queries and keys of length 1 along m random
-    directions. A gate g lets the state fade before the next token comes in, which gets the rest: an older token has
-    less weight, as the square at the right would show, which is never made (here with g = 0.7 for every token).
+    directions. A gate g lets the state fade before the next token comes in, which gets the rest. An older token has
+    less weight, as the square at the right shows for g = 0.7; it is never made.
 
     ``S_t = g S_{t-1} + (1 - g) phi(k_t) v_t^T``.
     """
@@ -99,9 +98,8 @@ def one_reset(*, gate: float = 0.75, reset: int = 5) -> Results:
 def gated_linear(sheet: Sheet, fading: Array) -> None:
     """Gated linear attention. Each row of the state, a channel of the keys, fades by a gate of its own before the
     next token is added, and the query reads what is there: no features, no denominator. Where all channels share a
-    gate an older token has less weight by the product of the gates since, as the square at the right would show,
-    which is never made (here a gate of 0.75 for every token but one, whose gate is 0: what was before is
-    forgotten).
+    gate, the weight of an older token is multiplied by all gates since. The square at the right, which is never made,
+    shows this for a gate of 0.75 for every token but one. Its gate is 0: what was before is forgotten.
 
     ``S_i = diag(g_i) S_{i-1} + k_i v_i^T``, ``o_i = S_i^T q_i``.
     """
@@ -121,9 +119,9 @@ def gated_linear(sheet: Sheet, fading: Array) -> None:
 
 @picture("The delta rule: ask the state, then write what is missing")
 def delta(sheet: Sheet) -> None:
-    """The delta rule. Above: the state, which may have faded, is asked what it says at the new key; what is missing
-    from the value, times beta, is u. Below: u is written at the key, so that for a unit key and beta = 1 the state
-    says the value there and nothing else than before at right angles to it; then the query reads.
+    """The delta rule. Above: the state, which may have faded, is read at the new key; what is missing from the value,
+    times beta, is u. Below: u is written at the key. For a unit key and beta = 1 the state then returns the value
+    there, and what it returned before at right angles to it. Then the query reads.
 
     ``u_i = beta_i (v_i - S~_i^T k_i)``, ``S_i = S~_i + k_i u_i^T``, ``o_i = S_i^T q_i``.
     """

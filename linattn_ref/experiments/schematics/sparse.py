@@ -97,7 +97,7 @@ def longformer() -> Results:
 
 @pattern("BigBird: blocks in a window, global ones, and random ones")
 def bigbird(*, rng: Generator) -> Results:
-    """BigBird: tokens in blocks, here of two. A block of queries sees the blocks beside its own, a global block,
+    """BigBird: tokens in blocks, here of two. A block of queries sees the blocks next to its own, a global block,
     which sees all as well, and one block drawn at random beforehand. One softmax over all of them.
 
     The pattern.
@@ -152,10 +152,10 @@ def hashed(*, rng: Generator) -> Results:
 
 @picture("Reformer: a hash decides which tokens meet", hashed)
 def reformer(sheet: Sheet, buckets: NDArray[Any], order: NDArray[Any], pairs: NDArray[Any]) -> None:
-    """Reformer's LSH attention, one round of hashing. Queries and keys are the same vectors. A random hash gives
-    each token a bucket (its number and shade); tokens are sorted by bucket and cut into chunks, and each attends to
-    its own chunk and to the one before, but not to itself: a band in sorted order, scattered pairs in the order of
-    the text.
+    """Reformer's LSH attention, one round of hashing. Queries and keys are the same vectors. A random hash assigns
+    each token a bucket (its number and shade). Tokens are sorted by bucket and cut into chunks. Each attends to its
+    own chunk and to the one before, but not to itself: a band in sorted order, scattered pairs in the order of the
+    text.
 
     Tokens in the order of the text and sorted, a line from each to its place; then the pairs in both orders.
     """

@@ -108,7 +108,7 @@ def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int],
 def draw(results: Results) -> Figure:
     """Locality-sensitive hashing in Reformer. Left: two vectors share a bucket the more often the smaller the angle
     between them is (lines: computed; points: drawn). Middle: the share of each token's ten most similar tokens that
-    it meets, against the number of rounds, in chunks of 16; dashed: the share of all tokens that it meets, which is
+    it meets, against the number of rounds, in chunks of 16. Dashed is the share of all tokens that it meets, which is
     the recall of random chunks. Few buckets find more in one round, many in many rounds. Right: recall against that
     share, 1, 2, 4, 8 and 16 rounds on each line; dotted: random chunks. Small chunks in many rounds find more than
     large ones in few. Keys of a pretrained network on 512 tokens of text.

@@ -102,9 +102,9 @@ def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
 
 def draw(results: Results) -> Figure:
     """Which query (row) sees which key (column). First row: Longformer's Figure 2. Second row: BigBird's Figure 1,
-    one square per block; the last panel is the union of the three before it. Third row: Sparse Transformer's Figure 3,
-    causal, the two heads in two colours; next to each matrix, what one query of it sees if the tokens are the pixels of
-    a picture, read row by row.
+    one square per block; the last panel is the union of the three before it. Third row: Sparse Transformer's Figure
+    3, causal, the two heads in two colours. Next to each matrix is what one query of it sees if the tokens are the
+    pixels of a picture, read row by row.
     """
     figure, axes = style.figure(3, 4, height=0.93)
     for row, (paper, pictures) in zip(axes, results.items(), strict=True):

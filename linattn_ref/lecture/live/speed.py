@@ -56,6 +56,6 @@ def told(found: dict[str, Any]) -> Iterator[str]:
     for attention in ("linear", "softmax"):
         rows = found[attention]
         yield (
-            f"{attention}: {len(rows) * 28 / sum(rows) * 1000:.0f} pixels a second in {found['browser']};"
+            f"{attention}: {len(rows) * 28 / sum(rows) * 1000:.0f} pixels per second in {found['browser']};"
             f" {rows[0] / 28:.2f} ms a pixel in the first row, {rows[-1] / 28:.2f} in the last"
         )

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.benches import bench_delta
+from linattn_ref.experiments.benches import bench_delta, runtimes
 
 pytestmark = pytest.mark.slow  # its kernels are compiled for the slow tests
 SMALL = {"lengths": (64,), "heads": 2, "width": 4, "repeats": 2}
@@ -18,8 +18,10 @@ def test_every_task_is_timed_beside_its_yardsticks():
     }
     expected = {"jit", "reference", bench_delta.PRODUCT, bench_delta.LIMIT}
     has_peer = importlib.util.find_spec("fla") is not None and importlib.util.find_spec("torch") is not None
-    assert {row.kernel for row in results.rows} == expected | ({bench_delta.PEER} if has_peer else set())
-    assert ("Not installed" in bench_delta.table(results)) == (not has_peer)
+    has_runtime = bool(runtimes.find_runtimes().get(runtimes.ONNX))
+    peers = {name for name, there in ((bench_delta.PEER, has_peer), (runtimes.ONNX, has_runtime)) if there}
+    assert {row.kernel for row in results.rows} == expected | peers
+    assert ("Not installed" in bench_delta.table(results)) == (not (has_peer and has_runtime))
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch):

@@ -20,7 +20,8 @@ def small_network(monkeypatch):
 
 
 def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "torch", None)
+    for package in ("torch", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)
     results = bench_generation.compute(**SMALL)
     assert {(row.batch, row.kernel) for row in results.rows} == {
         (batch, name) for batch in (1, 3) for name in ("jit", "causal.step", "weights read once")
@@ -31,7 +32,7 @@ def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
     for each in results.images:
         assert each.images_per_second * each.seconds == pytest.approx(each.batch)
     text = bench_generation.table(results)
-    assert "Not installed, so not compared: PyTorch, fast-transformers." in text
+    assert "Not installed, so not compared: PyTorch, ONNX Runtime, fast-transformers." in text
     with style.use():
         record.save(bench_generation.draw(results), results, tmp_path, "bench", command="", seed=0)
 
@@ -39,6 +40,7 @@ def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
 def test_beside_pytorch_and_fast_transformers():
     pytest.importorskip("torch", reason="needs the extra: peers")
     pytest.importorskip("fast_transformers", reason="needs pytorch-fast-transformers")
+    pytest.importorskip("onnxruntime", reason="needs the extra: peers")
     names = {row.kernel for row in bench_generation.compute(**SMALL).rows}
     assert names == set(bench_generation.ORDER)
 
@@ -63,7 +65,7 @@ def test_a_wrong_answer_is_found(monkeypatch):
 def test_starts_again_where_no_place_is_left():
     params, model = bench_generation.network("linear", np.random.default_rng(0))
     tokens = np.zeros((2 * bench_generation.STEPS + 1, 1), int)
-    call = bench_generation._calls(params, model, tokens, None, None)["jit"]
+    call = bench_generation._calls(params, model, tokens, None, None, None)["jit"]
     first, *_ = call()
     call()  # one place is left
     np.testing.assert_array_equal(call()[0], first)

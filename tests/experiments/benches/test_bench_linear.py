@@ -29,7 +29,8 @@ STEPS = (bench_linear.STEP_KERNEL, bench_linear.STEP)
 
 @pytest.fixture
 def without_torch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
+    for package in ("torch", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)
 
 
 def kernels_of(results, task):

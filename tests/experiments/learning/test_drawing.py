@@ -156,7 +156,10 @@ def test_wrong_options_are_one_line(tmp_path, capsys):
         (["--prefix-image", str(tmp_path / "cut.png")], "cut.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "altered.png")], "altered.png: not an image, or a damaged one"),
         (["--prefix-image", str(tmp_path / "tall.png")], "tall.png: expected 4 x 4 pixels, got 4 x 5"),
-        (["--prefix-image", str(tmp_path / "deep.png")], "deep.png: expected 8 bits a pixel, got more (Pillow's mode"),
+        (
+            ["--prefix-image", str(tmp_path / "deep.png")],
+            "deep.png: expected 8 bits per pixel, got more (Pillow's mode",
+        ),
         (["--prefix-image", str(tmp_path / "fits.png"), "--rows", "4"], "--rows: expected fewer than the 4"),
         (["--prefix-image", str(tmp_path / "drawn.png")], "drawn.png is the image to go on from; give another file"),
         (["--out", str(tmp_path / "drawn.jpg")], "out: expected a file name that ends in .png, got drawn.jpg"),

@@ -141,7 +141,7 @@ def test_colours_are_numbers_of_their_own(tmp_path, colours, capsys):
     out = tmp_path / "run"
     words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(colours), "--out", str(out)]
     assert cli.main(words) == 0
-    assert "bits a pixel of 4 test images" in capsys.readouterr().out
+    assert "bits per pixel of 4 test images" in capsys.readouterr().out
     assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)
     assert cli.main([*words, "--resume"]) == 0
     changed = colours / cifar.TRAINING[0]

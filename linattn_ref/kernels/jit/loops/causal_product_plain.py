@@ -5,12 +5,11 @@ vectors without changing the order of any sum. The gradients are the same loop, 
 `causal_scan` is the loop with the vectors spelled out; ``linattn-ref bench linear`` times both.
 """
 
-import math
-
 import numpy as np
 from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.rows import as_heads
 
 
 @kernel(a="heads N C", b="heads N C", u="heads N M", out="heads N M", s="heads C M")
@@ -52,13 +51,8 @@ def backward_by_row(d_out, d_state, phi_q, phi_k, v, state):
 
 def _scan(a, b, u, s, step):
     out = np.empty(u.shape, u.dtype)
-    scan_plain(*(_heads(x) for x in (a, b, u, out, s)), step)
+    scan_plain(*(as_heads(x) for x in (a, b, u, out, s)), step)
     return out
-
-
-def _heads(x):
-    """``(..., rows, columns)`` as ``(heads, rows, columns)``; the same memory, if it is contiguous."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
 
 
 def _state(state, phi_k, v):

@@ -41,7 +41,7 @@ from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store, total
 from linattn_ref.kernels.jit.loops.vector_prefetch import prefetch_early
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row, without_gaps
+from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row, without_gaps
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 
@@ -83,18 +83,10 @@ def scan(table, states, step, columns, rows, z, eps, denominator):
         a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
         u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
         some = part_rows(part, parts, len(a), step)
-        _scan_part(
-            a[some],
-            b[some],
-            u[some, task * columns : (task + 1) * columns],
-            out[some, task * columns : (task + 1) * columns],
-            states[head, part, :, task * columns : (task + 1) * columns],
-            step,
-            at(rows, (head, some)),
-            z[head, part, task : task + 1],
-            eps,
-            denominator[head, task, some],
-        )
+        own = slice(task * columns, (task + 1) * columns)
+        arrays = a[some], b[some], u[some, own], out[some, own], states[head, part, :, own]
+        of_ones = z[head, part, task : task + 1], eps, denominator[head, task, some]
+        _scan_part(*arrays, step, at(rows, (head, some)), *of_ones)
 
 
 def at(x, index):
@@ -147,9 +139,7 @@ def panels_of(state):
     skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
     s = memory[skip : skip + size].reshape(-1, rows, width)
     for p in range(s.shape[0]):
-        columns = state[:, p * width : min((p + 1) * width, state.shape[1])]
-        for r in range(rows):
-            store(s[p], r, load_row(columns, r))
+        copy_columns(s[p], state, p * width)
     return s
 
 

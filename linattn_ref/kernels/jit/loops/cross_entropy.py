@@ -44,19 +44,7 @@ def _forward(scores, targets, share, d_scores, log_p):
 @njit(error_model="numpy")
 def _row(scores, target, share, d_scores):
     """One row, ``(1, V)``: (3) is written, (1) of the target returned."""
-    zero, lowest = scores.dtype.type(0), scores.dtype.type(-np.inf)
-    highest = broadcast(lowest)
-    for first in range(0, scores.shape[1], lanes(scores)):
-        some = columns_from(scores, first)
-        highest = maximum(keep_lanes(load_row(some, 0), 0, some.shape[1], lowest), highest)
-    shift = largest_lane(highest)
-    added = broadcast(zero)
-    for first in range(0, scores.shape[1], lanes(scores)):
-        some = columns_from(scores, first)
-        e = exp(load_row(some, 0) - broadcast(shift))
-        store_row(columns_from(d_scores, first), 0, e)
-        added = added + keep_lanes(e, 0, some.shape[1], zero)
-    of_all = total(added)
+    shift, of_all = exp_of_row(scores, 0, d_scores)
     at_target = d_scores[0, target] / of_all
     scale = broadcast(share / of_all)
     for first in range(0, scores.shape[1], lanes(scores)):
@@ -66,3 +54,20 @@ def _row(scores, target, share, d_scores):
     if not share > 0:
         d_scores[:] = 0
     return scores[0, target] - shift - math.log(of_all)  # (1)
+
+
+@njit(error_model="numpy")
+def exp_of_row(scores, i, y):
+    """``exp(scores[i] - shift)`` in ``y[i]``; returns ``shift``, the largest of the row, and the sum."""
+    zero, lowest = scores.dtype.type(0), scores.dtype.type(-np.inf)
+    highest, added = broadcast(lowest), broadcast(zero)
+    for first in range(0, scores.shape[1], lanes(scores)):
+        some = columns_from(scores, first)
+        highest = maximum(keep_lanes(load_row(some, i), 0, some.shape[1], lowest), highest)
+    shift = largest_lane(highest)
+    for first in range(0, scores.shape[1], lanes(scores)):
+        some = columns_from(scores, first)
+        e = exp(load_row(some, i) - broadcast(shift))
+        store_row(columns_from(y, first), i, e)
+        added = added + keep_lanes(e, 0, some.shape[1], zero)
+    return shift, total(added)

@@ -20,9 +20,10 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.cross_entropy import exp_of_row
 from linattn_ref.kernels.jit.loops.log_sum import log_sum_exp
 from linattn_ref.kernels.jit.loops.rows import without_gaps
-from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, largest_lane, load, maximum, store, total
+from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, largest_lane, load, maximum, store, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
@@ -104,21 +105,9 @@ def _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores):
 @njit(error_model="numpy")
 def _softmax(scores, y):
     """(1) of every frame; their log-sum-exp is returned."""
-    zero, lowest = scores.dtype.type(0), scores.dtype.type(-np.inf)
     log_sums = np.empty(len(scores), scores.dtype)
     for t in range(len(scores)):
-        highest = broadcast(lowest)
-        for first in range(0, scores.shape[1], lanes(scores)):
-            some = columns_from(scores, first)
-            highest = maximum(keep_lanes(load_row(some, t), 0, some.shape[1], lowest), highest)
-        shift = largest_lane(highest)
-        added = broadcast(zero)
-        for first in range(0, scores.shape[1], lanes(scores)):
-            some = columns_from(scores, first)
-            e = exp(load_row(some, t) - broadcast(shift))
-            store_row(columns_from(y, first), t, e)
-            added = added + keep_lanes(e, 0, some.shape[1], zero)
-        of_all = total(added)
+        shift, of_all = exp_of_row(scores, t, y)
         scale = broadcast(scores.dtype.type(1) / of_all)
         for first in range(0, scores.shape[1], lanes(scores)):
             some = columns_from(y, first)

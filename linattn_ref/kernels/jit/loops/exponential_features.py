@@ -8,13 +8,13 @@ Over all keys a task is a head. ``BLOCK`` rows at a time, exponents are made by 
 product. Of keys the exponents are made first, since their largest have to be known.
 """
 
-import math
-
 import numpy as np
 from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.causal_scan import panels_of, write_back
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
+from linattn_ref.kernels.jit.loops.rows import as_heads
 from linattn_ref.kernels.jit.loops.vector import (
     broadcast,
     fma,
@@ -27,7 +27,7 @@ from linattn_ref.kernels.jit.loops.vector import (
     total,
 )
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row
 
 ROWS = 64  # of a task
 BLOCK = 64  # rows of a head at a time: with C = 256, 64 KiB of float32
@@ -35,7 +35,7 @@ BLOCK = 64  # rows of a head at a time: with C = 256, 64 KiB of float32
 
 def largest(exponent):
     """The largest of each column, ``(..., rows, C) -> (..., C)``."""
-    a = _flat(exponent)
+    a = as_heads(exponent)
     parts = np.empty((len(a), -(-a.shape[1] // ROWS), a.shape[2]), a.dtype)  # (heads, tasks, C)
     largest_of_parts(a, parts)
     return parts.max(axis=1).reshape(*exponent.shape[:-2], -1)
@@ -43,14 +43,14 @@ def largest(exponent):
 
 def of_keys(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
-    a = _flat(exponent)
+    a = as_heads(exponent)
     exp_of_keys(a, _scale(r, a))
     return a.reshape(exponent.shape)
 
 
 def of_queries(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
-    a = _flat(exponent)
+    a = as_heads(exponent)
     exp_of_queries(a, _scale(r, a))
     return a.reshape(exponent.shape)
 
@@ -58,7 +58,7 @@ def of_queries(exponent, r):
 def over_all_keys(x_q, x_k, directions, v):
     """Features, sums and output where all queries see all keys; arguments and results are those of `common`."""
     leading, n, m, c = v.shape[:-2], x_q.shape[-2], v.shape[-1], len(directions)
-    x_q, x_k, v = _flat(x_q), _flat(x_k), _flat(v)
+    x_q, x_k, v = as_heads(x_q), as_heads(x_k), as_heads(v)
     heads, directions = len(v), np.ascontiguousarray(directions.T)  # (W, C)
     phi_q, phi_k = np.empty((heads, n, c), v.dtype), np.empty((heads, v.shape[1], c), v.dtype)
     r, s, z = np.full((heads, c), -np.inf, v.dtype), np.empty((heads, c, m), v.dtype), np.zeros((heads, c), v.dtype)
@@ -66,11 +66,6 @@ def over_all_keys(x_q, x_k, directions, v):
     add_up_keys(x_k, directions, v, phi_k, r, s, z)
     read_queries(x_q, directions, r, s, z, phi_q, out, denominator)
     return tuple(x.reshape(*leading, *x.shape[1:]) for x in (phi_q, phi_k, r, s, z, out, denominator))
-
-
-def _flat(x):
-    """``(..., rows, C)`` as ``(heads, rows, C)``; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
 
 
 def _scale(r, a):
@@ -138,40 +133,20 @@ def shifted_by_its_largest(a, r, i):
 # --- Over all keys --------------------------------------------------------------------------------------------------
 
 
-@njit
-def _panels_of(x):
-    """The columns of ``x`` as panels ``(panels, rows, lanes)``, zeros after the last."""
-    width = lanes(x)
-    panels = np.zeros(((x.shape[1] + width - 1) // width, len(x), width), x.dtype)
-    for p in range(len(panels)):
-        _copy_columns(panels[p], x, p * width)
-    return panels
-
-
-@njit(forceinline=True)
-def _copy_columns(panel, x, first):
-    columns = columns_from(x, first)
-    for i in range(len(x)):
-        store(panel, i, load_row(columns, i))
-
-
 @kernel(x="heads L W", directions="W C", v="heads L M", phi="heads L C", r="heads C", s="heads C M", z="heads C")
 def add_up_keys(x, directions, v, phi, r, s, z):
     """``phi``, ``r``, and the sums of equation (3), for every head; ``directions (W, C)``."""
     for head in prange(len(x)):
-        _exponents(x[head], _panels_of(directions), phi[head], r[head : head + 1])
+        _exponents(x[head], panels_of(directions), phi[head], r[head : head + 1])
         width, panel_v = lanes(x), new_panel(BLOCK, x)
         sums = np.zeros(((v.shape[2] + width - 1) // width, phi.shape[2], width), x.dtype)
         for start in range(0, x.shape[1], BLOCK):
             some_phi, some_v = phi[head, start : start + BLOCK], v[head, start : start + BLOCK]
             _features(some_phi, r[head : head + 1], z[head : head + 1])
             for p in range(len(sums)):
-                _copy_columns(panel_v, some_v, p * width)
+                copy_columns(panel_v, some_v, p * width)
                 product(sums[p], some_phi.T, panel_v, True)  # (3)
-        for p in range(len(sums)):
-            columns = columns_from(s[head], p * width)
-            for c in range(phi.shape[2]):
-                store_row(columns, c, load(sums[p], c))
+        write_back(s[head], sums)
 
 
 @njit
@@ -218,7 +193,7 @@ def _features(phi, r, z):
 def read_queries(x, directions, r, s, z, phi, out, denominator):
     """``phi`` and equation (4), for every head; ``directions (W, C)``."""
     for head in prange(len(x)):
-        panels, sums = _panels_of(directions), _panels_of(s[head])
+        panels, sums = panels_of(directions), panels_of(s[head])
         panel, tops = new_panel(BLOCK, x), new_panel(BLOCK, x)
         for start in range(0, x.shape[1], BLOCK):
             some_phi, some_out = phi[head, start : start + BLOCK], out[head, start : start + BLOCK]

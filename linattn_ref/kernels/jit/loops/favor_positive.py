@@ -17,6 +17,7 @@ from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.exponential_features import shifted_by_its_largest
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.loops.rows import as_rows
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
@@ -30,18 +31,12 @@ def step(q, k, v, s, z, log_scale, rise, feature_map):
     omega, scale = feature_map[:2]
     out, r = np.empty(v.shape, v.dtype), np.empty(z.shape, z.dtype)
     r[...] = log_scale
-    rows_s, rows_z = _rows(s), _rows(z)
+    rows_s, rows_z = as_rows(s), as_rows(z)
     omega = np.ascontiguousarray(omega, q.dtype)
-    step_rows_of_heads(_rows(q), _rows(k), _rows(v), rows_s, rows_z, _rows(r), rise, omega, scale, _rows(out))
+    step_rows_of_heads(as_rows(q), as_rows(k), as_rows(v), rows_s, rows_z, as_rows(r), rise, omega, scale, as_rows(out))
     if not (s.flags.carray and z.flags.carray):
         s[...], z[...] = rows_s.reshape(s.shape), rows_z.reshape(z.shape)
     return out, r
-
-
-def _rows(x):
-    """``(..., W)`` as ``(rows, W)``, contiguous; Numba would compile anew for read-only arrays."""
-    x = x if x.flags.carray else np.require(x, requirements="CW")
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------

@@ -5,16 +5,15 @@ from wherever they lie: `lsh_runs`. So heads may have any strides. A pair that m
 first of them alone, `lsh_meet`.
 """
 
-import math
-
 import numpy as np
 from numba import get_num_threads
 
-from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
+from linattn_ref.kernels.jit.loops.rows import as_heads, without_gaps
+from linattn_ref.kernels.jit.loops.softmax_tile import shift_and_row_sum
 
 __all__ = ["backward", "forward"]
 
@@ -45,7 +44,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     """
     check_length(q)
     q, k, v = side_by_side(q, k, v)
-    order, seen = _flat(order, 2), _flat_count(seen)
+    order, seen = as_heads(order), without_gaps(seen, np.int64).reshape(-1)
     chunks = _chunks(order, chunk, q.dtype)
     written = to_write(out, v.shape, v.dtype)
     written[...] = 0
@@ -65,12 +64,9 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
 def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
     """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
     check_length(q)
-    d_out, out, q, k, v = side_by_side(d_out, out, q, k, v)
-    order, seen = _flat(order, 2), _flat_count(seen)
-    # einsum's axes lie in memory as its inputs' do, which would be machine code of their own.
-    row_sum = np.einsum("...nm,...nm->...n", d_out, out, order="C").reshape(order.shape[::2])  # (heads, N)
-    shift = np.where(np.isneginf(log_sum_exp), q.dtype.type(0), log_sum_exp).reshape(row_sum.shape)  # (heads, N)
-    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    d_out, q, k, v = side_by_side(d_out, q, k, v)
+    order, seen = as_heads(order), without_gaps(seen, np.int64).reshape(-1)
+    shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = new_like(q, k, v)
     for x in (d_q, d_k, d_v):
@@ -101,12 +97,3 @@ def _chunks(order, chunk, dtype):
     numbers = (np.arange(order.shape[2]) // chunk).astype(dtype)  # (N,) by rank
     np.put_along_axis(chunks, order, np.broadcast_to(numbers, order.shape), axis=-1)
     return chunks
-
-
-def _flat(x, axes):
-    """``(heads, ...)`` with so many axes after it, contiguous; Numba would compile anew for read-only arrays."""
-    return np.require(x, requirements=["C", "W"]).reshape(math.prod(x.shape[:-axes]), *x.shape[-axes:])
-
-
-def _flat_count(seen):
-    return np.require(seen, np.int64, ["C", "W"]).reshape(-1)

@@ -32,20 +32,11 @@ import math
 import numpy as np
 from numba import njit, prange
 
+from linattn_ref.kernels.jit.loops import lsh_meet as meet
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
-from linattn_ref.kernels.jit.loops.lsh_meet import (
-    chunks_before,
-    fetch,
-    gather,
-    hide_itself,
-    hide_met_before,
-    into_lanes,
-    pack_tokens,
-    where_greater,
-)
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, product_of_seen, saturate, weigh
+from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, multiply, product_of_seen, scores_of, weigh
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
@@ -91,9 +82,9 @@ def forward_round(r, table, first_head, order, chunks, seen, chunk, causal, scal
 def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, results):
     """The queries ``tokens[before:]``, chunk by chunk."""
     width = lanes(q)
-    k_rows, v_rows = gather(k, tokens), gather(v, tokens)
+    k_rows, v_rows = meet.gather(k, tokens), meet.gather(v, tokens)
     places = tokens.astype(q.dtype).reshape(1, -1)
-    their_chunks = chunks_before(chunks, r, tokens)
+    their_chunks = meet.chunks_before(chunks, r, tokens)
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
     scores = new_panel(2 * chunk, q)  # (keys, queries)
@@ -104,17 +95,14 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
         some = scores[: end - keys.start]
         for first in range(start, end, width):
             mine = slice(first, min(first + width, end))
-            pack_tokens(q_t, q, tokens[mine], scale)
-            into_lanes(my_place, places[:, mine])
-            into_lanes(my_chunks, their_chunks[:, mine])
-            product(some, k_rows[keys, : q.shape[1]], q_t, False)
-            _hide(some, first - keys.start, causal, my_place, places[0, keys], my_chunks, their_chunks[:, keys], sums)
-            if _is_beyond(sums, end - first):
-                product(some, k_rows[keys, : q.shape[1]], q_t, False)
-                saturate(some, k_rows[keys, : q.shape[1]], q_t)
-                _hide(
-                    some, first - keys.start, causal, my_place, places[0, keys], my_chunks, their_chunks[:, keys], sums
-                )
+            meet.pack_tokens(q_t, q, tokens[mine], scale)
+            meet.into_lanes(my_place, places[:, mine])
+            meet.into_lanes(my_chunks, their_chunks[:, mine])
+            theirs = places[0, keys], their_chunks[:, keys]
+            for careful in (False, True):
+                if not careful or _is_beyond(sums, end - first):
+                    scores_of(some, k_rows[keys, : q.shape[1]], q_t, careful)
+                    _hide(some, first - keys.start, causal, (my_place, my_chunks), theirs, sums)
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
@@ -125,7 +113,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
 
 
 @njit
-def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums):
+def _hide(scores, first, causal, mine, theirs, sums):
     """``-inf`` for who is not met, or was met before; the maximum, and 0 times the sum of scores, for `_is_beyond`.
 
     The query in lane 0 is key ``first``.
@@ -133,13 +121,14 @@ def _hide(scores, first, causal, my_place, places, my_chunks, their_chunks, sums
     highest = broadcast(np.finfo(scores.dtype).min)  # below any score, yet exp(-inf - it) is 0, not NaN
     zero = broadcast(scores.dtype.type(0))
     beyond = zero
+    (my_place, my_chunks), (places, their_chunks) = mine, theirs
     for j in range(scores.shape[0]):
         beyond = fma(load(scores, j), zero, beyond)
-        score = hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
+        score = meet.hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
         if causal:
-            score = where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
+            score = meet.where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
         elif first <= j < first + lanes(scores):
-            score = hide_itself(score, my_place, places[j])
+            score = meet.hide_itself(score, my_place, places[j])
         store(scores, j, score)
         highest = maximum(score, highest)
     store(sums, MAXIMUM, highest)
@@ -180,7 +169,7 @@ def _combine(queries, rows, sums, results):
     """Add a round to those before it, both brought to the larger maximum."""
     out, row_max, row_sum = without_gaps(results[0]), results[1], results[2]
     for i in range(queries.size):
-        fetch(out, queries, i)
+        meet.fetch(out, queries, i)
         if sums[SUM, i] == 0:  # meets nobody new; a NaN is not 0 and goes on
             continue
         token, highest = queries[i], max(row_max[queries[i]], sums[MAXIMUM, i])
@@ -224,11 +213,11 @@ def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, cau
 def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v, careful):
     """The keys ``tokens[:n_keys]``, chunk by chunk, and what they give to the queries ``tokens``."""
     width = lanes(k)
-    g_rows, q_rows = gather(rows[0], tokens), gather(rows[1], tokens)  # (queries, M), (queries, D)
-    k_rows, d_q = gather(k, tokens[:n_keys]), np.zeros(q_rows.shape, k.dtype)  # (keys, D), (queries, D)
+    g_rows, q_rows = meet.gather(rows[0], tokens), meet.gather(rows[1], tokens)  # (queries, M), (queries, D)
+    k_rows, d_q = meet.gather(k, tokens[:n_keys]), np.zeros(q_rows.shape, k.dtype)  # (keys, D), (queries, D)
     shift, row_sum = rows[2][tokens], rows[3][tokens]
     places = tokens.astype(k.dtype).reshape(1, -1)
-    their_chunks = chunks_before(chunks, r, tokens)
+    their_chunks = meet.chunks_before(chunks, r, tokens)
     k_t, v_t = new_panel(k.shape[1], k), new_panel(v.shape[1], k)  # (D, keys), (M, keys)
     columns = new_panel(width, k)  # (keys, lanes), of d_k or d_v
     p, d_s = new_panel(2 * chunk, k), new_panel(2 * chunk, k)  # (queries, keys)
@@ -239,48 +228,39 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
         for first in range(start, min(start + chunk, n_keys), width):
             mine = slice(first, min(first + width, start + chunk, n_keys))
             keys = mine.stop - first
-            pack_tokens(k_t, k, tokens[mine], scale)
-            pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
-            into_lanes(my_place, places[:, mine])
-            into_lanes(my_chunks, their_chunks[:, mine])
-            product(some_p, q_rows[queries, : k.shape[1]], k_t, False)
-            if careful:
-                saturate(some_p, q_rows[queries, : k.shape[1]], k_t)
+            meet.pack_tokens(k_t, k, tokens[mine], scale)
+            meet.pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
+            meet.into_lanes(my_place, places[:, mine])
+            meet.into_lanes(my_chunks, their_chunks[:, mine])
+            scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, careful)
             product(some_d_s, g_rows[queries, : v.shape[1]], v_t, False)
-            _hide_keys(
-                some_p, first - start, keys, causal, my_place, places[0, queries], my_chunks, their_chunks[:, queries]
-            )
+            theirs = places[0, queries], their_chunks[:, queries]
+            _hide_keys(some_p, first - start, keys, causal, (my_place, my_chunks), theirs)
             for i in range(len(some_p)):
                 query = start + i
                 weigh(some_p, some_d_s, i, load(some_p, i), shift[query], row_sum[query], careful)
             if careful:
                 forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
-                if careful:
-                    product_of_seen(columns, some_p.T, g_rows[queries, c : c + width], False)
-                else:
-                    product(columns, some_p.T, g_rows[queries, c : c + width], False)
+                multiply(columns, some_p.T, g_rows[queries, c : c + width], False, careful)
                 _add_rows(d_v, tokens[mine], c, columns, k.dtype.type(1))
             for c in range(0, k.shape[1], width):
-                if careful:
-                    product_of_seen(columns, some_d_s.T, q_rows[queries, c : c + width], False)
-                    product_of_seen(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
-                else:
-                    product(columns, some_d_s.T, q_rows[queries, c : c + width], False)
-                    product(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True)
+                multiply(columns, some_d_s.T, q_rows[queries, c : c + width], False, careful)
+                multiply(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True, careful)
                 _add_rows(d_k, tokens[mine], c, columns, scale)
     _add_rows(rows[4], tokens, 0, d_q, scale)
 
 
 @njit
-def _hide_keys(scores, first, keys, causal, my_place, places, my_chunks, their_chunks):
+def _hide_keys(scores, first, keys, causal, mine, theirs):
     """``-inf`` for pairs that do not meet, or met before. The key in lane 0 is query ``first``; there are ``keys``."""
+    (my_place, my_chunks), (places, their_chunks) = mine, theirs
     for i in range(scores.shape[0]):
-        score = hide_met_before(load(scores, i), my_chunks, their_chunks, i, scores.dtype.type(-0.5))
+        score = meet.hide_met_before(load(scores, i), my_chunks, their_chunks, i, scores.dtype.type(-0.5))
         if causal:
-            score = where_greater(broadcast(places[i]), load(my_place, 0), score, -np.inf)
+            score = meet.where_greater(broadcast(places[i]), load(my_place, 0), score, -np.inf)
         elif first <= i < first + lanes(scores):
-            score = hide_itself(score, my_place, places[i])
+            score = meet.hide_itself(score, my_place, places[i])
         if keys < lanes(scores):
             score = keep_lanes(score, 0, keys, -np.inf)
         store(scores, i, score)
@@ -293,6 +273,6 @@ def _add_rows(x, tokens, first, rows, scale):
     columns = min(x.shape[1] - first, rows.shape[1])
     for i in range(tokens.size):
         token = tokens[i]
-        fetch(x, tokens, i)
+        meet.fetch(x, tokens, i)
         for t in range(columns):
             x[token, first + t] += scale * rows[i, t]

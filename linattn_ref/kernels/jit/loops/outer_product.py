@@ -9,8 +9,8 @@ from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.vector import lanes, store
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row
+from linattn_ref.kernels.jit.loops.vector import lanes
+from linattn_ref.kernels.jit.loops.views import copy_columns
 
 __all__ = ["outer_product"]
 
@@ -37,7 +37,5 @@ def _outer_product(out, a, b):
         for first in range(0, len(a), TERMS):
             a_some, b_some = a[first : first + TERMS], b[first : first + TERMS]
             for column in range(task * PANELS * width, min((task + 1) * PANELS * width, out.shape[1]), width):
-                columns = columns_from(b_some, column)
-                for i in range(len(b_some)):
-                    store(panel, i, load_row(columns, i))
+                copy_columns(panel, b_some, column)
                 product(out[:, column : column + width], a_some.T, panel, True)

@@ -30,6 +30,12 @@ def new_panel(rows, like):
 
 
 @njit
+def zero_panel(rows, like):
+    """A panel of zeros with the dtype of ``like``."""
+    return np.zeros((rows, lanes(like)), like.dtype)
+
+
+@njit
 def product(c, a, b, accumulate):
     """``c[:rows] = a @ b[:terms]``, or ``+=``, for ``a (rows, terms)``; rows of the panels beyond are left alone."""
     rows, terms = a.shape

@@ -18,33 +18,11 @@ import numpy as np
 from numba import njit, prange
 
 from linattn_ref.attention.sparse.part import TILE
-from linattn_ref.kernels.common.saturation import is_saturated
+from linattn_ref.kernels.jit.loops import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.softmax_tile import (
-    KEYS,
-    MAXIMUM,
-    QUERIES,
-    SUM,
-    TASKS,
-    add_gradients,
-    add_shares,
-    flat_mask,
-    has_none,
-    hide_masked,
-    is_beyond,
-    key_panels,
-    mask_bias,
-    online_softmax,
-    product_of_seen,
-    room_for_shares,
-    saturate,
-    shift_and_row_sum,
-    weigh,
-    write_row,
-)
+from linattn_ref.kernels.jit.loops.panel import new_panel, product, zero_panel
 from linattn_ref.kernels.jit.loops.vector import keep_between, keep_lanes, lanes, load, store
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
@@ -72,7 +50,7 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     log_sum_exp : ndarray ``(..., N)``
         ``-inf`` for a query that sees nothing, whose output is 0.
     """
-    (q, k, v), key_mask = side_by_side(q, k, v), flat_mask(key_mask, k)
+    (q, k, v), key_mask = side_by_side(q, k, v), shared.flat_mask(key_mask, k)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     written[...] = 0
     row_max = np.full((len(key_mask), q.shape[-2]), np.finfo(q.dtype).min, q.dtype)  # (heads, N), below any score
@@ -143,35 +121,25 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     """
     queries, low, high = rows
     out, row_max, row_sum = results
-    q_t, out_t, state = (
-        new_panel(q.shape[1], q),
-        new_panel(v.shape[1], q),
-        new_panel(2, q),
-    )  # (D, queries), (M, queries)
+    q_t, (out_t, state) = zero_panel(q.shape[1], q), shared.nothing_seen(v.shape[1], q)  # (D, queries), (M, queries)
     _start(queries, q, results, scale, q_t, out_t, state)
-    scores, limits = new_panel(KEYS, q), new_panel(2, q)  # (keys, queries)
+    scores, limits = new_panel(shared.KEYS, q), new_panel(2, q)  # (keys, queries)
     for run in range(len(runs)):
         begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
-        for start in range(begin, end, KEYS):
-            stop = min(start + KEYS, end)
-            product(scores, k[start:stop], q_t, False)
-            if careful:
-                saturate(scores, k[start:stop], q_t)
+        for start in range(begin, end, shared.KEYS):
+            stop = min(start + shared.KEYS, end)
+            shared.scores_of(scores, k[start:stop], q_t, careful)
             _hide(scores, key_mask[start:stop], low, high, start, limits)
-            online_softmax(scores, stop - start, state, out_t)
-            if careful:
-                product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
-            else:
-                product(out_t, v[start:stop].T, scores, True)  # (3)
+            shared.online_softmax(scores, v[start:stop], state, out_t, careful)
     if not careful:
-        if has_none(out_t, queries.size):
+        if shared.has_none(out_t, queries.size):
             return False
         for i in range(queries.size):
-            if is_beyond(state, i):
+            if shared.is_beyond(state, i):
                 return False
     for i in range(queries.size):
-        write_row(out[queries[i]], i, out_t, state)
-        row_max[queries[i]], row_sum[queries[i]] = state[MAXIMUM, i], state[SUM, i]
+        shared.write_row(out[queries[i]], i, out_t, state)
+        row_max[queries[i]], row_sum[queries[i]] = state[shared.MAXIMUM, i], state[shared.SUM, i]
     return True
 
 
@@ -179,15 +147,11 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
 def _start(queries, q, results, scale, q_t, out_t, state):
     """The queries, transposed, and what they have seen so far."""
     out, row_max, row_sum = results
-    q_t[:] = 0
-    out_t[:] = 0
-    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
-    state[SUM] = 0
     for i in range(queries.size):
         row = queries[i]
         for t in range(q_t.shape[0]):
             q_t[t, i] = scale * q[row, t]
-        state[MAXIMUM, i], state[SUM, i] = row_max[row], row_sum[row]
+        state[shared.MAXIMUM, i], state[shared.SUM, i] = row_max[row], row_sum[row]
         if row_sum[row] != 0:
             for m in range(out_t.shape[0]):
                 out_t[m, i] = row_sum[row] * out[row, m]
@@ -200,8 +164,8 @@ def _hide(scores, key_mask, low, high, start, limits):
     if some_hidden:
         limits[:] = 0
         for i in range(low.size):
-            limits[LOW, i] = min(max(low[i] - start, 0), KEYS)  # small numbers, which any dtype holds
-            limits[HIGH, i] = min(max(high[i] - start, 0), KEYS)
+            limits[LOW, i] = min(max(low[i] - start, 0), shared.KEYS)  # small numbers, which any dtype holds
+            limits[HIGH, i] = min(max(high[i] - start, 0), shared.KEYS)
     for j in range(key_mask.size):
         if not key_mask[j]:
             scores[j] = -np.inf
@@ -216,11 +180,10 @@ def _hide(scores, key_mask, low, high, start, limits):
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    (shift, row_sum), key_mask = shift_and_row_sum(log_sum_exp, d_out, out), flat_mask(key_mask, k)
-    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
+    key_mask = shared.flat_mask(key_mask, k)
     d_q, d_k, d_v = new_like(q, k, v)
-    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // TILE))  # a head
-    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
+    tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // TILE))
     for x in (shares, d_k, d_v):
         x[...] = 0
     for part in pattern:
@@ -230,7 +193,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful)
         if own is not shares:
             _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
-    add_shares(d_q, shares)
+    shared.add_shares(d_q, shares)
     return d_q, d_k, d_v
 
 
@@ -265,23 +228,20 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
     d_out, q, shift, row_sum, low, high, d_q = rows
-    k_t, v_t, k_columns = key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
-    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
-    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
-    d_k_t[:] = 0
-    d_v_t[:] = 0
-    bias = mask_bias(key_mask[keys], q)
+    k_t, v_t, k_columns = shared.key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
+    d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
+    p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
+    bias = shared.mask_bias(key_mask[keys], q)
     for run in range(len(runs)):
-        for start in range(runs[run, 0], runs[run, 1], QUERIES):
-            here = slice(start, min(start + QUERIES, runs[run, 1]))
-            product(p, q[here], k_t, False)
+        for start in range(runs[run, 0], runs[run, 1], shared.QUERIES):
+            here = slice(start, min(start + shared.QUERIES, runs[run, 1]))
+            shared.scores_of(p, q[here], k_t, careful)
             if careful:
-                saturate(p, q[here], k_t)
-                hide_masked(p, bias)
+                shared.hide_masked(p, bias)
             product(d_s, d_out[here], v_t, False)
             ends = low[here], high[here], first, first + keys.size
             _weights(p, d_s, shift[here], row_sum[here], bias, *ends, careful)
-            add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
+            shared.add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
     _add(d_k, keys, d_k_t, scale)
     _add(d_v, keys, d_v_t, q.dtype.type(1))
 
@@ -293,7 +253,7 @@ def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
         score = load(p, i) + load(bias, 0)
         if low[i] > first or high[i] < last:
             score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
-        weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
+        shared.weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
 
 
 @kernel(table=("heads N W", "heads rows W"), numbers="rows < N")

@@ -17,6 +17,7 @@ from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
+from linattn_ref.kernels.jit.loops.rows import as_rows
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, largest_lane, load, maximum, total
 from linattn_ref.kernels.jit.loops.vector_trig import sine_cosine
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
@@ -29,23 +30,17 @@ def step(q, k, v, s, z, gate, eps, feature_map):
 
     ``gate (...)``, or None. The map has a field ``omega (m, D)``, and one feature a direction or two, (3) or (2).
     """
-    out, rows_s, rows_z = np.empty(v.shape, v.dtype), _rows(s), _rows(z)
+    out, rows_s, rows_z = np.empty(v.shape, v.dtype), as_rows(s), as_rows(z)
     rest = _gates(gate, q), _directions(feature_map, q), len(feature_map.omega), eps
-    step_heads(_rows(q), _rows(k), _rows(v), rows_s, rows_z, *rest, _rows(out))
+    step_heads(as_rows(q), as_rows(k), as_rows(v), rows_s, rows_z, *rest, as_rows(out))
     if not (s.flags.carray and z.flags.carray):
         s[...], z[...] = rows_s.reshape(s.shape), rows_z.reshape(z.shape)
     return out
 
 
-def _rows(x):
-    """``(..., W)`` as ``(rows, W)``, contiguous; Numba would compile anew for read-only arrays."""
-    x = x if x.flags.carray else np.require(x, requirements="CW")
-    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-
-
 def _gates(gate, q):
     """A gate a row ``(rows, 1)``, or no rows."""
-    return np.empty((0, 1), q.dtype) if gate is None else _rows(gate[..., None])
+    return np.empty((0, 1), q.dtype) if gate is None else as_rows(gate[..., None])
 
 
 def _directions(feature_map, q):

@@ -1,8 +1,10 @@
 """Arrays as rows without gaps, for kernels that go through them a row at a time."""
 
+import math
+
 import numpy as np
 
-__all__ = ["as_rows", "give_rows", "rows_to_write", "without_gaps"]
+__all__ = ["as_heads", "as_rows", "give_rows", "rows_to_write", "without_gaps"]
 
 
 def without_gaps(x, dtype=None):
@@ -12,7 +14,13 @@ def without_gaps(x, dtype=None):
 
 def as_rows(x):
     """``x (..., W)`` as ``(rows, W)``: the same memory, or a copy where that has gaps or is read-only."""
-    return without_gaps(x).reshape(-1, x.shape[-1])
+    x = x if x.flags.carray else without_gaps(x)
+    return x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+
+
+def as_heads(x):
+    """``x (..., N, W)`` as ``(heads, N, W)``, likewise."""
+    return without_gaps(x).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
 
 
 def rows_to_write(out, like):

@@ -37,33 +37,11 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from linattn_ref.kernels.common.saturation import is_saturated
+from linattn_ref.kernels.jit.loops import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, unpack
+from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, unpack, zero_panel
 from linattn_ref.kernels.jit.loops.softmax_step import step
-from linattn_ref.kernels.jit.loops.softmax_tile import (
-    KEYS,
-    MAXIMUM,
-    QUERIES,
-    SUM,
-    TASKS,
-    add_gradients,
-    add_shares,
-    flat_mask,
-    has_none,
-    hide_masked,
-    is_beyond,
-    key_panels,
-    mask_bias,
-    online_softmax,
-    product_of_seen,
-    room_for_shares,
-    saturate,
-    shift_and_row_sum,
-    weigh,
-    write_rows,
-)
 from linattn_ref.kernels.jit.loops.vector import keep_lanes, lanes, load, store
 
 __all__ = ["backward", "forward", "step"]
@@ -94,7 +72,7 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
     table = table_of(q, k, v, written)
-    _forward(table, flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
+    _forward(table, shared.flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
@@ -123,29 +101,20 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
     end = min(n_keys, last + (n_keys - n)) if causal else n_keys
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     pack(q_t, q[first:last], scale)
-    scores = new_panel(KEYS, q)  # (keys, queries)
-    out_t = new_panel(v.shape[1], q)  # (M, queries)
-    out_t[:] = 0
-    state = new_panel(2, q)
-    state[MAXIMUM] = np.finfo(q.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
-    state[SUM] = 0
-    for start in range(0, end, KEYS):
-        stop = min(start + KEYS, end)
-        product(scores, k[start:stop], q_t, False)
-        if careful:
-            saturate(scores, k[start:stop], q_t)
+    scores = new_panel(shared.KEYS, q)  # (keys, queries)
+    out_t, state = shared.nothing_seen(v.shape[1], q)
+    for start in range(0, end, shared.KEYS):
+        stop = min(start + shared.KEYS, end)
+        shared.scores_of(scores, k[start:stop], q_t, careful)
         _hide(scores, key_mask[start:stop], causal, see - start)
-        online_softmax(scores, stop - start, state, out_t)
-        if careful:
-            product_of_seen(out_t, v[start:stop].T, scores, True)  # (3)
-        else:
-            product(out_t, v[start:stop].T, scores, True)  # (3)
-    if not careful and has_none(out_t, last - first):
+        shared.online_softmax(scores, v[start:stop], state, out_t, careful)
+    if not careful and shared.has_none(out_t, last - first):
         return False
     for i in range(last - first):
-        if not careful and is_beyond(state, i) and key_mask[: min(see + i + 1, n_keys) if causal else n_keys].any():
+        seen = min(see + i + 1, n_keys) if causal else n_keys
+        if not careful and shared.is_beyond(state, i) and key_mask[:seen].any():
             return False
-    write_rows(out[first:last], out_t, state, log_sum_exp[first:last])
+    shared.write_rows(out[first:last], out_t, state, log_sum_exp[first:last])
     return True
 
 
@@ -165,14 +134,12 @@ def _hide(scores, key_mask, causal, see):
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum = shift_and_row_sum(log_sum_exp, d_out, out)
-    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
     d_q, d_k, d_v = new_like(q, k, v)
-    tasks = min(-(-TASKS // max(len(shift), 1)), -(-k.shape[-2] // lanes(q)))  # a head
-    shares = room_for_shares(d_q, tasks)  # (..., tasks, N, D or more)
-    table, key_mask = table_of(d_out, q, k, v, d_k, d_v), flat_mask(key_mask, k)
+    tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
+    table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
     _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), careful)
-    add_shares(d_q, shares)
+    shared.add_shares(d_q, shares)
     return d_q, d_k, d_v
 
 
@@ -204,21 +171,18 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
     last = min(first + width, k.shape[0])
     see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
     keys, key_mask = last - first, key_mask[first:last]
-    k_t, v_t, k_columns = key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
-    d_k_t, d_v_t = new_panel(k.shape[1], q), new_panel(v.shape[1], q)  # (D, keys), (M, keys)
-    p, d_s = new_panel(QUERIES, q), new_panel(QUERIES, q)  # (queries, keys)
-    d_k_t[:] = 0
-    d_v_t[:] = 0
-    bias = mask_bias(key_mask, q)
-    for start in range(max(0, -see) if causal else 0, n, QUERIES):
-        stop = min(start + QUERIES, n)
-        product(p, q[start:stop], k_t, False)
+    k_t, v_t, k_columns = shared.key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
+    d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
+    p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
+    bias = shared.mask_bias(key_mask, q)
+    for start in range(max(0, -see) if causal else 0, n, shared.QUERIES):
+        here = slice(start, min(start + shared.QUERIES, n))
+        shared.scores_of(p, q[here], k_t, careful)
         if careful:
-            saturate(p, q[start:stop], k_t)
-            hide_masked(p, bias)
-        product(d_s, d_out[start:stop], v_t, False)
-        _weights(p, d_s, shift[start:stop], row_sum[start:stop], bias, see + start if causal else width, careful)
-        add_gradients(q[start:stop], d_out[start:stop], p, d_s, k_columns, keys, d_q[start:stop], d_k_t, d_v_t, careful)
+            shared.hide_masked(p, bias)
+        product(d_s, d_out[here], v_t, False)
+        _weights(p, d_s, shift[here], row_sum[here], bias, see + start if causal else width, careful)
+        shared.add_gradients(q[here], d_out[here], p, d_s, k_columns, keys, d_q[here], d_k_t, d_v_t, careful)
     unpack(d_k[first:last], d_k_t, scale)
     unpack(d_v[first:last], d_v_t, one)
 
@@ -230,4 +194,4 @@ def _weights(p, d_s, shift, row_sum, bias, see, careful):
         score = load(p, i) + load(bias, 0)
         if see + i + 1 < lanes(p):
             score = keep_lanes(score, 0, see + i + 1, -np.inf)
-        weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
+        shared.weigh(p, d_s, i, score, shift[i], row_sum[i], careful)

@@ -13,8 +13,9 @@ import math
 import numpy as np
 from numba import njit
 
+from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.heads import side_by_side
-from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
@@ -29,15 +30,40 @@ MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
 
 
 @njit
-def online_softmax(scores, keys, state, out_t):
-    """Scores to weights; maximum, sum and output so far brought to the new maximum."""
+def nothing_seen(m, like):
+    """The output, transposed ``(M, queries)``, and the maximum and sum of queries that have seen no key yet."""
+    out_t, state = zero_panel(m, like), zero_panel(2, like)
+    state[MAXIMUM] = np.finfo(like.dtype).min  # below any score, yet exp(-inf - it) is 0, not NaN
+    return out_t, state
+
+
+@njit
+def scores_of(scores, rows, columns, careful):
+    """The scores of ``rows``, by panel ``columns (D, lanes)``."""
+    product(scores, rows, columns, False)
+    if careful:
+        saturate(scores, rows, columns)
+
+
+@njit
+def multiply(c, a, b, accumulate, careful):
+    """`product`, or `product_of_seen`."""
+    if careful:
+        product_of_seen(c, a, b, accumulate)
+    else:
+        product(c, a, b, accumulate)
+
+
+@njit
+def online_softmax(scores, v, state, out_t, careful):
+    """Scores to weights; maximum, sum and output so far brought to the new maximum, and the values added."""
     old_maximum = load(state, MAXIMUM)
     new_maximum = old_maximum
-    for j in range(keys):
+    for j in range(len(v)):
         new_maximum = maximum(load(scores, j), new_maximum)  # (1)
     decay = exp(old_maximum - new_maximum)
     total = load(state, SUM) * decay
-    for j in range(keys):
+    for j in range(len(v)):
         weight = exp(load(scores, j) - new_maximum)
         store(scores, j, weight)
         total = total + weight  # (2)
@@ -45,6 +71,7 @@ def online_softmax(scores, keys, state, out_t):
         store(out_t, m, load(out_t, m) * decay)
     store(state, MAXIMUM, new_maximum)
     store(state, SUM, total)
+    multiply(out_t, v.T, scores, True, careful)  # (3)
 
 
 @njit
@@ -170,15 +197,11 @@ def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful)
     """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
     if careful:
         forget_unseen(p, d_s, q.shape[0])
-        product_of_seen(d_v_t, d_out.T, p, True)
-        product_of_seen(d_k_t, q.T, d_s, True)
-        for c in range(0, d_q.shape[1], lanes(q)):
-            product_of_seen(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
-        return
-    product(d_v_t, d_out.T, p, True)
-    product(d_k_t, q.T, d_s, True)
+    multiply(d_v_t, d_out.T, p, True, careful)
+    multiply(d_k_t, q.T, d_s, True, careful)
     for c in range(0, d_q.shape[1], lanes(q)):
-        product(d_q[:, c : c + lanes(q)], d_s[: q.shape[0], :keys], k_columns[c : c + lanes(q)], True)
+        some_d_q, some_k = d_q[:, c : c + lanes(q)], k_columns[c : c + lanes(q)]
+        multiply(some_d_q, d_s[: q.shape[0], :keys], some_k, True, careful)
 
 
 @njit
@@ -196,20 +219,28 @@ def mask_bias(key_mask, like):
 
 
 def shift_and_row_sum(log_sum_exp, d_out, out):
-    """What is subtracted: the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``."""
+    """What is subtracted, and whether that has to be done carefully.
+
+    It is the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``.
+    """
     row_sum = np.einsum("...nm,...nm->...n", d_out, *side_by_side(out))  # (6)
     shift = np.where(np.isneginf(log_sum_exp), out.dtype.type(0), log_sum_exp)
-    return tuple(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum))
+    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    return *(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum)), careful
 
 
-def room_for_shares(d_q, tasks):
-    """Where the tasks of a head add up their shares of ``d_q``, ``(..., tasks, N, D)`` with columns for whole panels.
+def room_for_shares(d_q, heads, tiles):
+    """The number of tasks of a head that has so many tiles, and where they add up their shares of ``d_q``.
 
-    One task's share is ``d_q`` itself if its columns fill panels.
+    That is ``(..., tasks, N, D)`` with columns for whole panels; one task's share is ``d_q`` itself if its columns fill
+    panels.
     """
     *leading, n, width = d_q.shape
+    tasks = min(-(-TASKS // max(heads, 1)), tiles)
     whole = -(-width // lanes(d_q)) * lanes(d_q)
-    return d_q[..., None, :, :] if (tasks, whole) == (1, width) else np.empty((*leading, tasks, n, whole), d_q.dtype)
+    if (tasks, whole) == (1, width):
+        return tasks, d_q[..., None, :, :]
+    return tasks, np.empty((*leading, tasks, n, whole), d_q.dtype)
 
 
 def add_shares(d_q, shares):

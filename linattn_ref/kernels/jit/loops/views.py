@@ -41,6 +41,14 @@ def columns_from(x, first):
 
 
 @njit(forceinline=True)
+def copy_columns(panel, x, first):
+    """The columns from ``first`` on, written to the rows of a panel."""
+    columns = columns_from(x, first)
+    for i in range(len(x)):
+        store(panel, i, load_row(columns, i))
+
+
+@njit(forceinline=True)
 def rows_of(x):
     """``x``, which has no gaps, with two axes, the last one kept."""
     return rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
