@@ -158,11 +158,19 @@ def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
 
 def test_sphinx_is_told_everything():
     """The text of its file, and what it calls on its way."""
-    given, connected = {}, {}
+    given, connected, scripts = {}, {}, []
     exec(settings.conf_py("https://github.com/some/where"), given)
     assert given["html_theme_options"]["source_repository"] == "https://github.com/some/where"
-    app = type("App", (), {"connect": lambda self, event, function, priority=0: connected.update({event: function})})
-    assert settings.setup(app())["parallel_read_safe"]
+    methods = {
+        "connect": lambda self, event, function, priority=0: connected.update({event: function}),
+        "add_js_file": lambda self, name, body: scripts.append(body),
+    }
+    assert settings.setup(type("App", (), methods)())["parallel_read_safe"]
+    assert "tabIndex" in scripts[0]
+    page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">'}
+    connected["html-page-context"](None, "x", "", page, None)
+    assert page["body"] == '<td class="a"></td><th>b</th>'
+    assert page["furo_navigation_tree"] == '<p role="heading" aria-level="2">'
     lines = ["What it is.", "", "    S = 1    (1)"]
     connected["autodoc-process-docstring"](None, "module", "m", None, None, lines)
     assert lines == ["What it is.", ""]
