@@ -22,6 +22,7 @@ import math
 from functools import partial
 
 import numpy as np
+from scipy.stats import norm
 
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, softmax
@@ -152,7 +153,7 @@ chapter.source(finetune_fit.fit_projections, doc=False)
 # %%
 for right, count in ((8, 10), (410, 500), (10, 10)):
     low, high = finetune.interval(right, count)
-    share, z = right / count, 1.96
+    share, z = right / count, norm.ppf(0.975)  # 1.96, with all its digits
     for p in (low, high):
         same((share - p) ** 2, z**2 * p * (1 - p) / count, atol=1e-9)  # (3), with equality
     print(f"{right} of {count}: {low:.1%} to {high:.1%}")
@@ -160,8 +161,9 @@ for right, count in ((8, 10), (410, 500), (10, 10)):
 
 
 def panel(axes, count):
-    shares = np.linspace(0, 1, 41)
-    low, high = np.array([finetune.interval(share * count, count) for share in shares]).T
+    right = np.unique(np.linspace(0, count, 41).astype(int))
+    shares = right / count
+    low, high = np.array([finetune.interval(int(each), count) for each in right]).T
     axes.fill_between(100 * shares, 100 * low, 100 * high, color=style.BLUE, alpha=0.3, linewidth=0)
     axes.plot(100 * shares, 100 * shares, color=style.BLUE)
     axes.set_xlabel("right, %")
