@@ -18,6 +18,8 @@ import pytest
 
 SUPPORT = Path(__file__).with_name("support")
 
+gc.disable()  # while tests are collected, of which none goes away
+
 seen: dict[str, set[str]] = {}  # by this process, or by xdist's workers together
 
 
@@ -116,6 +118,7 @@ def float32_in_numpy(request):
 def pytest_collection_finish():
     """Thousands of tests stay until the end: without this ``gc.collect()`` goes through all of them again each time."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session):

@@ -317,3 +317,11 @@ def test_a_gate_is_checked():
         decay_gate.forward(x, np.zeros(2), one)
     with pytest.raises(TypeError, match=r"^dt_bias: expected float64 like the other arrays, got float32"):
         decay_gate.forward(x, one, one.astype(np.float32))
+
+
+@pytest.mark.parametrize("page", [delta, gated_linear])
+def test_a_compiled_state_begins_as_the_pages_does(page):
+    for leading, groups in (((), 1), ((2, 4), 2)):
+        ours, theirs = (page.init_state(leading, 4, 3, groups=groups, kernels=x) for x in (jit, reference))
+        np.testing.assert_array_equal(ours.s, theirs.s)
+        assert ours.s.dtype == theirs.s.dtype

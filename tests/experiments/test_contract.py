@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from looks import each_look
 from quick import quick
 
 from linattn_ref.experiments.publishing import catalogue, gallery, record, style
@@ -47,13 +46,24 @@ def test_a_record_gives_the_results_back_and_the_drawing(name):
         catalogue.module_of(name).draw(results).draw_without_rendering()
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in IN_PROCESSES)) for x in QUICK])
-@each_look
-def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
-    module, results = catalogue.module_of(name), quick(name)
-    text = record.json_text(record.plain(results))
+each_quick = pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in IN_PROCESSES)) for x in QUICK]
+)
+
+
+@each_quick
+def test_the_quick_size_comes_back(name):
+    text = record.json_text(record.plain(quick(name)))
     again = catalogue.results_of(name, {"results": json.loads(text)})
     assert record.json_text(record.plain(again)) == text
+
+
+@pytest.mark.slow  # the full size is drawn above
+@pytest.mark.parametrize("look", style.STYLES)
+@each_quick
+def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
+    module, results = catalogue.module_of(name), quick(name)
+    again = catalogue.results_of(name, {"results": json.loads(record.json_text(record.plain(results)))})
     with style.use(look):
         figures = [module.draw(each) for each in (results, again)]
         for figure in figures:

@@ -24,6 +24,9 @@ LEFT_OUT = (
     "experiments.cost.resource_methods.measure_",
     "experiments.measuring.memory.",
     "experiments.measuring.dask_workers.results",
+    "homework.checking.Questions.",
+    "homework.checking.wrapped",
+    "homework.child.",
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
 )

@@ -8,7 +8,7 @@ from linattn_ref.attention.delta_rule import Gradients, State
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.op import Array, Bool, Float
 
-__all__ = ["Saved", "backward", "forward", "step"]
+__all__ = ["Saved", "backward", "forward", "without_masked"]
 
 
 class Saved(NamedTuple):
@@ -48,9 +48,3 @@ def without_masked(log_gate, key_mask, v):
     if log_gate is None or key_mask is None:
         return log_gate
     return shown(log_gate, key_mask) if log_gate.ndim == v.ndim else np.where(key_mask, log_gate, v.dtype.type(0))
-
-
-def step(loop, q_t, k_t, v_t, state, erase_t=None, log_gate_t=None, *, overwrite_state=False):
-    """One token, equations (1)-(4) of the page."""
-    s = state.s if overwrite_state else state.s.copy()
-    return loop.step(q_t, k_t, v_t, erase_t, log_gate_t, s), State(s)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from linattn_ref.attention.delta_rule import State
 from linattn_ref.kernels.common import delta_rule as common
 from linattn_ref.kernels.cuda.loops import delta_product as loop
 
@@ -13,4 +14,9 @@ class Saved(common.Saved):
 
 
 forward = partial(common.forward, loop, Saved)
-backward, step = partial(common.backward, loop), partial(common.step, loop)
+backward = partial(common.backward, loop)
+
+
+def step(q_t, k_t, v_t, state, erase_t=None, log_gate_t=None, *, overwrite_state=False):
+    s = state.s if overwrite_state else state.s.copy()
+    return loop.step(q_t, k_t, v_t, erase_t, log_gate_t, s), State(s)

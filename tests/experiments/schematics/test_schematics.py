@@ -39,7 +39,7 @@ def test_every_mechanism_has_a_picture():
     assert {row.name for row in tables.mechanisms()} | {"linear_recurrent", "block"} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, x in enumerate(NAMES)])
 def test_everything_written_is_on_the_page_and_looks_the_same_on_a_slide(name):
     module, results = results_of(name)
     seen = {}
