@@ -93,6 +93,8 @@ BAD_BETAS = (
     Bad("normalise by name", lambda call: call.change(normalise="l2"), TypeError, r"^normalise: expected True or Fal"),
 )
 
+CACHE_LINE = lambda sizes: 64  # noqa: E731  # before a compiled state, which begins where one does
+
 GATED_LINEAR = partial(
     Case,
     module=gated_linear,
@@ -100,6 +102,7 @@ GATED_LINEAR = partial(
     rooms=ROOMS,
     saved=queries_written_and_state,
     saved_in={"reference": rule_and_states},
+    shared_bytes=CACHE_LINE,
     causal=True,
     square=True,
     recurrent=True,
@@ -113,6 +116,7 @@ DELTA = partial(
     rooms=ROOMS,
     saved=units_written_and_states,
     saved_in={"jit": written_and_state},
+    shared_bytes=CACHE_LINE,
     causal=True,
     square=True,
     recurrent=True,
