@@ -59,12 +59,11 @@ def test_the_quick_size_comes_back(name):
 
 
 @pytest.mark.slow  # the full size is drawn above
-@pytest.mark.parametrize("look", style.STYLES)
 @each_quick
-def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name, look):
+def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name):
     module, results = catalogue.module_of(name), quick(name)
     again = catalogue.results_of(name, {"results": json.loads(record.json_text(record.plain(results)))})
-    with style.use(look):
+    with style.use(style.STYLES[-1]):
         figures = [module.draw(each) for each in (results, again)]
         for figure in figures:
             figure.draw_without_rendering()
