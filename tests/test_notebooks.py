@@ -57,8 +57,11 @@ def test_every_notebook_has_a_source():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= set(CHAPTERS)
 
 
+LONG = {"15_comparison"}  # three minutes, in which it measures what others read from records
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHAPTERS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.thorough] * (x in LONG)) for x in CHAPTERS])
 def test_chapter_runs_afresh(name, tmp_path):
     source = shutil.copy(NOTEBOOKS / f"{name}.py", tmp_path)
     execute.execute(Path(source), tmp_path / f"{name}.ipynb")
