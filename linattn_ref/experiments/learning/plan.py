@@ -171,7 +171,9 @@ def run(
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write what would count, once."""
+    """Write what would count, once, and never into the folder of a run that was begun without it."""
+    if not path.is_file() and (path.parent / loop.RECORD).is_file():
+        raise ValueError(f"out: {path.parent} has a run that was begun before it was said what would count")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})

@@ -106,6 +106,14 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
     assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
 
 
+def test_a_run_that_was_begun_before_is_not_taken_for_one_of_the_plan(small, tmp_path):
+    (tmp_path / "runs" / "copying-linear-0").mkdir(parents=True)
+    (tmp_path / "runs" / "copying-linear-0" / loop.RECORD).write_text("{}")
+    with pytest.raises(ValueError, match="has a run that was begun before it was said what would count"):
+        plan.run(small, tmp_path / "runs")
+    assert [path.name for path in (tmp_path / "runs").glob("*/*")] == [loop.RECORD]
+
+
 def test_a_plan_or_a_task_has_to_be_given(small, capsys):
     assert cli.main(["train"]) == 2
     assert "train: what? Give a task (characters, duplication, " in capsys.readouterr().err
