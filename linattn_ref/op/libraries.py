@@ -13,6 +13,7 @@ Numba      the array's own, or the default one    CuPy's
 """
 
 import contextlib
+import functools
 
 import numpy as np
 
@@ -131,15 +132,24 @@ def _stream_and_memory(model):
         return None, None
     import torch
 
-    stream = torch.cuda.current_stream(model.device).cuda_stream
+    return Stream(torch.cuda.current_stream(model.device).cuda_stream), _torch_memory()
+
+
+@functools.cache
+def _torch_memory():
+    """PyTorch's allocator, on its current stream, for CuPy.
+
+    One for all calls: arrays that are garbage together with a call's own function could not be freed by it any more.
+    """
+    import torch
 
     def allocate(size, device):
-        return torch.cuda.caching_allocator_alloc(size, device, stream)
+        return torch.cuda.caching_allocator_alloc(size, device)
 
     def free(address, device):
         torch.cuda.caching_allocator_delete(address)
 
-    return Stream(stream), import_cupy().cuda.PythonFunctionAllocator(allocate, free).malloc
+    return import_cupy().cuda.PythonFunctionAllocator(allocate, free).malloc
 
 
 class NumbaMemory:

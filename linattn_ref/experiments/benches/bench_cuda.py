@@ -14,9 +14,9 @@ With "bfloat16" after it, a name is the same kernel for inputs of that format, o
 kernel ``causal_product.normalised_forward``, with elu + 1 by PyTorch, as for flash-linear-attention.
 
 Packages that cannot be imported are left out and named. Arrays are PyTorch's, made on the GPU; time is between CUDA
-events on PyTorch's current stream, the median of some rounds after one that is not counted; memory is the most that
-PyTorch held during a call beyond its inputs. A kernel that took longer than ``patience`` at one length, or ran out of
-memory, is not tried at greater ones.
+events on PyTorch's current stream, the median of some rounds after one that is not counted, fewer where they take more
+than ``patience`` together; memory is the most that PyTorch held during a call beyond its inputs. A kernel of which one
+round took more than that, or which ran out of memory, is not tried further.
 
 The limit is what the GPU does in the time that linear attention has to take at least: its inputs and outputs moved at
 the speed of a copy, and ``2 C M`` (forward) or ``7 C M`` multiply-adds per row at that of a matrix product in the same
@@ -26,6 +26,7 @@ precision; the larger of the two. The speeds are measured in the same run.
 import importlib
 import importlib.metadata
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -83,7 +84,7 @@ def compute(
     repeats : int
         Rounds, after one that is not counted.
     patience : float
-        Seconds; a kernel that took longer is left out at greater lengths.
+        Seconds; no further round begins after that, and a kernel of which one took longer is not tried further.
     seed : int
         Of all that is drawn.
 
@@ -110,11 +111,12 @@ def compute(
         for name in [name for name in calls if name in tried]:
             given = inputs_of(name, inputs)
             for task in (FORWARD, BOTH):
-                row = measure(torch, partial(calls[name], given, task == BOTH), repeats)
-                if row is None or row.median_ms > 1e3 * patience:
-                    tried.discard(name)
+                row = measure(torch, partial(calls[name], given, task == BOTH), repeats, patience)
                 if row is not None:
                     rows.append(Results(task=task, length=length, kernel=name, **row))
+                if row is None or row.median_ms > 1e3 * patience:
+                    tried.discard(name)
+                    break
             del given
         del inputs
     return Results(
@@ -150,7 +152,7 @@ def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
         "linear": partial(ours, linear, cuda),
         "softmax": partial(ours, softmax, cuda),
         "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
-        "softmax bfloat16": partial(our_softmax_kernel, cuda.softmax),
+        "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax),
     }
     calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
     versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
@@ -232,15 +234,15 @@ def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
             engine.compare("causal", results, tolerance, to=other)
 
 
-def measure(torch: Any, call: Callable[[], Any], repeats: int) -> Results | None:
-    """Milliseconds, and MiB beyond the inputs; None if there is not enough memory."""
-    times = []
+def measure(torch: Any, call: Callable[[], Any], repeats: int, patience: float = math.inf) -> Results | None:
+    """Milliseconds, and MiB beyond the inputs; None if memory is not enough. Fewer rounds where they take long."""
+    times: list[float] = []
     try:
         call()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        for _ in range(repeats):
+        while len(times) < repeats and sum(times) <= 1e3 * patience:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             call()
@@ -251,7 +253,7 @@ def measure(torch: Any, call: Callable[[], Any], repeats: int) -> Results | None
         torch.cuda.empty_cache()
         return None
     mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-    return Results(median_ms=statistics.median(times), min_ms=min(times), mib=mib)
+    return Results(median_ms=statistics.median(times), min_ms=min(times), rounds=len(times), mib=mib)
 
 
 def copy_speed(torch: Any, repeats: int) -> float:
