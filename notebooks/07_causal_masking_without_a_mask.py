@@ -579,7 +579,7 @@ chapter.source(causal_product_plain.scan_plain, causal_product_plain.backward_by
 # `kernels.jit` has, in addition to this plain form, one with the processor's vectors spelled out. These two and the
 # chunks in NumPy agree to the rounding of sums taken in another order:
 
-# %%
+# %% native="It runs compiled loops, and a browser has no compiler for them."
 for dtype in (np.float64, np.float32):
     arrays = [x.astype(dtype) for x in (phi_q, phi_k, v, d_out)]
     out, saved = causal_cost.chunks_forward(*arrays[:3])

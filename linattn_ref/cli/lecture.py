@@ -25,13 +25,19 @@ def run_site(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, say=say)
+    build.make(arguments.out, run=arguments.run_cells, say=say)
 
 
 def _add_site(commands: Any) -> None:
     command = add_command(commands, "site", run_site)
     command.add_argument(
         "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
+    )
+    command.add_argument(
+        "--run",
+        action="store_true",
+        dest="run_cells",
+        help="have the chapters' cells run in the browser, by Python as WebAssembly (adds 50 MB)",
     )
 
 

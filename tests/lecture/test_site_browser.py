@@ -1,6 +1,9 @@
-"""The whole site in a real browser, without a network: every page, its links, its formulas."""
+"""The whole site in a real browser, without a network: every page, its links, its formulas; and cells that are run."""
 
 import asyncio
+import html
+import json
+import math
 import re
 import shutil
 import subprocess
@@ -12,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from linattn_ref.data import npm
+from linattn_ref.lecture.run import build as run
 
 pytestmark = pytest.mark.browser
 
@@ -66,6 +70,23 @@ JUDGE = """async () => {
   return found.violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 90)}`));
 }"""
 
+# Runs a chapter's cells from the first to the last; what each sent to the page.
+RUN = """async () => {
+  const sent = [], real = shown;
+  for (const cell of cells.filter(({ native }) => !native)) {
+    const mine = [];
+    shown = (place, kind, content) => (mine.push([kind, content]), real(place, kind, content));
+    if (!(await cell.run())) throw new Error(`cell ${cell.number}: ${JSON.stringify(mine)}`);
+    sent.push(mine);
+  }
+  return sent;
+}"""
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+PICTURE = "[a picture]"
+CHAPTERS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name[:2] in run.CHAPTERS]
+DIGITS = 2e-3  # where four digits are printed, sums in another order may change the last
+ROUNDING = 1e-9  # below this, numbers that would be 0 without rounding
+
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
@@ -73,7 +94,7 @@ def site(tmp_path_factory):
         pytest.importorskip(name, reason="needs the site's extra: pip install -e '.[browser]'")
     out = tmp_path_factory.mktemp("built") / "site"
     done = subprocess.run(
-        [sys.executable, "-m", "linattn_ref", "site", "--out", out], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "linattn_ref", "site", "--run", "--out", out], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return out
@@ -81,6 +102,27 @@ def site(tmp_path_factory):
 
 def pages_of(site):
     return [path for path in sorted(site.rglob("*.html")) if path.relative_to(site).parts[0] not in OWN]
+
+
+def seen(output):
+    """The text of what a cell sent to the page."""
+    kind, content = output
+    if content.startswith("<img "):
+        return PICTURE
+    return html.unescape(re.sub("<[^>]*>", " ", content)) if kind == "html" else content
+
+
+def noted(output):
+    """The text of an output of an executed notebook."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return PICTURE
+    text = "".join(output["text"] if "text" in output else data.get("text/markdown", ""))
+    return re.sub("<[^>]*>", " ", text) if data else text
+
+
+def numbers_of(text):
+    return [float(number.replace(",", "")) for number in NUMBER.findall(text)]
 
 
 class Links(HTMLParser):
@@ -145,8 +187,31 @@ def test_nobody_is_kept_out(site, scheme):
 
 def test_it_is_small(site):
     sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 60e6
+    assert sum(size for path, size in sizes.items() if not path.is_relative_to(site / run.FOLDER)) < 60e6
+    assert sum(sizes.values()) < 110e6
     assert (site / "_static" / "mathjax" / "LICENSE").exists()
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapters_cells_run_in_the_page_and_print_what_the_notebook_has(site, chapter):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    cells = json.loads((ROOT / "notebooks" / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
+    expected = [cell for cell in cells if cell["cell_type"] == "code" and run.NATIVE not in cell["metadata"]]
+    sent = asyncio.run(ran(site / "chapters" / f"{chapter}.html"))
+    for cell, found in zip(expected, sent, strict=True):
+        told, was = "\n".join(map(seen, found)), "\n".join(map(noted, cell["outputs"]))
+        assert told.count(PICTURE) == was.count(PICTURE), cell["source"]
+        numbers, before = numbers_of(told), numbers_of(was)
+        assert len(numbers) == len(before), cell["source"]
+        for now, then in zip(numbers, before, strict=True):
+            assert math.isclose(now, then, rel_tol=DIGITS) or max(abs(now), abs(then)) < ROUNDING, cell["source"]
+
+
+def test_code_can_be_changed_stopped_and_restored(site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(changed(site / "chapters" / "05_kernel_smoother.html"))
 
 
 async def looked_at(pages, site):
@@ -201,3 +266,57 @@ async def searched(site, word):
         count = await tab.locator("#search-results li").count()
         await browser.close()
         return count
+
+
+async def opened(play, page):
+    """A page that runs, where no other host can be asked; the browser, to be closed."""
+    browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    context = await browser.new_context(offline=True)
+    tab = await context.new_page()
+    tab.set_default_timeout(0)
+    await tab.goto(page.as_uri())
+    return browser, tab
+
+
+async def ran(page):
+    """What the cells of a chapter sent to its page."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.wait_for_timeout(500)
+        assert [url for url in asked if run.FOLDER in url] == []  # nothing is loaded before it is asked for
+        sent = await tab.evaluate(RUN)
+        assert len(asked) > 10
+        assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+        await browser.close()
+    return sent
+
+
+async def changed(page):
+    """A reader presses the buttons."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        first, second = tab.locator(".cell").nth(0), tab.locator(".cell").nth(1)
+        kept = await second.locator(".cell_output").inner_text()
+        await second.get_by_role("button", name="Run cell 2").click()
+        error = second.locator(".run-error")
+        await error.wait_for()
+        assert "NameError: name 'np' is not defined" in await error.inner_text()
+        await second.get_by_text("some cells above have not run").wait_for()
+        await second.get_by_role("button", name="Run all above").click()
+        await second.get_by_text("Ran in").wait_for()
+        assert (await second.locator(".cell_output").inner_text()).strip() == kept.strip()
+        code = second.get_by_role("textbox", name="Code of cell 2")
+        await code.fill("print(N := 6 * 7)\nwhile True:\n    pass")
+        await code.press("Shift+Enter")
+        await second.get_by_text("42", exact=True).wait_for()
+        await second.get_by_role("button", name="Stop").click()
+        await second.get_by_text("All names are gone").wait_for()
+        await second.get_by_role("button", name="Restore").click()
+        assert await second.locator(".cell_output").inner_text() == kept
+        assert "one_query" in await code.inner_text()
+        await second.get_by_role("button", name="Run all above").click()
+        await second.get_by_text("Ran in").wait_for()
+        await first.get_by_text("Ran in").wait_for()
+        await browser.close()

@@ -25,7 +25,9 @@ ALIAS = "duplicate object description"  # a class that is public in several modu
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
-def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambda line: None) -> None:
+def make(
+    out: Path, *, root: Path = Path(), run: bool = False, say: Callable[[str], object] = lambda line: None
+) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
     Parameters
@@ -33,6 +35,8 @@ def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambd
     out : Path
         Must not be there, or be empty or a site.
     root : Path
+    run : bool
+        Have the chapters' cells run in the browser, which takes some 50 MB.
     say : callable
         Called with what is done, one line per step.
 
@@ -47,7 +51,7 @@ def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambd
     RuntimeError
         Sphinx failed, or complains of a page.
     FetchError
-        MathJax cannot be had.
+        MathJax cannot be had, or what cells run on.
     """
     root, out = root.resolve(), out.resolve()
     missing = [name for name in NEEDED if not (root / name).exists()]
@@ -61,22 +65,23 @@ def make(out: Path, *, root: Path = Path(), say: Callable[[str], object] = lambd
     start = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-        html = _build(root, Path(folder), say)
+        html = _build(root, Path(folder), run, say)
         _replace(out, html)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
+def _build(root: Path, folder: Path, run: bool, say: Callable[[str], object]) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
+    from linattn_ref.lecture.run import build as runtime
     from linattn_ref.lecture.site import pages, settings
 
     html = folder / "html"
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = _slides(html / "slides", beside)
-        extras = pages.Extras(decks, *_live(html / "live", say))
+        extras = pages.Extras(decks, *_live(html / "live", say), run)
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
         address = elsewhere.repository(root)
@@ -86,6 +91,9 @@ def _build(root: Path, folder: Path, say: Callable[[str], object]) -> Path:
             say("slides")
             drawn.result()
             _share(html / "slides", html / "_static")
+    if run:
+        say("Python for the browser")
+        runtime.make(root, html / runtime.FOLDER, say=say)
     fetch.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
     (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)

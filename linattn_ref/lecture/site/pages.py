@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from linattn_ref.experiments.publishing import chapter, tables
 from linattn_ref.lecture import elsewhere
+from linattn_ref.lecture.run import build as run
 from linattn_ref.lecture.site import beside, prose
 from linattn_ref.lecture.site.markdown import grid, raw, save, toctree, typeset
 from linattn_ref.lecture.site.reference import write_api, write_papers
@@ -40,6 +41,7 @@ class Extras(NamedTuple):
     slides: dict[str, str]  # by the name of the chapter; "00_course"
     live: dict[str, str]
     sliders: dict[str, str]  # from a chapter's number to the address
+    run: bool = False  # whether cells can be run
 
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
@@ -96,6 +98,9 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
                 shown_as["text/markdown"] = SOURCE_FILE.sub(
                     lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
                 )
+    if extras.run and name[:2] in run.CHAPTERS:
+        foot = raw(run.foot(notebook["cells"]))
+        notebook["cells"].append({"cell_type": "markdown", "id": "run", "metadata": {}, "source": foot})
     save(folder / f"{name}.ipynb", json.dumps(notebook))
 
 
@@ -201,6 +206,10 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
         "pretrained transformer, and a heat map by layer and head\n:class: hero\n```\n",
         _entrances(extras),
     ]
+    if extras.run:
+        running = [each.name for each in chapters if each.name[:2] in run.CHAPTERS]
+        listed = ", ".join(f"[{name[:2].lstrip('0')}](chapters/{name}.ipynb)" for name in running)
+        parts.append(f"Change a line and run it: the code of chapters {listed} runs in your browser.\n")
     for heading, numbers in PARTS.items():
         cards = [
             (f"/chapters/{each.name}", each.title, each.question, "")

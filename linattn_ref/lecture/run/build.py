@@ -1,0 +1,92 @@
+"""Writes beside the pages what their cells run on: Pyodide, this package, the scripts."""
+
+import base64
+import gzip
+import importlib.metadata
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from linattn_ref.atomic import write_all
+from linattn_ref.data import npm, pyodide
+
+__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "make", "sources"]
+
+HERE = Path(__file__).parent
+CHAPTERS = ("05", "07")  # whose cells run in a browser, all but those marked as NATIVE
+FOLDER = "_static/run"  # in the site
+NATIVE = "native"  # a cell's metadata: why it does not run in a browser
+PACKAGES = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
+PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
+SOURCES = "sources.zip"
+DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
+LEFT_OUT = {".pyc", ".nbi", ".nbc", ".safetensors"}
+
+
+def make(root: Path, out: Path, *, say: Callable[[str], object] = lambda line: None) -> None:
+    """Write everything into the folder ``out``.
+
+    Raises
+    ------
+    FetchError
+        Pyodide cannot be had.
+    """
+    lock = pyodide.locked(PACKAGES)
+    found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
+    files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
+    files |= {path.name: path.read_bytes() for path in found}
+    every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
+    files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
+    files[SOURCES] = sources(root)
+    scripts = {name: base64.b64encode(_smaller(content)).decode() for name, content in sorted(files.items())}
+    listed = {name: len(text) for name, text in scripts.items()}
+    worker = (HERE / "worker.js").read_text(encoding="utf-8")
+    about = {"files": listed, "packages": PACKAGES, "sources": SOURCES, "worker": worker}
+    texts = {f"{name}.js": f"given({json.dumps(name)}, {json.dumps(text)});\n" for name, text in scripts.items()}
+    texts["about.js"] = f"const ABOUT = {json.dumps(about)};\n"
+    texts |= {name: (HERE / name).read_text(encoding="utf-8") for name in ("cells.js", "cells.css")}
+    write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()})
+
+
+def _smaller(content: bytes) -> bytes:
+    """Compressed, as all of them are for the page."""
+    return gzip.compress(content, 9, mtime=0)
+
+
+def sources(root: Path) -> bytes:
+    """An archive of the checkout ``root`` as chapters need it, with the packages in ``PURE``."""
+    held = {path.relative_to(root).as_posix(): path for path in _files(root / "linattn_ref")}
+    held |= {path.relative_to(root).as_posix(): path for path in (root / "figures").glob("*.json")}
+    held |= {name: root / name for name in ("pyproject.toml", "notebooks/README.md")}
+    for name in PURE:
+        for file in importlib.metadata.files(name) or []:
+            if file.suffix == ".py" or file.name.startswith("LICENSE"):
+                held[file.as_posix()] = Path(str(file.locate()))
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        for name, path in sorted(held.items()):
+            made.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes())
+    return archive.getvalue()
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and path.suffix not in LEFT_OUT)
+
+
+def foot(cells: list[dict[str, Any]]) -> str:
+    """HTML for the end of a chapter's page: what makes its cells run.
+
+    ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
+    """
+    reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
+    listed = json.dumps(reasons).replace("<", "\\u003c")
+    place = f"../{FOLDER}"
+    return (
+        f'<script type="application/json" id="native">{listed}</script>\n'
+        f'<link rel="stylesheet" href="{place}/cells.css">\n'
+        f'<script src="{place}/about.js"></script>\n<script src="{place}/cells.js"></script>'
+    )

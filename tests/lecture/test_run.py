@@ -1,0 +1,176 @@
+"""Cells in the browser: their kernel, and the files it travels with. In a browser, `test_site_browser.py` runs them."""
+
+import base64
+import io
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from linattn_ref.data import npm, pyodide
+from linattn_ref.lecture.run import build
+from linattn_ref.lecture.run.kernel import Kernel, display_module
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+
+
+@pytest.fixture
+def sent():
+    return []
+
+
+@pytest.fixture
+def kernel(sent):
+    return Kernel(lambda kind, content: sent.append((kind, content)))
+
+
+def test_names_stay_from_cell_to_cell_and_the_last_line_is_shown(kernel, sent):
+    assert kernel.run("x = 2\nprint('x is', x)", "cell 1")
+    assert kernel.run("x *= 21\nx", "cell 2")
+    assert "".join(content for _, content in sent) == "x is 2\n42\n"
+    assert kernel.run("None", "cell 3")
+    assert kernel.run("", "cell 4")
+    assert {kind for kind, _ in sent} == {"text"}
+    assert len(sent) < 6
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def f():\n    return 1 / 0\n\nf()", "ZeroDivisionError: division by zero\n"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3\n"),
+        ("x = (", "SyntaxError: '(' was never closed\n"),
+    ],
+)
+def test_an_error_is_told_as_python_prints_it(kernel, sent, code, told):
+    assert not kernel.run(code, "cell 7")
+    ((kind, text),) = sent
+    assert kind == "error"
+    assert text.endswith(told)
+    assert "cell 7" in text
+    assert "kernel.py" not in text
+    if "f()" in code:
+        assert text.startswith('Traceback (most recent call last):\n  File "<cell 7>", line 4, in <module>\n    f()\n')
+    assert kernel.run("pass", "cell 8")
+
+
+def test_what_ipython_displays_becomes_html(kernel, sent, monkeypatch):
+    display = display_module(kernel.show)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    code = """from IPython.display import Image, Markdown, clear_output, display
+clear_output(wait=True)
+display(Markdown("| a | $n^2 < 1$ |\\n| --- | --- |\\n| *b* | 2 |"), metadata={})
+display(Image(b"png", format="png", width=7, alt='"x"'))"""
+    assert kernel.run(code, "cell 1")
+    (_, table), (_, image) = sent
+    assert "<td><em>b</em></td>" in table
+    assert r'<span class="math inline">\(n^2 &lt; 1\)</span>' in table
+    source = f"data:image/png;base64,{base64.b64encode(b'png').decode()}"
+    assert image == f'<img src="{source}" width="7" alt="&quot;x&quot;">'
+
+
+def test_a_slider_draws_where_it_is_moved_to(kernel, sent):
+    kernel.slider([0.5, 1000], "rank", print)
+    assert sent.pop() == ("slider", json.dumps({"number": 0, "name": "rank", "labels": ["0.5", "1,000"]}))
+    assert kernel.move(0, 1)
+    assert "".join(content for _, content in sent) == "1000\n"
+    assert not kernel.move(0, 2)
+    assert sent[-1][1].endswith("IndexError: list index out of range\n")
+
+
+# In a process of its own, for it cannot be undone.
+INSTALLED = """
+import sys
+from linattn_ref.lecture.run import kernel
+
+sent = []
+made = kernel.Kernel(lambda kind, content: sent.append(content))
+kernel.install(made)
+sys.meta_path.insert(0, sys.meta_path.pop())  # before what finds the real packages
+for code in sys.argv[1:]:
+    assert made.run(code, "cell"), sent[-1]
+assert "def scan_plain" in sent[0]
+"""
+USED = """
+import numba, numpy as np
+from tokenizers import Tokenizer
+from linattn_ref.attention import softmax
+from linattn_ref.experiments.publishing import chapter
+from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit.loops import causal_product, causal_product_plain
+chapter.source(causal_product_plain.scan_plain)
+numba.set_num_threads(4)
+assert numba.get_num_threads() == 1
+q, k, v = np.random.default_rng(0).standard_normal((3, 5, 4))
+assert (softmax.forward(q, k, v, kernels=jit)[0] == softmax.forward(q, k, v)[0]).all()
+for call in (numba.njit, causal_product.forward, Tokenizer.from_file):
+    try:
+        call(3)
+    except ModuleNotFoundError as error:
+        assert "is not available in the browser" in str(error)
+    else:
+        raise AssertionError(call)
+"""
+
+
+def test_chapters_import_what_they_need_without_a_compiler():
+    firsts = []
+    for path in CHAPTERS[0], CHAPTERS[4], CHAPTERS[6]:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        firsts.append("".join(next(cell for cell in cells if cell["cell_type"] == "code")["source"]))
+    command = [sys.executable, "-c", INSTALLED, USED, *firsts]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkeypatch):
+    wheel = tmp_path / "numpy.whl"
+    wheel.write_bytes(b"wheel")
+    entry = {"file_name": "numpy.whl", "sha256": "", "depends": []}
+    lock = json.dumps({"info": {"version": "1"}, "packages": {"numpy": entry}}).encode()
+    monkeypatch.setattr(npm, "read", lambda package, name: lock if name.endswith("lock.json") else name.encode())
+    monkeypatch.setattr(pyodide, "locked", lambda wanted: {"numpy": entry})
+    monkeypatch.setattr(pyodide, "packages", lambda files, progress: [wheel])
+    monkeypatch.setattr(build, "sources", lambda root: b"zip")
+    for name in ("one", "two"):
+        build.make(ROOT, tmp_path / name)
+    written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert {"about.js", "cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
+    about = json.loads(written["about.js"].decode().removeprefix("const ABOUT = ").rstrip(";\n"))
+    assert {f"{name}.js" for name in about["files"]} < set(written)
+
+
+def test_the_package_travels_whole_and_its_records_with_it():
+    archive = zipfile.ZipFile(io.BytesIO(build.sources(ROOT)))
+    names = set(archive.namelist())
+    assert {"linattn_ref/__init__.py", "figures/spectrum.json", "markdown_it/__init__.py", "mdurl/__init__.py"} <= names
+    assert "linattn_ref/experiments/publishing/paper.mplstyle" in names
+    assert not [name for name in names if name.endswith(".pyc") or ".." in name]
+    assert {entry.date_time for entry in archive.infolist()} == {build.DATE}
+
+
+def test_a_page_is_told_which_cells_do_not_run():
+    cells = [
+        {"cell_type": "markdown", "metadata": {}},
+        {"cell_type": "code", "metadata": {}},
+        {"cell_type": "code", "metadata": {build.NATIVE: "</script> is too much."}},
+    ]
+    foot = build.foot(cells)
+    assert '["", "\\u003c/script> is too much."]' in foot
+    assert "../_static/run/cells.js" in foot
+
+
+def test_why_a_cell_does_not_run_stands_in_the_notebook_as_in_its_source():
+    for path in CHAPTERS:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        marked = [cell["metadata"][build.NATIVE] for cell in cells if build.NATIVE in cell["metadata"]]
+        assert marked == re.findall(
+            rf'^# %% {build.NATIVE}="(.+)"$', path.with_suffix(".py").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        assert all(re.fullmatch(r"[A-Z].*\.", reason) for reason in marked)
