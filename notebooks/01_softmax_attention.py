@@ -419,8 +419,8 @@ assert count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds 
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
-# To get a feeling for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has
-# 144 heads.
+# To get a feel for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has 144
+# heads.
 
 # %%
 heads, length = 12 * 12, 4096
@@ -615,8 +615,8 @@ for dtype in (np.float64, np.float32):
 #
 # $$S_t = \mathrm{append}(S_{t-1}, k_t, v_t), \qquad o_t = \mathrm{softmax}(s\, q_t K_t^\top)\, V_t$$
 #
-# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike that of an ordinary recurrent network
-# the state grows, by $D + M$ numbers per token, and so does the work of a step.
+# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike the state of an ordinary recurrent
+# network, this one grows, by $D + M$ numbers per token. So does the work of a step.
 
 # %%
 chapter.source(softmax.State, softmax.append, doc=False)
@@ -710,8 +710,8 @@ report.assert_ok()
 
 # %% [markdown]
 # **2. Keys on two machines.** Each of two machines has half of the keys and values and computes, for all queries,
-# its output $O$ and log-sum-exp $\lambda$. How is the output over all keys made from $(O_1, \lambda_1)$ and
-# $(O_2, \lambda_2)$? Must the halves be sent in order?
+# its output $O$ and log-sum-exp $\lambda$. How do we get the output over all keys from $(O_1, \lambda_1)$ and $(O_2,
+# \lambda_2)$? Must the halves be sent in order?
 #
 # <details><summary>Solution</summary>
 #

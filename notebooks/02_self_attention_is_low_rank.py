@@ -4,8 +4,8 @@
 # The attention matrix $P$ of 512 tokens has 262,144 entries; how many numbers does it really hold?
 #
 # Linformer, the subject of chapter 4, rests on the answer "far fewer". Its paper gives two reasons: a measurement, the
-# singular values of $P$ in a trained network, and a theorem (Wang et al. 2020, section 3). The theorem is chapter 3.
-# Here you will
+# singular values of $P$ in a trained network, and a theorem (Wang et al. 2020, section 3). Chapter 3 is about the
+# theorem. Here you will
 #
 # 1. repeat the measurement on a real network reading real text, and compare it with networks that have learned
 #    nothing;

@@ -190,9 +190,9 @@ assert eckart_young.truncated_svd(P_real, 16).min() < -1e-3
 #
 # ## Johnson-Lindenstrauss: a random projection keeps lengths
 #
-# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Then $R$ maps
-# $n$-dimensional points to $k$ dimensions such that lengths and distances hardly change, and how large $k$ must be
-# has nothing to do with $n$. For a fixed vector $x$ and $0 < \varepsilon < 1$
+# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Then $R$ maps $n$-dimensional points
+# to $k$ dimensions so that lengths and distances hardly change. How large $k$ must be does not depend on $n$. For a
+# fixed vector $x$ and $0 < \varepsilon < 1$
 #
 # $$\Pr\big(\big|\, \lVert R x \rVert^2 - \lVert x \rVert^2 \,\big| > \varepsilon \lVert x \rVert^2\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (1)$$

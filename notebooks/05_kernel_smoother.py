@@ -248,8 +248,8 @@ chapter.table(
 # %% [markdown]
 # The box kernel has no features at all, not even infinitely many. Three points in a row show it: the middle one is
 # close to both others, which are not close to each other, and that matrix has the eigenvalue $1 - \sqrt 2$. The
-# exponential and the Gaussian kernel have features, but at least 40 of them. Linear attention lives in the rows with
-# a small rank and no negative entry.
+# exponential and the Gaussian kernel have features, but at least 40 of them (in fact infinitely many, as chapter 6
+# shows). Linear attention needs the rows with a small rank and no negative entry.
 
 # %%
 three_in_a_row = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])

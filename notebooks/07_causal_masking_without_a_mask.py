@@ -333,8 +333,8 @@ same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
 chapter.source(linear.backward, doc=False)
 
 # %% [markdown]
-# `d_n` and `d_d`, for a numerator and a denominator, are the next section's. Without them, Algorithm 1 is
-# `causal_cost.rows_backward`:
+# `d_n` and `d_d`, for a numerator and a denominator, belong to the section "The division" below. Without them,
+# Algorithm 1 is `causal_cost.rows_backward`:
 
 # %%
 _, saved = causal_cost.rows_forward(phi_q, phi_k, v)

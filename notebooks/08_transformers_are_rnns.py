@@ -876,10 +876,10 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# Four blocks, forward from left to right, backward from right to left, are one pass. To leave out `d_state` is
-# *truncated* back-propagation: the state's numbers are passed on, but its gradient is not passed back. How much of
-# the gradient is then missing? None is missing for queries, and none in the last block. For keys and values, here,
-# most of it is missing if blocks are short:
+# Four blocks, forward from left to right, backward from right to left, are one pass. Leaving out `d_state` is
+# *truncated* back-propagation: the state's numbers are passed on, but its gradient is not passed back. How much of the
+# gradient is then missing? None is missing for queries, and none in the last block. For keys and values, here, most of
+# it is missing if blocks are short:
 
 
 # %%
