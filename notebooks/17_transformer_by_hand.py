@@ -163,8 +163,9 @@ print("affine:", check(affine.forward, affine.backward, x, affine.draw(E, 3, rng
 # $$y = \gamma\, \hat x + b, \qquad \hat x = \frac{x - \bar x}{s}, \qquad
 # s = \sqrt{\mathrm{var}\, x + \varepsilon} \qquad (6)$$
 #
-# The gain and the bias are as in (5): $\partial \ell / \partial \gamma = \sum G \hat x$ and $\partial \ell / \partial b
-# = \sum G$ over all rows. And $\hat G = \gamma\, G$ is the gradient of $\hat x$. For one row of $E$ entries,
+# The gain and the bias are as in (5): $\partial \ell / \partial \gamma = \sum G \hat x$ and
+# $\partial \ell / \partial b = \sum G$ over all rows. And $\hat G = \gamma\, G$ is the gradient of $\hat x$. For one
+# row of $E$ entries,
 #
 # $$d\hat x = \frac{dx - d\bar x}{s} - \hat x\, \frac{ds}{s}, \qquad
 # ds = \frac{1}{E} \sum_j \hat x_j\, dx_j$$

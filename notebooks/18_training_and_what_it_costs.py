@@ -321,8 +321,8 @@ chapter.show(
 )
 
 # %% [markdown]
-# So RAdam's warm-up is as long as $v$'s memory, and nobody has to choose it. It is most careful at the start: at $\rho
-# = 5$ the first order overstates the variance more than threefold.
+# So RAdam's warm-up is as long as $v$'s memory, and nobody has to choose it. It is most careful at the start: at
+# $\rho = 5$ the first order overstates the variance more than threefold.
 #
 # ### Does a network need it?
 #

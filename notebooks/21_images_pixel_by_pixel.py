@@ -117,9 +117,9 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 # that of chapter 17, $p_c - [c = x_i]$. Such a network does not know that 130 is next to 131, and has to learn it.
 #
 # **A mixture of ten logistic distributions** knows it from the start. The paper uses one, after Salimans et al. (2017).
-# A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$, $\sigma(u)
-# = 1/(1 + e^{-u})$. The value $n$ is the point $y = 2n/255 - 1$ and gets the probability that lies within $h = 1/255$
-# of it. The outermost values get the tails as well:
+# A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$,
+# $\sigma(u) = 1/(1 + e^{-u})$. The value $n$ is the point $y = 2n/255 - 1$ and gets the probability that lies within
+# $h = 1/255$ of it. The outermost values get the tails as well:
 #
 # $$a = \frac{y + h - \mu}{s}, \qquad b = \frac{y - h - \mu}{s} \qquad (1)$$
 #

@@ -47,8 +47,9 @@ rng = np.random.default_rng(0)
 # above 0, so the text is praise. Backward, each of the two tokens gets half of the gradient of the mean, and the
 # padding nothing.
 #
-# Of 100 test texts, 84 are right. How sure is that? The number right varies by about $\sqrt{100 \cdot 0.84 \cdot 0.16}
-# = 3.7$ from one hundred texts to the next. Twice that is 7, so 84% is 84 ± 7 percentage points.
+# Of 100 test texts, 84 are right. How sure is that? The number right varies by about
+# $\sqrt{100 \cdot 0.84 \cdot 0.16} = 3.7$ from one hundred texts to the next. Twice that is 7, so 84% is 84 ± 7
+# percentage points.
 
 # %%
 rows_small, counts = np.array([[[1.0], [3.0], [9.0]]]), np.array([[True, True, False]])
