@@ -110,6 +110,8 @@ same(d_normed, 0)
 #
 # $$\frac{\partial \ell}{\partial T_t} = \sum_{i:\, t_i = t} G_i, \qquad \frac{\partial \ell}{\partial P_i} = G_i
 # \qquad (3)$$
+#
+# After the source, a cell checks (2) and (3) on five tokens of three kinds, and prints nothing.
 
 # %%
 chapter.source(embedding.forward, embedding.backward, doc=False)
@@ -752,7 +754,8 @@ chapter.explore(
 # <details><summary>Solution</summary>
 #
 # $T$ is used twice, so it gets the sum of two gradients: (3), and the transpose of that of the last layer's $W =
-# T^\top$ from (5). In the package the two are added by `into`, in one array.
+# T^\top$ from (5). In the package the two are added by `into`, in one array. The cell checks this along random
+# directions.
 #
 # </details>
 
@@ -799,7 +802,7 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 #
 # Only one word changes: the mechanism that is passed to `multi_head`. The gradient is right in any direction, and the
 # text written token by token is still that of the parallel form. But the state is now a cache of all keys and values:
-# $2 N E$ numbers per layer, instead of $H (D^2 + D)$.
+# $2 N E$ numbers per layer, instead of $H (D^2 + D)$. The cell checks gradient and text.
 #
 # </details>
 

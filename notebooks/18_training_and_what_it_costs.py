@@ -960,6 +960,7 @@ same(rho_inf, (1 + BETA) / (1 - BETA), atol=1e-9)
 #
 # For Adam only the influence of $\varepsilon$ changes: all gradients are a thousandth of what they were, and the steps
 # are the same. Gradient descent takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+# The cell checks both.
 #
 # </details>
 
@@ -980,7 +981,7 @@ np.testing.assert_allclose(ways[0], ways[1], rtol=1e-6)  # 1e-6 stands in clip's
 #
 # A block has $12 E^2$ entries, 16 bytes each with gradient, $m$ and $v$: $192 E^2$. A token keeps about $40 E$ bytes
 # per block. So from $4.8 E = 1229$ tokens on, what is kept takes more memory than what stays. Two images of 784 pixels
-# are enough.
+# are enough. The cell checks the count with a block of the package.
 #
 # </details>
 

@@ -294,7 +294,7 @@ assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 # $\beta$). But so does a sum that fades, because here what counts is also what is recent. The two differ when something
 # must be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading forgets by
 # the clock. The delta rule erases by the key: the figure shows that it finds the first 8 keys however often the others
-# are rewritten.
+# are rewritten. The next cell checks these statements on the numbers of the table:
 
 # %%
 assert three_values["delta"].recall > 0.97
@@ -545,7 +545,7 @@ report.assert_ok()
 # with strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in
 # float32. The identity has a reason. From row $i$ on, multiply one channel of $q$ and $e$ by $t$, and the same channel
 # of $k$ by $1/t$. From then on, only the scale changes in which this channel of the state is kept. For what comes in
-# from before, the change is a gate of $t$ at row $i$.
+# from before, the change is a gate of $t$ at row $i$. The cell checks (g), and then this reason:
 
 # %%
 _, saved = delta_rule.forward(**inputs)
@@ -668,7 +668,8 @@ assert abs(general[:8] - expected).max() > 1e-9
 # $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (h)$$
 #
 # and maps compose, in any grouping. $W$ is what the state $I$ becomes when nothing is written, and $B$ what the state 0
-# becomes. The same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
+# becomes. The same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$. The
+# cell checks (h), and then the rule token by token:
 
 # %%
 tokens = k, v, beta, log_gate
@@ -773,7 +774,7 @@ chapter.table(
 #
 # It takes two, as it adds two products of vectors. The first row fades by $w_i$, looks and corrects: key $b_i$, value
 # 0, erase $-\alpha_i / w_i$, since $\tilde S^\top (\alpha / w) = S^\top \alpha$. The second writes: key $k_i$, value
-# $v_i$, gate 1. The output is that of every second row.
+# $v_i$, gate 1. The output is that of every second row. The cell compares it with the formula above.
 #
 # </details>
 
@@ -806,6 +807,7 @@ np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
 # <details><summary>Solution</summary>
 #
 # $e_i = b_i * k_i$ and the value $w_i * v_i$. With $b_i = w_i = \beta_i$ in all channels it is Kimi Delta Attention.
+# The cell checks both.
 #
 # </details>
 
@@ -834,7 +836,7 @@ same(
 #
 # $e_i = \beta_i p_i$, and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$ the repeated write is $x
 # \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d = 1/2$. Comba erases less than
-# it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$).
+# it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$). The cell checks the case $d = 1/2$.
 #
 # </details>
 

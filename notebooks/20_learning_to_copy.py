@@ -197,9 +197,9 @@ assert 0.37 < performer.at_the_end().min() < performer.at_the_end().max() < 0.39
 assert local.at_the_end().max() < 0.01
 
 # %% [markdown]
-# **The paper** says of its Figure 2 (section 4.1.1; $S = 128$, 4 layers, 8 heads, 64 sequences an update, the loss over
-# 10,000 updates): "linear converges smoothly and reaches a lower loss than lsh due to the lack of noise introduced by
-# hashing. In particular, it reaches the same loss as softmax."
+# **The paper** says of its Figure 2 (section 4.1.1; $S = 128$, 4 layers, 8 heads, 64 sequences per update, the loss
+# over 10,000 updates): "linear converges smoothly and reaches a lower loss than lsh due to the lack of noise introduced
+# by hashing. In particular, it reaches the same loss as softmax."
 #
 # Here, at a quarter of the width and half of the length and depth, linear attention does learn to copy, to about a
 # hundredth of a nat, in every run. It does *not* learn as fast as softmax attention, neither by updates nor, at this
@@ -614,7 +614,8 @@ chapter.table(
 # on. It need not know for whom. If in layer 1 each place takes along the symbol 16 places before it, a row finds in
 # layer 2 what it needs $n - 16$ places back. But $n$ is harder to know: only rows at most 16 places behind the
 # separator see it in layer 1. For the others the *key* sees it, and can mark the row for which it has something. So the
-# window does not forbid copying at this length, and the record shows that training finds a way.
+# window does not forbid copying at this length, and the record shows that training finds a way. The cell checks which
+# places the layers reach, for every length of word.
 #
 # </details>
 

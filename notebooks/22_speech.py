@@ -246,7 +246,7 @@ assert (np.diff(later[:, 1:].argmax(axis=0)) > 0).all()  # in order
 # **Decoding.** *Greedy* decoding takes the likeliest path, one maximum per frame, and returns what it spells. The
 # likeliest *labels* are another matter. In two frames with 0.6 for the blank, the likeliest path spells nothing (0.36),
 # but the three paths `a a`, `a –` and `– a` together spell `a` (0.64). A *beam* keeps the likeliest beginnings and adds
-# up paths.
+# up paths. The cell checks this example:
 
 # %%
 flat = np.log([[0.6, 0.4], [0.6, 0.4]])
@@ -451,7 +451,7 @@ same(4 * losses[1], 5 * math.log(4))  # one path: b o – o k
 # Each path has probability $V^{-T}$, and there are $\binom{T + S}{2S}$ paths, so $p(l) = \binom{T + S}{2S} V^{-T}$. One
 # label in three frames has the six paths `a – –`, `a a –`, `a a a`, `– a a`, `– – a`, `– a –`. Four of them have the
 # label in the middle, and three have it at either end: $g_2(a) = 4/6$ is the largest, and the gradient for `a` is
-# largest there too.
+# largest there too. The cell checks $p$ and the three shares.
 #
 # </details>
 
