@@ -14,8 +14,8 @@
 # 5. derive the gradient through each map, and see that the stabiliser cancels in it;
 # 6. run it causally and token by token, and measure its error on a real network.
 #
-# You need chapters 5 to 7. The new letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
-# $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
+# You need chapters 5 to 7. There are new letters. The random directions $\omega_1 \dots \omega_m$ are the rows of
+# $\omega$ $(m, D)$. Each makes one feature or two, so $C = m$ or $2m$.
 #
 # Equations with numbers are those of the docstring of `linattn_ref.theory.random_features`, whose code is shown with
 # them; equations with letters are this chapter's. The code of other files has numbers of its own.
@@ -80,9 +80,9 @@ for omega_drawn in (0.0, 1.0, 2.0):
 # \qquad (1)$$
 #
 # One direction is easy to see. $\cos$ of a difference is an inner product of two features, so each draw of $\omega$
-# gives a semi-definite kernel, and so does an average of them. The other direction is the theorem: no
-# semi-definite kernel of $x - y$ is anything else. And it is a recipe (Rahimi and Recht 2007): draw $m$ directions from
-# that distribution, and average.
+# yields a semi-definite kernel, and so does an average of them. The other direction is the theorem: no semi-definite
+# kernel of $x - y$ is anything else. And it is a recipe (Rahimi and Recht 2007): draw $m$ directions from that
+# distribution, and average.
 #
 # How far off is the average? Let $\Delta = x - y$. As $\cos^2 u = \frac12 (1 + \cos 2u)$, we have $\mathbb E \cos^2
 # \omega^\top \Delta = \frac12 (1 + \kappa(2\Delta))$. So the mean of $m$ independent cosines has the mean squared error
@@ -477,8 +477,8 @@ print(
 # its own $t_i = \max_c (a_c(x_i) + r_c)$. Other implementations make one of three mistakes:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
-# - one maximum for all keys, future ones included: chapter 7;
-# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 7.
+# - taking one maximum for all keys, future ones included (chapter 7);
+# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel (chapter 7).
 #
 # We take keys twenty times as long as usual, in float32, and compare with float64:
 
@@ -514,8 +514,8 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 #
 # $$dp = d\phi_+ * \phi_+ - d\phi_- * \phi_-, \qquad dx = \omega^\top dp - x\, (d\phi^\top \phi) \qquad (e)$$
 #
-# **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$; the common factor
-# $e^{\frac12 \lVert x \rVert^2}$ has the gradient $+x$ times itself:
+# **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$. The common factor $e^{\frac12
+# \lVert x \rVert^2}$ has the gradient $+x$ times itself:
 #
 # $$dp = d\phi_{\sin} * \phi_{\cos} - d\phi_{\cos} * \phi_{\sin}, \qquad
 # dx = \omega^\top dp + x\, (d\phi^\top \phi) \qquad (f)$$
@@ -952,7 +952,7 @@ assert (first[100:] != never[100:]).all()
 # - Orthogonal directions lower the error of positive and hyperbolic features always, by (8): a little for positive
 #   ones, and much for hyperbolic ones of short vectors. Draw them with the signs of R's diagonal.
 # - The backward pass may use the scaled features, because the scale cancels. Use no $\varepsilon$ with it.
-# - $\omega$ is an argument; when to draw again is the caller's policy; a state belongs to its $\omega$.
+# - $\omega$ is an argument. When to draw again is the caller's policy. A state belongs to its $\omega$.
 # - In a network trained with softmax the approximation is poor. A Performer must be trained as one.
 #
 # **Sources.** Choromanski et al. (2021), *Rethinking attention with Performers*. Rahimi and Recht (2007), *Random

@@ -15,8 +15,8 @@
 # 6. meet an $\varepsilon$ that is no longer small.
 #
 # You need chapters 6 (feature maps) and 7 (prefix sums, the causal product and its gradient). The letters are theirs:
-# $N$ tokens, keys of width $D$, values of width $M$; $m$ random directions give $C$ features. Equations
-# are numbered by chapter in the text and by file in the source that is shown.
+# $N$ tokens, keys of width $D$ and values of width $M$. From $m$ random directions come $C$ features. Equations are
+# numbered by chapter in the text and by file in the source that is shown.
 
 # %%
 import math

@@ -301,7 +301,7 @@ print(report)
 # %% [markdown]
 # The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. The
 # result for each part is then a correct gradient, but of another function. $dv$ comes out too large, since the weights
-# of every part sum to 1. The cell prints nothing; it checks that the sum over two parts is twice as large as it should
+# of every part sum to 1. The cell prints nothing. It checks that the sum over two parts is twice as large as it should
 # be, and that the right way adds up:
 
 # %%
@@ -571,8 +571,8 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 # %% [markdown]
 # Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
 # which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
-# probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%, and
-# no number of layers gets anything out of such a block. A window or a centre repairs that.
+# probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
+# What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.
 
 # %%
 expected = math.exp(-graph_figure.RANDOM)
@@ -698,9 +698,9 @@ chapter.table(header, rows)
 # %% [markdown]
 # ## What it costs, side by side
 #
-# The table has the pairs of each pattern at $N = 4096$. It also has the number of layers until every token can know
-# of every other (of every earlier one, where it is causal), from the graph of the same pattern at a sixteenth of the
-# length.
+# The table has the pairs of each pattern at $N = 4096$. It also has the number of layers until every token can know of
+# every other (or of every earlier one, in causal patterns). That number is from the graph of the same pattern at a
+# sixteenth of the length.
 
 # %%
 n, small, rng = 4096, 256, np.random.default_rng(17)

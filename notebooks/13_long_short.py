@@ -178,9 +178,9 @@ print(refused)
 # $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
 #
 # No other choice of the mixtures does better. Let row $j$ of a matrix hold the weights that all values get when the
-# mark is at place $j$. The matrix is a product with $R$ columns in the middle, and no matrix of rank $R$ is nearer to
-# the identity, which is what the task asks for. A dynamic projection needs one column of $W_p$ in the direction of the
-# mark. Both are trained, with their hand-derived gradients:
+# mark is at place $j$. This matrix has at most rank $R$, and the task asks for the identity. By Eckart, Young and
+# Mirsky the squared distance is at least $L - R$, which is $1 - R/L$ per place. A dynamic projection needs one column
+# of $W_p$ in the direction of the mark. Both are trained, with their hand-derived gradients:
 
 # %%
 results = moving_content.compute(reduced=(1, 8, 32), steps=300)
@@ -343,10 +343,10 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 #
 # ### Step 1: the blocks
 #
-# Each segment is softmax attention, and chapter 1's backward pass gives the gradients of its queries, of the keys and
+# Each segment is softmax attention, and chapter 1's backward pass yields the gradients of its queries, of the keys and
 # values it saw, and of the mixtures. A query is in one segment. A key is seen by up to three, a mixture by all: their
-# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys
-# and values), and the gradients of the normed mixtures.
+# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys and
+# values), and the gradients of the normed mixtures.
 #
 # ### Step 2: layer norm
 #
@@ -534,8 +534,8 @@ same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
 # %% [markdown]
 # ## Exercises
 #
-# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ gives the fewest pairs, and how do they then
-# grow with $N$?
+# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ makes the fewest pairs, and how does their
+# number then grow with $N$?
 #
 # <details><summary>Solution</summary>
 #
@@ -623,7 +623,7 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 # Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i)\, \cdot = 0$, as $\sum_i y_i = 0$. Times $y_i$ and summed:
 # $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / \sigma^2 =
 # 1 - 10^{-5} / \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction
-# counts, as in random feature attention, which divides by the length but does not subtract the mean.
+# counts. So it is in random feature attention, which divides by the length but does not subtract the mean.
 #
 # The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only
 # their difference matters.

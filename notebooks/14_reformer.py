@@ -5,8 +5,8 @@
 # scores?
 #
 # The keys with the largest scores are those in the direction of the query: finding them is a *nearest neighbour
-# search*. Reformer (Kitaev et al. 2020) does it by **locality-sensitive hashing**: a random function that gives similar
-# vectors the same bucket more often than others. In this chapter you will
+# search*. Reformer (Kitaev et al. 2020) does it by **locality-sensitive hashing**: a random function that puts similar
+# vectors into the same bucket more often than others. In this chapter you will
 #
 # 1. derive how often two vectors at an angle share a bucket, and measure it;
 # 2. turn buckets of any size into chunks of one size, by sorting;
@@ -49,8 +49,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # | 8 | B | 2, and 1, 4 | $7 / 3$ |
 #
 # The first chunk has no chunk before it. Hashing decides into which bucket a vector falls. In two dimensions, with four
-# buckets and no rotation, the bucket is the side on which the vector lies: (3, 1) lies to the right, (1, 3) above,
-# (-3, 1) to the left.
+# buckets and no rotation, the bucket is the side on which the vector lies. So (3, 1) lies to the right, (1, 3) above,
+# and (-3, 1) to the left.
 
 # %%
 alike, four_values = np.ones((4, 2)), np.array([[1.0], [2.0], [4.0], [8.0]])
@@ -129,7 +129,7 @@ np.testing.assert_array_equal(reformer.buckets(-x, rotations), (there + 4) % 8)
 # ### How often do two vectors collide?
 #
 # Let $x$ and $y$ have length 1 and the angle $\theta$ between them, and let $\rho = \cos \theta$. A column $r$ of $R$
-# gives two numbers $(x^\top r, y^\top r)$: both standard normal, with covariance $x^\top y = \rho$. The columns are
+# yields two numbers $(x^\top r, y^\top r)$, both standard normal, with covariance $x^\top y = \rho$. The columns are
 # independent. So the width $D$ drops out, and only $\rho$ and $B$ count.
 #
 # Both vectors are in bucket 0 if two things hold. Column 0 makes two numbers $u, w > 0$, and each of the $B/2 - 1$
@@ -621,7 +621,7 @@ assert max(reach, key=reach.get).startswith("online")
 # passes. What can be compared is the order. In both, softmax attention with its matrix is the first to run out of
 # memory. The paper's LSH attention got four times as far. Here it would get nearly a hundred times as far, and softmax
 # attention without the matrix further still. And in the paper linear attention needs the least memory of all at every
-# length; here it is the fastest but not the smallest, as it keeps the features of queries and keys.
+# length. Here it is the fastest but does not need the least memory, as it keeps the features of queries and keys.
 #
 # ## Exercises
 #
@@ -644,9 +644,9 @@ assert 1 - (1 - p_45) ** needed >= 0.99 > 1 - (1 - p_45) ** (needed - 1)
 print(f"p = {p_45:.3f}: {needed} rounds; orthogonal vectors share a bucket in {orthogonal:.2f} of the cases")
 
 # %% [markdown]
-# **2. Count once, or count shares?** The NumPy kernel gives a pair the share $1 / c_{ij}$ in each of its rounds. The
-# Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the same,
-# and what does it save?
+# **2. Count once, or count shares?** The NumPy kernel counts a pair with the share $1 / c_{ij}$ in each of its rounds.
+# The Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the
+# same, and what does it save?
 #
 # <details><summary>Solution</summary>
 #

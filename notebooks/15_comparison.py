@@ -515,15 +515,15 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 #
 # - **Pairs** get better steadily, since in the end they keep all pairs. At 0.4 of the cost BigBird and Longformer are
 #   the best, with the same median. On average over the heads BigBird is best, in each text and in five of six layers.
-#   Global tokens help much: real heads look at the first token, `[CLS]`, far more than at any other (measured in
-#   chapter 2; `[SEP]` is nothing special there).
+#   Global tokens help much, since real heads look at the first token, `[CLS]`, far more than at any other. (This is
+#   measured in chapter 2; `[SEP]` is nothing special there.)
 # - **Low rank** is best where little may be spent: Nyström attention is best in the median, in each text and in four of
 #   six layers (Longformer in the others). Mean pooling is Linformer without training; fitted projections do a little
 #   better (chapter 4). The truncated SVD is far below all, so the matrices *are* near low rank; what is missing is a
 #   cheap way to find the subspace.
-# - **Kernels** gain hardly anything from more features here. Linear attention does not try to be softmax attention, and
-#   for Performer the scores of a trained network are too large: the square of the relative error of positive features
-#   grows as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
+# - **Kernels** gain hardly anything from more features here. Linear attention does not try to be softmax attention. For
+#   Performer the scores of a trained network are too large: the square of the relative error of positive features grows
+#   as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
 # - **Heads differ as much as mechanisms do**, texts less. At equal cost the errors of the best mechanism span a factor
 #   of 2.6 to 2.8 from head to head (the middle 80%), and the medians of all mechanisms span 2.2 to 2.8. What a
 #   mechanism does to a network depends on what its heads do. And this is one network at one length; with another the
@@ -603,10 +603,10 @@ assert max(gained[key]["performer"] for key in gained) < 0.05
 # %% [markdown]
 # ### And what it costs
 #
-# The table shows both passes of a whole network of that size, at the length of the table above and at a longer one,
-# divided by the same with softmax attention that keeps no matrix. At 128 tokens attention is a twentieth of a layer's
-# multiply-adds (chapter 24 counts them), and almost nothing can be saved; the more complicated mechanisms only cost
-# more. At 2,048 tokens the order changes.
+# The figure shows the time of both passes of a whole network of that size, at the length of the table above and at a
+# longer one. It is divided by the time with softmax attention that keeps no matrix. The table has the milliseconds. At
+# 128 tokens attention is a twentieth of a layer's multiply-adds (chapter 24 counts them), and almost nothing can be
+# saved; the more complicated mechanisms only cost more. At 2,048 tokens the order changes.
 
 # %%
 of_network = chapter.results("mechanism_time")

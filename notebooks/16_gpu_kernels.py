@@ -11,7 +11,7 @@
 # 2. Algorithm 1 cut into three steps, two of which wait for nothing, and what that costs in memory;
 # 3. the package's kernels for linear and softmax attention, read and run, and softmax a second time on tensor cores;
 # 4. the three gradients as three calls of one product;
-# 5. what a simulator can show about a kernel and what only a compiler can: float64 that crept in, registers;
+# 5. what a simulator can show about a kernel, and what only a compiler can (float64 that crept in, and registers);
 # 6. a formula for which part waits for memory and which for arithmetic.
 #
 # You need chapter 7: the causal product, its gradient and chunks. The letters are $N$ tokens, $C$ features, $M$
@@ -183,7 +183,7 @@ print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
 # A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of a
 # warp read 32 neighbouring numbers, that is 4 sectors. If they read down a column, it is 32 sectors, and an eighth of
 # each is used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along `threadIdx.x`
-# first. The cell checks 4 and 32 sectors for one warp, and then the reads of our kernel; it prints nothing:
+# first. The cell prints nothing. It checks 4 and 32 sectors for one warp, and then the reads of our kernel:
 
 
 # %%
