@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-try:
-    from values import arrays_of, call, decode, finder, pack  # type: ignore[import-not-found]
-except ImportError:
-    from linattn_ref.homework.values import arrays_of, call, decode, finder, pack
+from linattn_ref.homework.values import arrays_of, call, decode, finder, pack
 
 __all__ = ["Questions", "flatten", "off", "slope", "wrapped"]
 

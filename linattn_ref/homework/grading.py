@@ -60,7 +60,8 @@ def questions(
     """What the check of an item yields; seed 0 and trial 0 are the handout's, with its sizes."""
     rng = np.random.default_rng([seed, sheet.items.index(item), trial])
     sizes = {**sheet.sizes, **(larger(sheet.sizes, np.random.default_rng([seed, trial])) if seed else {})}
-    space = {"np": np, **names}
+    data = np.float64(np.load(sheet.file.with_name(sheet.data))) if sheet.data else None
+    space = {"np": np, "data": data, **names}
     exec(compiled(item, *sizes), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib
 import inspect
 import re
 import textwrap
@@ -100,10 +100,10 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
         imports |= import_lines(module, imported, needs, alone)
         pieces = [written[x] if x in written else module.text(module.nodes[x]) for x in order]
         pieces = list(dict.fromkeys(pieces if solved else (without(x, part.drop) for x in pieces)))
-        title, doc = described(module, part)
         text = "\n\n\n".join(pieces)
-        for old, new in part.rename.items():
-            text = re.sub(rf"(?<![.\w]){old}\b", new, text) if old.isidentifier() else text.replace(old, new)
+        for old, new in part.rename.items():  # a name, or words; but "backward pass" is no name
+            text = re.sub(rf"(?<![.\w]){old}\b(?! pass)", new, text) if old.isidentifier() else text.replace(old, new)
+        title, doc = described(module, part)
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
     answer = template("answer.txt").format(
@@ -127,6 +127,8 @@ def described(module: Module, part: Part) -> tuple[str, str]:
     title, _, doc = doc.partition("\n")
     formulas = doc.split("\n:Time:")[0].split("\nThe gradient, by hand\n")[0].strip("\n").rstrip()
     formulas = re.sub(r"[A-Z][^.]*``linattn_ref[\w.]*``\. ", "", formulas)  # what sends readers to the package
+    for old, new in part.rename.items():
+        formulas = formulas if old.isidentifier() else formulas.replace(old, new)
     return title.partition(":")[0].rstrip("."), "\n\n".join(filter(None, [formulas, part.question.strip("\n")]))
 
 
@@ -168,20 +170,13 @@ def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alo
             continue
         if not source.startswith("linattn_ref") or not alone:
             lines.add((f"from {source} import {there}" if there else f"import {source}") + alias)
-        elif is_module(f"{source}.{there}"):
+        elif inspect.ismodule(getattr(importlib.import_module(source), there)):
             needs.setdefault(f"{source}.{there}", set()).update({attribute} - {""})
             lines.add(f"from given import {there}{alias}")
         else:
             needs.setdefault(source, set()).add(there)
             lines.add(f"from given.{source.rpartition('.')[2]} import {there}{alias}")
     return lines
-
-
-def is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def given(needs: dict[str, set[str]]) -> dict[str, str]:
@@ -202,13 +197,8 @@ def given(needs: dict[str, set[str]]) -> dict[str, str]:
 
 
 def ordered(lines: set[str]) -> str:
-    """Import lines, one for each module; this package's after the others."""
-    joined: dict[str, list[str]] = {}
-    for line in sorted(lines):
-        start, _, name = line.partition(" import ")
-        joined.setdefault(start, []).append(name)
-    found = [f"{start} import {', '.join(names)}" if names[0] else start for start, names in joined.items()]
-    return "\n".join(sorted(found, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
+    """Import lines, this package's after the others."""
+    return "\n".join(sorted(lines, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
 
 
 def mistaken(sheet: Sheet, mistake: Mistake) -> str:

@@ -128,10 +128,10 @@ def test_the_handouts_tests_pass_for_the_solution_and_fail_for_the_skeleton(name
 def test_no_line_of_the_solution_is_in_the_handout(name):
     """Of what is removed: any line that computes."""
     sheet = read(name)
-    handed = "\n".join(files(read(name, "quick")).values())
+    handed = b"\n".join(files(read(name, "quick")).values()).decode(errors="replace")
     kept = {x.strip() for x in texts(sheet, solved=False).answer.splitlines()}
     for line in texts(sheet, solved=True).answer.splitlines():
         code = line.partition("  # (")[0].strip()
         if line.strip() not in kept and re.search(r"# \(\d+\)", line) and len(code) > 12:
             assert code not in handed, code
-    assert "linattn_ref" not in re.sub(r"from linattn_ref\.homework\.values import .*", "", handed)
+    assert "linattn_ref" not in handed
