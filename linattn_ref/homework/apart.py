@@ -52,8 +52,8 @@ def bubblewrap() -> str:
 
 
 def crowd() -> float:
-    """How many processes want each core of this machine: a second of the processor takes as much longer."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """How many processes want each core of this machine, up to 4: a second of the processor takes as much longer."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 4.0)
 
 
 def protection() -> str:

@@ -142,24 +142,26 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
         raise ValueError(f"seed: expected a number of at least 1, got {seed}")
     proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
     results = list[Result]()
-    for item in sheet.items:
+    for number, item in enumerate(sheet.items):
+        right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
         submission.begin()
-        results.append(graded(sheet, item, proxies, seed, [x for x in results if not x.points]))
+        try:
+            results.append(graded(sheet, item, proxies, seed, right_answers, [x for x in results if not x.points]))
+        except Failed as error:
+            results.append(Result(item, 0.0, str(error)))
+        except Exception as error:  # the check met something that it did not expect
+            why = f"what came back is not what was asked for ({type(error).__name__}: {error})"
+            results.append(Result(item, 0.0, why))
     return tuple(results)
 
 
-def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: list[Result]) -> Result:
+def graded(
+    sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, right_answers: list[Any], lost: list[Result]
+) -> Result:
     """One item; ``lost`` are the earlier ones without points."""
     number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
-    answers = []
-    try:
-        for trial in range(item.trials):
-            answers.append(questions(sheet, item, names, right(sheet), seed, trial))
-    except Failed as error:
-        return Result(item, 0.0, str(error))
-    except Exception as error:  # the check met something that it did not expect
-        return Result(item, 0.0, f"what came back is not what was asked for ({type(error).__name__}: {error})")
-    found = [off(got, expected(sheet, number, seed, trial), TOLERANCE) for trial, got in enumerate(answers)]
+    answers = [questions(sheet, item, names, right(sheet), seed, trial) for trial in range(item.trials)]
+    found = [off(got, asked, TOLERANCE) for got, asked in zip(answers, right_answers, strict=True)]
     why = next(filter(None, found), "")
     if not why:
         return judged(sheet, item, proxies, seed)
@@ -173,7 +175,6 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     if fits:
         return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
     by_judge = judged(sheet, item, proxies, seed)
-    right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
 
 

@@ -56,7 +56,9 @@ def tests(sheet: Sheet) -> str:
     names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
     names += [f'data = np.float64(np.load(HERE.parent / "given" / "{sheet.data}"))'] if sheet.data else []
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]
-    return template("test_answer.txt").format(names="\n".join(names), sizes=sheet.sizes, tests="\n".join(parts).strip("\n"))
+    return template("test_answer.txt").format(
+        names="\n".join(names), sizes=sheet.sizes, tests="\n".join(parts).strip("\n")
+    )
 
 
 def test(sheet: Sheet, number: int, item: Item) -> str:

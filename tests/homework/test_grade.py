@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,6 +143,33 @@ def test_the_judge_asks_for_gradients_behind_the_solutions_forward_pass():
     assert lost.says == ("the denominator is taken for a constant",)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "10**400",
+        "'abc'",
+        "[[1.0], [2.0, 3.0]]",
+        "np.zeros((0, 3))",
+        "{'array': [1], 'dtype': 'O', 'shape': [7]}",
+        "print",
+        "functools.reduce(lambda x, _: [x], range(600), 0.0)",
+        "type('Saved', (tuple,), {'_fields': ('m', 's', 'o'), 'm': 1, 's': 'x', 'o': None})()",
+    ],
+)
+def test_no_answer_stops_the_grader(answer):
+    text = texts(SOFTMAX, solved=False, alone=False).answer + "\nimport functools\n"
+    text += "".join(f"\n{name} = lambda *args, **options: {answer}" for name in SOFTMAX.functions)
+    results = grade(SOFTMAX, Here(text))
+    assert [x.points for x in results] == [0] * len(SOFTMAX.items)
+    assert all(x.why for x in results)
+
+
+def test_what_a_sheet_asks_wrongly_is_not_the_students_fault():
+    wrong = replace(SOFTMAX, items=[replace(SOFTMAX.items[0], check="yield softmax(draw(N, unknown))")])
+    with pytest.raises(NameError, match="unknown"):
+        grade(wrong, Here(texts(SOFTMAX, solved=True, alone=False).answer))
+
+
 def test_values_cross_as_json():
     class Pair(tuple):
         __slots__ = ()
@@ -241,6 +269,21 @@ def test_submissions_that_cannot_be_imported(text, why, tmp_path, monkeypatch):
         results = grade(SOFTMAX, submission)
     assert not any(x.points for x in results)
     assert all(x.why.startswith("answer.py could not be imported") and why in x.why for x in results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", [True, False])
+def test_who_sleeps_behind_an_open_pipe_holds_nobody(box, tmp_path, monkeypatch):
+    """Its child has left the session and keeps the socket: without bubblewrap nothing can end it."""
+    if not box:
+        monkeypatch.setattr("linattn_ref.homework.apart.bubblewrap", lambda: "")
+    monkeypatch.setattr("linattn_ref.homework.apart.ALL", 3.0)
+    text = "import os\nimport time\n\ndef softmax(a):\n    os.fork() or os.setsid()\n    time.sleep(40)\n"
+    begun = time.monotonic()
+    with apart(submitted(tmp_path / "work", text)) as submission:
+        results = grade(SOFTMAX, submission)
+    assert time.monotonic() - begun < 35
+    assert {x.why for x in results} == {"too late: the time limit has passed"}
 
 
 @pytest.mark.slow
