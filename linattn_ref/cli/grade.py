@@ -21,10 +21,8 @@ def run_grade(arguments: argparse.Namespace) -> int:
 
     Exit status 0: graded, whatever the points. 2: nothing could be graded.
     """
-    from linattn_ref.homework.apart import Apart, protection
-    from linattn_ref.homework.grading import grade
-    from linattn_ref.homework.results import Report
-    from linattn_ref.homework.sheet import names, read
+    from linattn_ref.homework import Apart, Report, grade, names, read
+    from linattn_ref.homework.apart import protection
 
     path = arguments.folder / "answer.py"
     if not path.is_file():

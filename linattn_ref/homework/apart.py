@@ -93,7 +93,7 @@ class Apart:
 
     def begin(self) -> None:
         """An item begins: from now on it has its seconds of the processor, for all that is asked."""
-        self.left, self.begins = PATIENCE * crowd() * self.sheet.seconds, True
+        self.until, self.begins = time.monotonic() + PATIENCE * crowd() * self.sheet.seconds, True
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
@@ -101,13 +101,10 @@ class Apart:
             raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
-            self.begins = True
+            self.begin()
         request = {"call": name, **values.pack(args, options), "seconds": self.begins and self.sheet.seconds}
-        self.begins, began = False, time.monotonic()
-        try:
-            return self.ask(json.dumps(request) + "\n", self.left)
-        finally:
-            self.left -= time.monotonic() - began
+        self.begins = False
+        return self.ask(json.dumps(request) + "\n", self.until)
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""
@@ -125,7 +122,7 @@ class Apart:
         )
         theirs.close()
         try:
-            self.ask("", IMPORTING * crowd())
+            self.ask("", time.monotonic() + IMPORTING * crowd())
         except Failed as error:
             self.broken = f"answer.py could not be imported: {error}"
             raise Failed(self.broken) from None
@@ -144,11 +141,11 @@ class Apart:
             words += ["--ro-bind", place, place]
         return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(self.place), "--"]
 
-    def ask(self, line: str, seconds: float) -> Any:
+    def ask(self, line: str, until: float) -> Any:
         """Send a line and wait for one; a process that does not answer in time is ended."""
         process, answer, late = self.process, bytearray(), False
         assert process is not None
-        ends = min(time.monotonic() + seconds, self.begun + ALL * crowd())
+        ends = min(until, self.begun + ALL * crowd())
         try:
             self.wire.settimeout(max(ends - time.monotonic(), TICK))
             self.wire.sendall(line.encode())

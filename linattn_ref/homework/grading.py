@@ -61,8 +61,9 @@ def questions(
     rng = np.random.default_rng([seed, sheet.items.index(item), trial])
     sizes = {**sheet.sizes, **(larger(sheet.sizes, np.random.default_rng([seed, trial])) if seed else {})}
     data = np.float64(np.load(sheet.file.with_name(sheet.data))) if sheet.data else None
+    code = f"def check({', '.join(['rng', 'draw', 'given', *sizes])}):\n{textwrap.indent(item.check.strip(), '    ')}"
     space = {"np": np, "data": data, **names}
-    exec(compiled(item, *sizes), space)
+    exec(compile(code, f"the check of {item.name}", "exec", dont_inherit=True), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
 
 
@@ -72,13 +73,6 @@ def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
         found = {name: n + int(rng.integers(1, 6)) for name, n in sizes.items() if name.isupper()}
         if len({*found.values()}) == len(found):
             return found
-
-
-@functools.cache
-def compiled(item: Item, *letters: str) -> Any:
-    """A check as a function."""
-    code = f"def check({', '.join(['rng', 'draw', 'given', *letters])}):\n{textwrap.indent(item.check.strip(), '    ')}"
-    return compile(code, f"the check of {item.name}", "exec", dont_inherit=True)
 
 
 @functools.cache
@@ -106,10 +100,7 @@ def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
     dropped = {x for part in sheet.parts for x in part.drop}
 
     def asked(*args: Any, **options: Any) -> Any:
-        try:
-            return decode(submission.call(name, args, options), find)
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            raise Failed(f"what came back cannot be read: {error}") from None
+        return decode(submission.call(name, args, options), find)
 
     asked.__name__ = name
     return without(asked, dropped, inspect.signature(function))

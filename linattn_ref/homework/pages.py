@@ -41,15 +41,13 @@ class Module:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
+            elif isinstance(node, ast.Import):
+                self.imports |= {x.asname or x.name: (x.name, "") for x in node.names}
             elif isinstance(node, ast.ImportFrom):
                 source = str(node.module)
-                for alias in node.names:
-                    star = importlib.import_module(source).__all__ if alias.name == "*" else []
-                    self.imports |= {name: (source, name) for name in star}
-                    self.imports[alias.asname or alias.name] = source, alias.name
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    self.imports[alias.asname or alias.name] = alias.name, ""
+                star = importlib.import_module(source).__all__ if node.names[0].name == "*" else []
+                self.imports |= {name: (source, name) for name in star}
+                self.imports |= {x.asname or x.name: (source, x.name) for x in node.names}
 
     def text(self, node: Any) -> str:
         return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
@@ -63,11 +61,7 @@ class Module:
                 imported.add(name)
             elif name in self.nodes and name not in found:
                 found.add(name)
-                for used in uses(ast.parse(written[name]) if name in written else self.nodes[name]):
-                    if used.partition(".")[0] in self.imports:
-                        imported.add(used)
-                    else:
-                        left.append(used)
+                left += uses(ast.parse(written[name]) if name in written else self.nodes[name])
         return sorted(found, key=lambda name: self.nodes[name].lineno), imported
 
 
@@ -98,9 +92,8 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
         written = {} if solved else {name: without(removed(module, name, part), part.drop) for name in part.functions}
         order, imported = module.closure([*part.keep, *part.functions], written)
         imports |= import_lines(module, imported, needs, alone)
-        pieces = [written[x] if x in written else module.text(module.nodes[x]) for x in order]
-        pieces = list(dict.fromkeys(pieces if solved else (without(x, part.drop) for x in pieces)))
-        text = "\n\n\n".join(pieces)
+        pieces = (written[x] if x in written else module.text(module.nodes[x]) for x in order)
+        text = "\n\n\n".join(dict.fromkeys(x if solved else without(x, part.drop) for x in pieces))
         for old, new in part.rename.items():  # a name, or words; but "backward pass" is no name
             text = re.sub(rf"(?<![.\w]){old}\b(?! pass)", new, text) if old.isidentifier() else text.replace(old, new)
         title, doc = described(module, part)
@@ -166,8 +159,6 @@ def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alo
         name, _, attribute = each.partition(".")
         source, there = module.imports[name]
         alias = "" if name == (there or source) else f" as {name}"
-        if source == "__future__":
-            continue
         if not source.startswith("linattn_ref") or not alone:
             lines.add((f"from {source} import {there}" if there else f"import {source}") + alias)
         elif inspect.ismodule(getattr(importlib.import_module(source), there)):
@@ -208,8 +199,7 @@ def mistaken(sheet: Sheet, mistake: Mistake) -> str:
     body = range(function.lineno - 1, function.end_lineno) if function else ()
     at = next((i for i in body if mistake.line in lines[i]), None)
     if at is None:
-        named = f"sheet {sheet.name}, mistake {mistake.name}"
-        raise ValueError(f"{named}: no line of {mistake.function} has {mistake.line!r}")
+        raise ValueError(f"{sheet.file}, {mistake.name}: no line of {mistake.function} has {mistake.line!r}")
     indent = lines[at].removesuffix(lines[at].lstrip())
     lines[at] = textwrap.indent(mistake.new.strip("\n"), indent)
     return "\n".join(lines)

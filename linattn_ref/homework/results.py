@@ -26,10 +26,8 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.sheet.title}: {self.score:g} of {self.sheet.points:g} points"]
         for x in self.results:
-            lines += [
-                f"  {x.points:4g}/{x.item.points:<4g} {x.item.title}",
-                *(f"             {line}" for line in told(x)),
-            ]
+            lines.append(f"  {x.points:4g}/{x.item.points:<4g} {x.item.title}")
+            lines += [f"             {line}" for line in told(x)]
         return "\n".join([*lines, self.protection])
 
     def as_json(self) -> str:
@@ -43,7 +41,6 @@ class Report(NamedTuple):
                 "status": "passed" if x.points else "failed",
                 "output": "\n".join(told(x)),
                 "tags": list(x.named),
-                "visibility": "visible",
             }
             for number, x in enumerate(self.results, 1)
         ]
