@@ -126,13 +126,11 @@ def draw(results: Results) -> Figure:
 
 def _draw_collisions(axis: Axes, results: Results, colours: dict[int, Any]) -> None:
     angles = np.degrees(np.arccos(COSINES))
-    for n_buckets, level in zip(results.collisions, (0.6, 0.4, 0.2), strict=False):
-        line, colour = np.array(results.collisions[n_buckets]), colours[int(n_buckets)]
-        axis.plot(angles, line, "-", color=colour)
+    for n_buckets, computed in results.collisions.items():
+        colour = colours[int(n_buckets)]
+        axis.plot(angles, computed, "-", color=colour, label=f"{n_buckets} buckets")
         axis.plot(angles, results.drawn[n_buckets], "o", color=colour)
-        place = int(np.argmin(abs(line - level)))
-        side = {"xytext": (5, 0), "ha": "left"} if place > 5 or n_buckets == "2" else {}
-        labels.at(axis, angles[place], line[place], f"{n_buckets} buckets", colour, **side)
+    axis.legend(loc="upper right", borderaxespad=0)
     axis.set(title="Sharing a bucket", xlabel="angle between them (degrees)", ylabel="probability")
     axis.set_xticks([0, 60, 120, 180])
 
@@ -156,5 +154,5 @@ def _draw_cost(axis: Axes, results: Results) -> None:
         name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
         labels.at(axis, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
     axis.plot([0, 1], [0, 1], ":", color=style.GREY)
-    labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
+    labels.at(axis, 0.98, 0.3, "random\nchunks", style.GREY, ha="right")
     axis.set(title="Found, by cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
