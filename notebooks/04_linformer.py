@@ -861,7 +861,7 @@ for i, r in enumerate(figure_results.reduced):
 # 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young proved. The real $P$
 #    *is* close to low rank, for some heads much closer than for others. Yet $\tilde P F$ is far from it: the fit to
 #    the output makes the matrix worse, not better.
-# 7. **Heads differ more than methods do.** The bands, the middle 80% of heads and texts, are wide: at $k = 128$ fitted
+# 7. **Heads differ more than methods do.** The bars, the middle 80% of heads and texts, are long: at $k = 128$ fitted
 #    matrices leave 31% of error in one head and 70% in another. The order of the methods is the same in every text.
 
 # %%
