@@ -433,8 +433,8 @@ chapter.show(
     comparison.draw,
     results,
     alt="Relative error of the output and of the matrix over the counted cost, one line per mechanism: "
-    "windows and blocks fall steeply, low rank methods slowly, random features hardly; dashed across, truncated SVDs of "
-    "rank 8 and 32, the first reached only by the most expensive",
+    "windows and blocks fall steeply, low rank methods slowly, random features hardly; dashed across, truncated SVDs "
+    "of rank 8 and 32, the first reached only by the most expensive",
 )
 
 # %%
