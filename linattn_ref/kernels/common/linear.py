@@ -8,7 +8,7 @@ from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State
 from linattn_ref.kernels.common import exponential as common_exponential
-from linattn_ref.kernels.common.exponential import from_all_keys, into, sums, to_all_keys
+from linattn_ref.kernels.common.exponential import from_all_keys, into, to_all_keys
 from linattn_ref.kernels.common.rises import join
 from linattn_ref.op import Array, Bool, Float
 
@@ -45,7 +45,8 @@ def forward(
     (phi_q, of_q), (phi_k, of_k) = phi.forward(q), phi.forward(k)
     if key_mask is not None:
         phi_k = shown(phi_k, key_mask)
-    s, z = sums(phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :])  # (1), (2)
+    of_all, v_of_all = phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :]
+    s, z = of_all.mT @ v_of_all, of_all.sum(axis=-2)  # (1), (2)
     if state is not None:
         s, z = s + state.s, z + state.z
     if causal:
