@@ -353,7 +353,7 @@ if RUNS.is_file():
     chapter.show(
         speech_utterance.draw,
         utterance,
-        alt="A filterbank with the phonemes of a synthesised sentence above it; below, for each network, the blank's "
+        alt="A filterbank with the phonemes of a synthesised sentence above it; below, for three networks, the blank's "
         "probability over time with dips, in the dips peaks named by phonemes, and the phonemes recognised",
     )
     print("synthesised:", " ".join(utterance.symbols))
