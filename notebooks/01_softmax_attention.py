@@ -18,8 +18,9 @@
 # others, such as batch and heads: everything below then happens once for each of them.
 #
 # The course began with four lectures and notes on *Transformers are RNNs* and Linformer, and with a survey of linear
-# transformers. [A table](README.md) lists these sources, what each claims and shows, and where it is checked. A
-# comment such as `# claim 13` in a cell names the line of that table that the assertion next to it checks.
+# transformers. [A table](README.md) lists these sources, what each claims and shows, and where it is checked. A comment
+# such as `# claim 13` in a cell names the line of that table that the assertion next to it checks. A cell that prints
+# nothing has passed its assertions; one that fails stops the chapter.
 
 # %%
 import math
@@ -53,8 +54,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # ![Softmax attention, drawn](../figures/schematic_softmax.svg)
 #
 # Token $i$ asks with its query $q_i$. Token $j$ offers a key $k_j$ to be found by and a value $v_j$ to be read. The
-# *score* of the pair is a scaled inner product. The scores of one query are turned into weights that sum to 1, and
-# the output is the average of the values with these weights:
+# *score* of the pair is a scaled inner product. The scores of one query are turned into weights that sum to 1. The
+# output is the average of the values with these weights:
 #
 # $$A = s\, Q K^\top, \qquad s = \frac{1}{\sqrt D} \qquad (1)$$
 #
@@ -118,8 +119,8 @@ same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
 #
 # Let the entries of $q$ and $k$ be independent with mean 0 and variance 1. Then $q^\top k = \sum_d q_d k_d$ is a sum
 # of $D$ independent terms, each with mean 0 and variance $\mathbb E[q_d^2]\, \mathbb E[k_d^2] = 1$. Its variance is
-# $D$, and its typical size is $\sqrt D$. Without the scale, a wide head has scores that lie far apart, and all the
-# weight falls on one key. With it the spread is 1 whatever $D$ is. We will see below that a row of $P$ with all its
+# $D$, and its typical size is $\sqrt D$. Without the scale, a wide head has scores that lie far apart, and nearly all
+# the weight falls on one key. With it the spread is 1 whatever $D$ is. We will see below that a row of $P$ with all its
 # weight in one place also passes on no gradient.
 
 # %%
@@ -181,10 +182,10 @@ print("without the maximum:", naive[0], "  with it:", safe[0])
 # floats are 64 apart.
 #
 # **A row that sees nothing.** With $-\infty$ the maximum of such a row is $-\infty$ too, and $-\infty - (-\infty)$ is
-# not a number; one such row in a batch turns the whole loss into NaN. What *should* such a row return? A sum over no
+# not a number. One such row in a batch turns the whole loss into NaN. What *should* such a row return? A sum over no
 # keys is 0. So the row of $P$, the output and all gradients through it are exactly 0. This rule holds in the whole
-# package. In `matrix` above it takes two precautions: a maximum of $-\infty$ is replaced by 0, and nothing is divided
-# by a sum of 0.
+# package. In `softmax` above it takes two precautions: a maximum of $-\infty$ is replaced by the lowest finite number,
+# and `divide` returns 0 where the sum is 0.
 
 # %%
 assert np.spacing(np.float32(1e9)) == 64
@@ -209,7 +210,7 @@ for page in (softmax, online_softmax):
 # and all alike ($T \to \infty$). The entropy $H = -\sum_j p_j \log p_j$ of a row says where in between it lies: 0 for
 # one key, $\log L$ if all are alike.
 #
-# The entropy always grows with $T$. Write $\beta = 1/T$ and $Z = \sum_j e^{\beta a_j}$, so that $p_j = e^{\beta a_j}
+# The entropy never falls as $T$ grows. Write $\beta = 1/T$ and $Z = \sum_j e^{\beta a_j}$, so that $p_j = e^{\beta a_j}
 # / Z$ and $\log p_j = \beta a_j - \log Z$. Then
 #
 # $$H = -\sum_j p_j (\beta a_j - \log Z) = \log Z - \beta\, \mathbb E_p[a]$$
@@ -220,7 +221,8 @@ for page in (softmax, online_softmax):
 #
 # $$\frac{dH}{d\beta} = \mathbb E_p[a] - \mathbb E_p[a] - \beta\, \mathrm{Var}_p(a) = -\beta\, \mathrm{Var}_p(a) \le 0$$
 #
-# The scale $1/\sqrt D$ is such a temperature: $T = \sqrt D$ for plain inner products.
+# The scale $1/\sqrt D$ is such a temperature: $T = \sqrt D$ for plain inner products. The next cell compares the
+# derivative with a difference quotient, and checks both extremes.
 
 
 # %%
@@ -333,7 +335,7 @@ chapter.explore(
 #
 # $$dK_{jd} = \sum_i dA_{ij}\, s Q_{id} \quad\Longrightarrow\quad dK = s\, dA^\top Q \qquad (8)$$
 #
-# Five lines of algebra, five lines of code:
+# Here are the five equations in code. (`np.where` leaves out pairs of weight 0, whose scores get no gradient.)
 
 # %%
 chapter.source(softmax.backward, doc=False)
@@ -406,8 +408,8 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 #
 # A product of an $(N, D)$ with a $(D, L)$ matrix takes $N D L$ multiply-adds. Forward, (1) is one such product and
 # (3) takes $N L M$: together $N L (D + M)$. Backward, (4) and (5) take $N L M$ each, (7) and (8) $N L D$ each:
-# twice as much again. With $N = L$ both are $O(N^2 \max(D, M))$, and so is the memory, $O(N^2)$, as $P$ has to be
-# kept for (4) and (6) (Katharopoulos et al. 2020, section 3.2.1, for time; section 3.2 for memory).
+# twice as much again. With $N = L$ both passes take $O(N^2 \max(D, M))$. The memory is $O(N^2)$, as $P$ has to be kept
+# for (4) and (6) (Katharopoulos et al. 2020, section 3.2.1, for time; section 3.2 for memory).
 #
 # The package need not be trusted on this: `count` runs a function on arrays that count the operations done with them.
 
@@ -417,8 +419,8 @@ assert count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds 
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
 
 # %% [markdown]
-# To get a feeling for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has
-# 144 heads.
+# To get a feel for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has 144
+# heads.
 
 # %%
 heads, length = 12 * 12, 4096
@@ -449,7 +451,7 @@ print(f"{heads} heads, {length} tokens: {heads * length**2 * 4 / 2**30:.0f} GiB 
 # each tile adds a few roundings. As the factor is at most 1 and the terms of $s$ are all positive, none of them is
 # ever magnified.
 #
-# One row of seven keys in tiles of three, by hand:
+# Here is one row of seven keys in tiles of three, step by step:
 
 # %%
 a, rows = (q @ k.T / math.sqrt(D))[0], []
@@ -465,9 +467,9 @@ assert m == a.max()
 chapter.table(("scores of the tile", "m", "decay", "s", "o (1)", "o (2)", "o (3)"), rows)
 
 # %% [markdown]
-# The package's second page, `online_softmax`, does this for all queries at once. After the last tile it keeps $m_i$ and
-# $s_i$, two numbers per row, which are the log-sum-exp $\lambda_i = \log \sum_l e^{A_{il}} = m_i + \log s_i$. (Its
-# equations have their own numbers, in its docstring.)
+# The package's second page, `online_softmax`, does this for all queries at once. After the last tile it keeps two
+# numbers per row, $m_i$ and $s_i$. Together they determine the log-sum-exp $\lambda_i = \log \sum_l e^{A_{il}} = m_i +
+# \log s_i$. (Its equations have their own numbers, in its docstring.)
 
 # %%
 chapter.source(online_softmax.forward, online_softmax.tile_of_scores, doc=False)
@@ -536,10 +538,10 @@ report.assert_ok()
 # %% [markdown]
 # ### Counted and measured
 #
-# On the left are the multiply-adds. Both forms show the square; the online one computes (1) twice, so it takes $3NL(D +
-# M) + NLD$ in all instead of $3NL(D + M)$. In the middle are the bytes that the forward pass keeps beyond its inputs:
-# $NL$ numbers against $N(M + 2)$. On the right is the most memory in use at any time of both passes. Points are
-# counted or measured, and lines are the formulas. In these logarithmic axes, a slope of 2 is growth with the square.
+# On the left are the multiply-adds. Both forms grow with the square. The online one computes (1) twice, so it takes
+# $3NL(D + M) + NLD$ in all instead of $3NL(D + M)$. In the middle are the bytes that the forward pass keeps beyond its
+# inputs: $NL$ numbers against $N(M + 2)$. On the right is the most memory in use at any time of both passes. Points are
+# counted or measured, and lines are the formulas. On these logarithmic axes, a slope of 2 is growth with the square.
 
 # %%
 cost = attention_cost.compute(rng=np.random.default_rng(8))  # one head, D = M = 64, float32
@@ -571,8 +573,8 @@ chapter.table(
 assert cost.online.multiply_adds[last] * 6 == cost.dense.multiply_adds[last] * 7  # (3 (D + M) + D) / (3 (D + M)), D = M
 
 # %% [markdown]
-# A sixth more arithmetic, and the memory of the square is gone. The *time* still does, and the other chapters are
-# about that.
+# A sixth more arithmetic, and the memory of the square is gone. The *time* of the square remains, and the other
+# chapters are about that.
 #
 # Is the online form less accurate? Compare both, in float32, with the dense form in float64:
 
@@ -613,15 +615,16 @@ for dtype in (np.float64, np.float32):
 #
 # $$S_t = \mathrm{append}(S_{t-1}, k_t, v_t), \qquad o_t = \mathrm{softmax}(s\, q_t K_t^\top)\, V_t$$
 #
-# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike that of an ordinary recurrent network
-# the state grows, by $D + M$ numbers per token, and so does the work of a step.
+# Katharopoulos et al. (2020, appendix C.1) call it *stateful softmax*. Unlike the state of an ordinary recurrent
+# network, this one grows, by $D + M$ numbers per token. So does the work of a step.
 
 # %%
 chapter.source(softmax.State, softmax.append, doc=False)
 
 # %% [markdown]
 # A step, `softmax.step`, is the forward pass (1)-(3) for one query, over the keys of the state and its own. Step by
-# step gives what one causal pass gives. A prompt in one pass (*prefill*) and then single steps give it too.
+# step, the outputs are those of one causal pass. They are the same again for a prompt in one pass (*prefill*), followed
+# by single steps.
 
 # %%
 T = 40
@@ -659,8 +662,9 @@ assert state.k.shape == (T, D)
 # such a similarity too, but its $\phi$ has infinitely many entries (chapter 6 writes them out, chapter 8 runs the
 # network with more and more of them). The cache is that infinite state, written down in another way: it holds the
 # terms of its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of
-# ordinary length. For keys of width 8, the features up to order 4 are already 495, and the state of $495 \cdot 9$
-# numbers is more than four times the cache of 64 tokens.
+# ordinary length. For keys and values of width 8, there are already 495 features up to order 4. The state of $495 \cdot
+# 9$ numbers is more than four times the cache of 64 tokens. At width 64 there are $\binom{68}{4} = 814385$ of them, and
+# the state is as large as the cache of 413,000 tokens.
 
 # %%
 features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables
@@ -706,8 +710,8 @@ report.assert_ok()
 
 # %% [markdown]
 # **2. Keys on two machines.** Each of two machines has half of the keys and values and computes, for all queries,
-# its output $O$ and log-sum-exp $\lambda$. How is the output over all keys made from $(O_1, \lambda_1)$ and
-# $(O_2, \lambda_2)$? Must the halves be sent in order?
+# its output $O$ and log-sum-exp $\lambda$. How do we get the output over all keys from $(O_1, \lambda_1)$ and $(O_2,
+# \lambda_2)$? Must the halves be sent in order?
 #
 # <details><summary>Solution</summary>
 #
@@ -744,9 +748,9 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
     same(merged[1], whole[1])
 
 # %% [markdown]
-# **3. After exercise 2 a gradient $d\lambda$ may arrive together with $dO$. Show that $\partial \lambda_i / \partial
-# A_{ij} = P_{ij}$, and find the one place where the backward pass changes. Can `online_softmax.backward` be used as
-# it is?
+# **3. A gradient of the log-sum-exp.** After exercise 2 a gradient $d\lambda$ may arrive together with $dO$. Show that
+# $\partial \lambda_i / \partial A_{ij} = P_{ij}$, and find the one place where the backward pass changes. Can
+# `online_softmax.backward` be used as it is?
 #
 # <details><summary>Solution</summary>
 #
@@ -755,12 +759,13 @@ for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part,
 #
 # $$dA = P * \big(dP - \mathrm{rowsum}(dO * O) + d\lambda\big)$$
 #
-# Only the row sum changes, by $-d\lambda_i$. The code computes it as $\mathrm{rowsum}(dO * O)$. Give it, in place
-# of $O$, an $O'$ with $\mathrm{rowsum}(dO * O') = \mathrm{rowsum}(dO * O) - d\lambda$: where $dO_i \ne 0$,
+# Only the row sum changes, by $-d\lambda_i$. The code computes it as $\mathrm{rowsum}(dO * O)$. So pass it, in place of
+# $O$, an $O'$ with $\mathrm{rowsum}(dO * O') = \mathrm{rowsum}(dO * O) - d\lambda$. Where $dO_i \ne 0$, this one will
+# do:
 #
 # $$O'_i = O_i - d\lambda_i\, \frac{dO_i}{\lVert dO_i \rVert^2}$$
 #
-# does it. $O$ is used for nothing else in `backward`.
+# $O$ is used for nothing else in `backward`.
 #
 # </details>
 

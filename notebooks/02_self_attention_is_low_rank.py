@@ -4,8 +4,8 @@
 # The attention matrix $P$ of 512 tokens has 262,144 entries; how many numbers does it really hold?
 #
 # Linformer, the subject of chapter 4, rests on the answer "far fewer". Its paper gives two reasons: a measurement, the
-# singular values of $P$ in a trained network, and a theorem (Wang et al. 2020, section 3). The theorem is chapter 3.
-# Here you will
+# singular values of $P$ in a trained network, and a theorem (Wang et al. 2020, section 3). Chapter 3 is about the
+# theorem. Here you will
 #
 # 1. repeat the measurement on a real network reading real text, and compare it with networks that have learned
 #    nothing;
@@ -72,7 +72,7 @@ same(spectrum.cumulative_share(spectrum.singular_values(np.array([[0.75, 0.25], 
 #
 # $$c_k = \frac{\sigma_1 + \dots + \sigma_k}{\sigma_1 + \sigma_2 + \dots} \qquad (1)$$
 #
-# The package's own source; the numbers at the lines are those of each module's docstring:
+# Here is the package's own source. The numbers at the lines are those of each module's docstring:
 
 # %%
 chapter.source(spectrum.cumulative_share, spectrum.rank_for_share, spectrum._values_by_svd, doc=False)
@@ -103,9 +103,9 @@ for P in (uniform, identity, softmax.matrix(*np.random.default_rng(0).standard_n
 #
 # The network is all-MiniLM-L6-v2, a BERT of 6 layers with 12 heads of width 32; the text is a film review, cut to 512
 # tokens. Both are fetched once (97 MB), by version and hash, and kept in the user's cache. The forward pass is the
-# package's own, in NumPy and float32. (Wang et al. have RoBERTa-base and -large, on 10,000 sentences of Wikipedia and
-# of the same collection of reviews. The statements below are about *one* network, at 512 tokens. Other networks have
-# other numbers, and `linattn-ref spectrum --model DIR` draws yours.)
+# package's own, in NumPy and float32. (Wang et al. use RoBERTa-base and -large, on 10,000 sentences of Wikipedia and of
+# the same collection of reviews. The statements below are about *one* network, at 512 tokens. Other networks have other
+# numbers, and `linattn-ref spectrum --model DIR` draws yours.)
 
 # %%
 model = bert.load(fetch.open_content(fetch.MODEL))
@@ -242,8 +242,9 @@ assert xavier[0] < trained_c[0]  # the first layer is then below the trained one
 assert (xavier[1:] > trained_c[1:]).all()  # the others are not
 
 # %% [markdown]
-# So whether learning makes $P$ less compressible depends on where it starts. With Xavier's weights the first layer
-# begins *below* the trained one, and the others above it.
+# So whether learning makes $P$ less compressible depends on where it starts, and on the layer. With Xavier's weights
+# the first layer begins at .80. In these two heads that is below the trained layer. Over all twelve heads it is not:
+# the trained layer has .80 too, by the first table. The other layers begin above their trained values.
 #
 # Why is the network that starts with $\sigma = .02$ so low in rank? Its scores are small. For small $a$, $e^a \approx 1
 # + a$, and a row of $P$ becomes
@@ -348,9 +349,9 @@ chapter.table(("c at 128", *(f"T = {T:g}" for T in temperatures)), [(f"layer {i}
 # ### Which heads are not low rank?
 #
 # The heat map has dark cells. Recall the identity: a head whose queries each look at a *different* key has singular
-# values that are all alike. Looking at the token before is such a pattern; the matrix has ones beside its diagonal,
-# $n - 1$ singular values of 1, and $c_k = k / (n - 1)$. So let us measure, for each head, how much weight lies at the
-# one distance $j - i$ it likes best:
+# values that are all alike. Looking at the token before is such a pattern. The ones of its matrix lie just below the
+# diagonal; $n - 1$ singular values are 1, and $c_k = k / (n - 1)$. So let us measure, for each head, how much weight
+# lies at the one distance $j - i$ it likes best:
 
 # %%
 previous = np.eye(N, k=-1)
@@ -442,16 +443,16 @@ chapter.table(
 )
 
 # %% [markdown]
-# The first token, which is `[CLS]`, gets a tenth of all the weight, fifty times its even share, in every layer but the
-# lowest. `[SEP]` gets no more than any other token, nor does the first word. (Other networks rest on `[SEP]` too, Clark
-# et al. 2019; this one does not.) One column with a tenth of the weight adds one long direction to $P$ and leaves the
-# others as they are: exercise 2.
+# The first token, which is `[CLS]`, gets a tenth of all the weight, fifty times its even share. It gets 7% to 16% in
+# every layer but the lowest, and 0.4% there. `[SEP]` gets hardly more than any other token, and neither does the first
+# word. (Other networks rest on `[SEP]` too, Clark et al. 2019; this one does not.) One column with a tenth of the
+# weight adds one long direction to $P$ and leaves the others as they are: exercise 2.
 #
 # ### Length
 #
 # What a fixed $k$ is worth depends on how the rank grows with $n$: if 90% of the spectrum always took the same number
-# of triples, long texts would be nearly free. Cut two reviews to $n$ tokens and look. The horizontal axis is $k/n$:
-# if rank grew in proportion to $n$, the four panels would be alike.
+# of triples, long texts would be nearly free. Cut two reviews to $n$ tokens and look. The horizontal axis is $k/n$. If
+# rank grew in proportion to $n$, the four panels would be alike.
 
 
 # %%
@@ -524,9 +525,9 @@ chapter.table(
 # *The SVD* computes them with an error of at most some $\varepsilon \sigma_1$ each.
 #
 # *The Gram matrix* $P^\top P = \sum_i \sigma_i^2\, v_i v_i^\top$ has the eigenvalues $\lambda_i = \sigma_i^2$;
-# finding them takes about 0.6 of the time of the SVD. But its entries are rounded too, so that $\lambda_i$ is off by
-# up to some $\varepsilon \lambda_1 = \varepsilon \sigma_1^2$. What does that mean for $\sigma_i = \sqrt{\lambda_i}$?
-# As $d\sigma = d\lambda / 2\sigma$,
+# finding them takes about 0.6 of the time of the SVD. But its entries are rounded too, so $\lambda_i$ is off by up to
+# some $\varepsilon \lambda_1 = \varepsilon \sigma_1^2$. What does that mean for $\sigma_i = \sqrt{\lambda_i}$? As
+# $d\sigma = d\lambda / 2\sigma$,
 #
 # $$|\delta \sigma_i| \lesssim \frac{\varepsilon \sigma_1^2}{2 \sigma_i}
 # = \varepsilon\sigma_1 \cdot \frac{\sigma_1}{2\sigma_i}$$
@@ -730,7 +731,8 @@ print(f"layer 1, head 3: the derivative of c_128 by beta is {by_beta:.4f}")
 # $\max(x, y)$ has at $x = y$. For $c_k$ this matters only if $\sigma_k = \sigma_{k+1}$; a tie within the first $k$ or
 # within the rest does not, since their sum stays smooth. The identity consists of ties. Stretch it along one axis:
 # $\mathrm{diag}(1 + h, 1)$ has $c_1 = (1 + h)/(2 + h)$ for $h > 0$ and $1/(2 + h)$ for $h < 0$. The slopes at 0 are
-# $+\frac14$ and $-\frac14$, and (4) gives whatever the SVD routine happens to choose:
+# $+\frac14$ and $-\frac14$, and what (4) returns depends on the singular vectors that the SVD routine happens to
+# choose:
 
 # %%
 slopes = [(share_forward(np.diag([1 + h, 1.0]), 1)[0] - 1 / 2) / h for h in (1e-6, -1e-6)]
@@ -813,7 +815,7 @@ print(f"share of the first token for c_128 = 0.9 at n = 512: {needed:.3f}")
 # %% [markdown]
 # ## What to remember
 #
-# - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 83% of their
+# - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 82% of their
 #   sum.
 # - That alone is no achievement: a network with BERT's random weights ($\sigma = .02$) has 97%, because $P$ is nearly
 #   uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And the rank

@@ -7,7 +7,7 @@
 # Chapter 2 measured singular values. Here you will
 #
 # 1. prove the Eckart-Young-Mirsky theorem, which says what singular values are good for;
-# 2. prove the Johnson-Lindenstrauss lemma, the theorem's only tool, and measure its bound;
+# 2. prove the Johnson-Lindenstrauss lemma, the only tool of Theorem 1, and measure its bound;
 # 3. prove Theorem 1 of Wang et al. (2020), find that its wording matters, and measure it on the matrices of a real
 #    network;
 # 4. compare what the best and the random projection leave of the output $P V$.
@@ -160,8 +160,8 @@ for each in best_rank.errors:  # claim 6
 
 # %% [markdown]
 # What does a truncated attention matrix look like? Here is the head from before, layer 3, head 0, with its first 48
-# tokens. Negative entries are possible and the rows no longer sum to 1 exactly: the nearest matrix need not be an
-# attention matrix.
+# tokens. Entries can be negative, and the rows no longer sum to 1 exactly: the nearest matrix need not be an attention
+# matrix.
 
 
 # %%
@@ -185,14 +185,14 @@ chapter.explore(
 assert eckart_young.truncated_svd(P_real, 16).min() < -1e-3
 
 # %% [markdown]
-# The truncated SVD costs $O(n^3)$ and needs $P$. To save anything, one has to do without either. Enter random
-# projections.
+# The truncated SVD costs $O(n^3)$ and needs $P$. To save anything, we have to do without both. That is what random
+# projections are for.
 #
 # ## Johnson-Lindenstrauss: a random projection keeps lengths
 #
-# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Then $R$ maps
-# $n$-dimensional points to $k$ dimensions such that lengths and distances hardly change, and how large $k$ must be
-# has nothing to do with $n$. For a fixed vector $x$ and $0 < \varepsilon < 1$
+# Let $R$ be $(k, n)$ with independent normal entries of mean 0 and variance $1/k$. Then $R$ maps $n$-dimensional points
+# to $k$ dimensions so that lengths and distances hardly change. How large $k$ must be does not depend on $n$. For a
+# fixed vector $x$ and $0 < \varepsilon < 1$
 #
 # $$\Pr\big(\big|\, \lVert R x \rVert^2 - \lVert x \rVert^2 \,\big| > \varepsilon \lVert x \rVert^2\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (1)$$
@@ -213,14 +213,14 @@ assert eckart_young.truncated_svd(P_real, 16).min() < -1e-3
 # \le \frac{\mathbb E\, e^{t \sum Z_r^2}}{e^{t (1 + \varepsilon) k}}
 # = \Big((1 - 2t)^{-1/2} e^{-t (1 + \varepsilon)}\Big)^k$$
 #
-# The best $t$: the logarithm of the bracket, $-\frac12 \log(1 - 2t) - t(1 + \varepsilon)$, has the derivative
-# $\frac{1}{1 - 2t} - (1 + \varepsilon)$, which is 0 at $t = \frac{\varepsilon}{2(1 + \varepsilon)}$. There
-# $1 - 2t = \frac{1}{1 + \varepsilon}$, and the bound is
-# $\big(\sqrt{1 + \varepsilon}\; e^{-\varepsilon / 2}\big)^k = e^{(\log(1 + \varepsilon) - \varepsilon) k / 2}$. With
-# $\log(1 + \varepsilon) \le \varepsilon - \frac{\varepsilon^2}{2} + \frac{\varepsilon^3}{3}$ it is at most
-# $e^{-(\varepsilon^2 / 2 - \varepsilon^3 / 3) k / 2} \le e^{-(\varepsilon^2 - \varepsilon^3) k / 4}$.
+# Now find the best $t$. The logarithm of the bracket, $-\frac12 \log(1 - 2t) - t(1 + \varepsilon)$, has the derivative
+# $\frac{1}{1 - 2t} - (1 + \varepsilon)$, which is 0 at $t = \frac{\varepsilon}{2(1 + \varepsilon)}$. There $1 - 2t =
+# \frac{1}{1 + \varepsilon}$, and the bound is $\big(\sqrt{1 + \varepsilon}\; e^{-\varepsilon / 2}\big)^k = e^{(\log(1 +
+# \varepsilon) - \varepsilon) k / 2}$. With $\log(1 + \varepsilon) \le \varepsilon - \frac{\varepsilon^2}{2} +
+# \frac{\varepsilon^3}{3}$ it is at most $e^{-(\varepsilon^2 / 2 - \varepsilon^3 / 3) k / 2} \le e^{-(\varepsilon^2 -
+# \varepsilon^3) k / 4}$.
 #
-# **Step 4: lower tail.** The same with $-t$: the bound $\big((1 + 2t)^{-1/2} e^{t (1 - \varepsilon)}\big)^k$ is best
+# **Step 4: lower tail.** Do the same with $-t$. The bound $\big((1 + 2t)^{-1/2} e^{t (1 - \varepsilon)}\big)^k$ is best
 # at $t = \frac{\varepsilon}{2 (1 - \varepsilon)}$, where it is $e^{(\log(1 - \varepsilon) + \varepsilon) k / 2}$, and
 # $\log(1 - \varepsilon) \le -\varepsilon - \frac{\varepsilon^2}{2}$ makes it at most $e^{-\varepsilon^2 k / 4}$. The
 # two tails together give (1).
@@ -262,8 +262,8 @@ for k in (1, 4, 16, 64, 256, 1024):
 # Lemma 1 of Wang et al. (2020, equation 12) prints $\varepsilon \lVert x y^\top \rVert$ there, which can be read in two
 # ways. If $x$ and $y$ are columns, $x y^\top$ is a matrix of norm $\lVert x \rVert \lVert y \rVert$, and the lemma is
 # (2). If they are rows, as in its proof's $p_i v$, $x y^\top$ is their inner product, and the lemma cannot be right:
-# the smaller the cosine, the surer it fails, for any $k$. The paper's proofs go on with the second reading. (Why (2)
-# has the same right side as (1) is folded away.)
+# the smaller the cosine, the surer it fails, for any $k$. The paper's proofs go on with the second reading. (The proof
+# that (2) has the same right side as (1) is folded away.)
 #
 # <details><summary>Proof of (2)</summary>
 #
@@ -272,14 +272,12 @@ for k in (1, 4, 16, 64, 256, 1024):
 #
 # $$g(c) = -\tfrac12 \log(1 - (1 + c) s) - \tfrac12 \log(1 + (1 - c) s) - c s$$
 #
-# Its derivative, with $y = 1 - cs$, is
-# $g'(c) = \frac s2 \big(\frac{1}{y - s} + \frac{1}{y + s}\big) - s = s \big(\frac{y}{y^2 - s^2} - 1\big)$. The
-# fraction falls in $y$, and $y$ falls in $c$: $g'$ rises, so $g$ is convex and is largest at an end, $c = 1$ or
-# $c = -1$. There $g(1) = -\frac12 \log(1 - 2s) - s$, the upper tail of step 3, and
-# $g(-1) = -\frac12 \log(1 + 2s) + s$, the lower tail of step 4. As $\log \frac{1 + 2s}{1 - 2s} \ge 4s$ (its series
-# begins with $4s$ and has positive terms only), $g(-1) \le g(1)$. So with the $s$ of step 3 each tail is at most
-# $e^{k (g(1) - s \varepsilon)} \le e^{-(\varepsilon^2 - \varepsilon^3) k / 4}$; for the other tail replace $y$ by
-# $-y$.
+# Its derivative, with $h = 1 - cs$, is $g'(c) = \frac s2 \big(\frac{1}{h - s} + \frac{1}{h + s}\big) - s = s
+# \big(\frac{h}{h^2 - s^2} - 1\big)$. The fraction falls as $h$ rises, and $h$ falls as $c$ rises. So $g'$ rises: $g$ is
+# convex, and largest at an end, $c = 1$ or $c = -1$. There $g(1) = -\frac12 \log(1 - 2s) - s$, the upper tail of step
+# 3, and $g(-1) = -\frac12 \log(1 + 2s) + s$, the lower tail of step 4. As $\log \frac{1 + 2s}{1 - 2s} \ge 4s$ (its
+# series begins with $4s$ and has positive terms only), $g(-1) \le g(1)$. So with the $s$ of step 3 each tail is at most
+# $e^{k (g(1) - s \varepsilon)} \le e^{-(\varepsilon^2 - \varepsilon^3) k / 4}$; for the other tail replace $y$ by $-y$.
 #
 # </details>
 #
@@ -310,7 +308,7 @@ print(f"the exact probability is in {inside} of {total} intervals")
 
 # %% [markdown]
 # Is that useful at the sizes of attention? Take 64 rows of a real $P$, points in 512 dimensions, and ask for all 2016
-# distances to within 50%, with a failure probability of at most 10%:
+# squared distances to within 50%, with a failure probability of at most 10%:
 
 # %%
 points = P[2, 3, :64].astype(np.float64)
@@ -373,13 +371,12 @@ print(f"at eps = 0.1 the theorem's k is {low_rank.stated_dimension(N, 0.1)}, mor
 # %% [markdown]
 # ### A counterexample
 #
-# Nothing in statement or proof uses that $P$ comes from a softmax, so try $P = I$ (every token looks at itself; a
-# softmax comes as near to it as you like). The theorem as printed then says
-# $\lVert R^\top R v - v \rVert < \varepsilon \lVert v \rVert$ for nearly all $R$. But $R^\top R v$ is a poor copy of
-# $v$:
+# Nothing in the statement or the proof uses that $P$ comes from a softmax, so try $P = I$ (every token looks at itself;
+# a softmax comes as near to it as you like). The theorem as printed then says $\lVert R^\top R v - v \rVert <
+# \varepsilon \lVert v \rVert$ for nearly all $R$. But $R^\top R v$ is a poor copy of $v$:
 #
-# **The mean square of the error.** Let $\lVert v \rVert$ be anything. $R^\top R v$ is a sum over the rows $r$ of $R$
-# of $r (r^\top v)$, independent vectors. For normal numbers of variance $\frac1k$ a fourth moment is a sum over
+# **The mean square of the error.** The length of $v$ is arbitrary. $R^\top R v$ is a sum of independent vectors $r
+# (r^\top v)$, one for each row $r$ of $R$. For normal numbers of variance $\frac1k$ a fourth moment is a sum over
 # pairings:
 #
 # $$\mathbb E[r_j r_l r_a r_b]
@@ -484,10 +481,10 @@ assert 0.8 < mean_zero.exponent < 1.2  # proportional to n for values of mean 0,
 assert all(each.measured > n for n, each in zip(mean_zero.lengths, mean_zero.needed, strict=True))  # and above n
 
 # %% [markdown]
-# So there is no one answer; it depends on which event is meant. All entries at once, relative to the norms:
-# $\Theta(\log n)$, as the theorem says, because $n$ things must go well at once. The whole vector, relative to the
-# norms: a constant. Relative to $P v$, as printed: anything from a constant to more than $n$, depending on the
-# values.
+# So there is no one answer; it depends on which event is meant. For all entries at once, relative to the norms, it is
+# $\Theta(\log n)$, as the theorem says, because $n$ things must go well at once. For the whole vector, relative to the
+# norms, it is a constant. Relative to $P v$, as printed, it is anything from a constant to more than $n$, depending on
+# the values.
 #
 # ## What rank says, and what it does not
 #
@@ -564,12 +561,12 @@ chapter.table(
 
 # %% [markdown]
 # (The table has the means over the heads of each layer.) At a quarter of the rank, the best approximation has a
-# median error below 10% over all heads. So low rank *is* a useful property of these matrices. The random projection,
-# at the same rank, is worse than answering 0 on most heads: that is not what it is good for. So a network that uses
-# $k = 128$ cannot rely on Theorem 1. It must *learn* projections that fit, and be trained to make do with what they
-# keep. That is Linformer, chapter 4.
+# median error below 10% over all heads. So low rank *is* a useful property of these matrices. At the same rank, the
+# random projection is worse than answering 0 on most heads: that is not what it is good for. So a network that uses $k
+# = 128$ cannot rely on Theorem 1. It must *learn* projections that fit, and be trained to make do with what they keep.
+# That is Linformer, chapter 4.
 #
-# Both also share a practical problem: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
+# The two share a practical problem: $P_k$ and $P R^\top R$ are made from $P$, which costs $O(n^2)$ to begin with.
 
 # %% [markdown]
 # ## Exercises
@@ -637,10 +634,9 @@ same(f_slope * denominator, 5 / 16 * eps**2 - 3 / 16 * eps**3 + 9 / 32 * eps**4)
 # By $d\sigma_i = u_i^\top dP\, v_i$, $\frac{\partial t_k}{\partial P} = \sum_{i > k} 2 \sigma_i\, u_i v_i^\top = 2 (P -
 # P_k)$.
 #
-# The second way: $t_k(P) = \lVert P - B \rVert_F^2$ at the best $B = P_k$. When $P$ moves, $B$ moves too; but at a
-# minimum a small move of $B$ changes nothing to first order, so only the $P$ in the formula counts, and its gradient
-# is $2 (P - B)$. Where $\sigma_k = \sigma_{k+1}$ the best $B$ is not unique, and neither is the gradient: the kink
-# again.
+# The second way: $t_k(P) = \lVert P - B \rVert_F^2$ at the best $B = P_k$. When $P$ moves, $B$ moves too. But at a
+# minimum a small move of $B$ changes nothing to first order. So only the $P$ in the formula counts, and the gradient is
+# $2 (P - B)$. Where $\sigma_k = \sigma_{k+1}$ the best $B$ is not unique, and neither is the gradient: the kink again.
 #
 # A step of length $\frac12$ against the gradient leads to $P - (P - P_k) = P_k$: right at the goal.
 #
@@ -672,8 +668,8 @@ same(moved, eckart_young.truncated_svd(P_check, 3))
 #
 # - The truncated SVD is the best approximation of its rank in the spectral, the Frobenius and the nuclear norm;
 #   $1 - c_k$ is its error in the last.
-# - Johnson-Lindenstrauss: errors are about $1/\sqrt k$ relative to *lengths*, never to the result; the logarithm
-#   comes from asking for many things at once.
+# - Johnson-Lindenstrauss: errors are about $1/\sqrt k$ relative to *lengths*, not to the result. The logarithm comes
+#   from asking for many things at once.
 # - Theorem 1 is right with $\lVert p_i \rVert \lVert v \rVert$ on the right side, wrong as printed, and has nothing
 #   to do with the spectrum.
 # - At $k = 128$ of 512 the best approximation leaves a median error of the output below 10%, the random projection one

@@ -15,7 +15,7 @@
 # 6. see why the mechanism cannot be causal.
 #
 # You need chapters 1 to 3. The letters are theirs: $N$ queries, $L$ keys, widths $D$ and $M$. $R$ is the reduced
-# length, called $k$ in the paper and in its figures; where the paper says $n$, it means $N = L$.
+# length, called $k$ in the paper and in the figures and tables below. Where the paper says $n$, it means $N = L$.
 
 # %%
 import json
@@ -48,7 +48,7 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# One query, $q = 1$, four keys and four values of width 1, mixed in pairs by their means:
+# Take one query, $q = 1$, and four keys and four values of width 1. Mix them in pairs, by their means:
 #
 # | keys | mixed | values | mixed |
 # | --- | --- | --- | --- |
@@ -76,14 +76,13 @@ assert abs(exact.item() - 6.5) < 1e-12
 #
 # $$\tilde K = E K, \qquad \tilde V = F V \qquad\qquad E, F \in \mathbb R^{R \times L} \qquad (1)$$
 #
-# $$\tilde P = \mathrm{softmax}(s\, Q \tilde K^\top), \qquad s = \frac{1}{\sqrt D} \qquad (2)$$
-#
-# $$O = \tilde P\, \tilde V \qquad (3)$$
+# $$\tilde P = \mathrm{softmax}(s\, Q \tilde K^\top), \qquad s = \frac{1}{\sqrt D}, \qquad
+# O = \tilde P\, \tilde V \qquad (2)$$
 #
 # Row $r$ of $\tilde K$ is a mixture of all keys, $\tilde k_r = \sum_j E_{rj} k_j$; row $r$ of $\tilde V$ is a mixture
 # of all values. Then comes softmax attention as in chapter 1, to $R$ keys instead of $L$. $E$ and $F$ are parameters
-# of the network: they are learned, and afterwards they are the same for every text. The whole mechanism is one line
-# on top of softmax attention:
+# of the network: they are learned, and afterwards they are the same for every text. The whole mechanism is one line on
+# top of softmax attention. The numbers (1) to (4) are those of the code:
 
 # %%
 chapter.source(linformer.forward, linformer.matrix, doc=False)
@@ -215,8 +214,8 @@ for n in (512, 1024, 2048, 4096):
 chapter.table(("n", "k", "multiply-adds, times less", "bytes kept, times less", "bytes at the peak, times less"), rows)
 
 # %% [markdown]
-# At a fixed $R$, twice the length costs twice as much in each respect; and at $n = 512$, $k = 256$ the two passes
-# take *as many* multiply-adds as the dense form's.
+# At a fixed $R$, twice the length takes exactly twice as many multiply-adds, and about twice the memory. At $n = 512$,
+# $k = 256$ the two passes take *as many* multiply-adds as those of the dense form.
 
 # %%
 for r in (128, 256):
@@ -277,8 +276,8 @@ chapter.table(
 )
 
 # %% [markdown]
-# - The time saved is what counting says, $n / 2k$, to within a third; at $k = n / 2$, with as many multiply-adds,
-#   little is saved.
+# - Where both keep their matrix, the time saved is what counting says, $n / 2k$, to within a third. At $k = n / 2$,
+#   with as many multiply-adds, little is saved.
 # - The time saved grows faster with $n$ here than in the paper. We time attention alone; the paper times a whole
 #   network, in which Linformer makes only one part cheaper.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
@@ -294,17 +293,18 @@ chapter.table(
 #
 # **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
 # exponential works on entries, and an entry of $A$ is an inner product. No finite number of features, computed from
-# each row of $Q$ alone and each row of $K$ alone, has $e^{A_{ij}}$ as its inner product. The rank of $e^A$ is full.
-# (Infinitely many features do it; how few are enough is the subject of the chapters on linear attention.)
+# each row of $Q$ alone and each row of $K$ alone, has $e^{A_{ij}}$ as its inner product for all queries and keys. The
+# rank of $e^A$ is full. (Infinitely many features do it; how few are enough is the subject of the chapters on linear
+# attention.)
 #
 # **From some of its columns.** The Nyström method rebuilds a matrix from a few columns $J$ and rows. A few columns
 # of $A$ are cheap: $N |J| D$. The same columns of $P$ are not, since
 #
 # $$P_{ij} = \frac{e^{A_{ij}}}{\sum_l e^{A_{il}}}$$
 #
-# has *all* $L$ scores of the row below the line. Change one key outside $J$, and all those columns of $P$ change,
-# while the columns of $A$ stay as they were: **$P_{:J}$ is not a function of $A_{:J}$**. And the softmax of the
-# columns alone is another matrix.
+# has *all* $L$ scores of the row in its denominator. Change one key outside $J$, and all those columns of $P$ change,
+# while the columns of $A$ stay as they were: **$P_{:J}$ is not a function of $A_{:J}$**. And the softmax of the columns
+# alone is another matrix.
 
 # %%
 A, P = q @ k.T / math.sqrt(D), softmax.matrix(q, k)
@@ -335,7 +335,8 @@ assert (
 # The two sides are different functions: the left mixes *weights* after the softmax, the right mixes *scores* before
 # it, and softmax is not linear. They agree where $E$ is a permutation, and hardly anywhere else. Even mean pooling,
 # the tamest $E$, does not pass through. By Jensen's inequality a mean of exponentials is at least the exponential of
-# the mean, so a segment with one strong key among weak ones loses most of its weight.
+# the mean. So a segment with one strong key among weak ones loses weight: in the example below, its share falls from
+# .974 to .622.
 
 # %%
 permutation = np.eye(L)[order]
@@ -415,8 +416,9 @@ for by_exponent in measured_2.dependence.values():
 
 # %% [markdown]
 # The step that fails is the proof's (b), equations 22 and 23, which says that $\lVert e^{x E^\top} - e^{x} R^\top
-# \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to $\lVert 1 - e^x R^\top \rVert$, whose
-# mean square is $k + \lVert e^x \rVert^2$: never below the right side. Here it is for one row of scores:
+# \rVert = o(\lVert e^x \rVert)$. With $\delta \to 0$ the left side tends to $\lVert 1 - e^x R^\top \rVert$, whose mean
+# square is $k + \lVert e^x \rVert^2$. So it is as large as $\lVert e^x \rVert$, not small compared with it. Here it is
+# for one row of scores:
 
 # %%
 x = rng.standard_normal(512)
@@ -479,19 +481,19 @@ print(f"the mean of V beats Theorem 1 in {mean_beats_theorem_1} of 6 layers, and
 #
 # We are given $dO$ and want $dQ$, $dK$, $dV$, $dE$ and $dF$.
 #
-# **Step 1: through the attention.** (2) and (3) are softmax attention with queries $Q$, keys $\tilde K$ and values
-# $\tilde V$. Chapter 1's backward pass gives $dQ$, $d\tilde K$ and $d\tilde V$. Nothing here is new.
+# **Step 1: through the attention.** (2) is softmax attention with queries $Q$, keys $\tilde K$ and values $\tilde V$.
+# Chapter 1's backward pass gives $dQ$, $d\tilde K$ and $d\tilde V$. Nothing here is new.
 #
 # **Step 2: through $\tilde K = EK$.** In indices, $\tilde K_{rd} = \sum_j E_{rj} K_{jd}$. The entry $E_{rj}$ occurs
 # in $\tilde K_{rd}$ for every $d$, with the factor $K_{jd}$:
 #
 # $$dE_{rj} = \sum_d d\tilde K_{rd}\, K_{jd} \quad\Longrightarrow\quad dE = d\tilde K\, K^\top, \qquad
-# dF = d\tilde V\, V^\top \qquad (4)$$
+# dF = d\tilde V\, V^\top \qquad (3)$$
 #
 # The entry $K_{jd}$ occurs in $\tilde K_{rd}$ for every $r$, with the factor $E_{rj}$:
 #
 # $$dK_{jd} = \sum_r E_{rj}\, d\tilde K_{rd} \quad\Longrightarrow\quad dK = E^\top d\tilde K, \qquad
-# dV = F^\top d\tilde V \qquad (5)$$
+# dV = F^\top d\tilde V \qquad (4)$$
 #
 # **Step 3: a matrix in several places.** Let one matrix $X$ be used as $E$ of head 1 and as $E$ of head 2. Think of
 # two copies, $X_1 = X$ and $X_2 = X$, and a loss $\ell(X_1, X_2)$. The chain rule gives
@@ -531,8 +533,9 @@ print(exact)
 exact.assert_ok()
 
 # %% [markdown]
-# We check this with heads, a shared $E$ and a mask. Then we make the easiest mistake: forget the sum. If one writes
-# `[0]` instead, the shapes still fit and only the numbers are wrong; the check says where.
+# We check this with heads, an $E$ for each head, one $F$ for all, and a mask. Then we make the easiest mistake, and
+# forget the sum over examples. With `[0]` in its place, the shapes still fit and only the numbers are wrong. The check
+# names the input, $E$.
 
 # %%
 q_h, k_h, v_h = (rng.standard_normal((2, 3, *shape)) for shape in ((N, D), (L, D), (L, M)))  # 2 examples, 3 heads
@@ -567,8 +570,8 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # | key-value | and $E = F$ | $\text{layers}$ |
 # | layerwise | and the same matrix in all layers | 1 |
 #
-# For 12 layers of 12 heads the paper counts 24, 12 and 1 matrices (section 4). Computed from the package's own
-# projections at BERT-base's $n = 512$ and $k = 256$ (the counts are proportional to $R L$, so small matrices do):
+# For 12 layers of 12 heads the paper counts 24, 12 and 1 matrices (section 4). We count them in the package's own
+# projections, at BERT-base's $n = 512$ and $k = 256$. (Parameters are proportional to $R L$, so small matrices do.)
 
 # %%
 chapter.source(linformer_projections.draw_projections, linformer_projections.parameter_count, doc=False)
@@ -758,9 +761,9 @@ for report in (
 # Now the question itself: how far is Linformer's output from softmax attention's, on those real heads, when $Q$,
 # $K$ and $V$ stay as they are?
 #
-# How does a pooled matrix look? The cell draws the matrix $\tilde P F$ that mean pooling applies next to $P$ (that
-# is, $R = 512$), for the first 128 tokens of one head, with the relative error of the output. In a running notebook a
-# slider goes through $R$.
+# How does a pooled matrix look? The cell draws $P$, which is the case $R = 512$, and next to it the matrix $\tilde P F$
+# that mean pooling applies. It takes the first 128 tokens of one head, and notes the relative error of the output. In a
+# running notebook a slider goes through $R$.
 
 # %%
 q_1, k_1, v_1, out_1 = (x[3, 0] for x in real.sentence(0))  # layer 3, head 0 of the first sentence
@@ -795,12 +798,12 @@ assert errors[-1] < 1e-5  # R = 512: E is the identity
 assert all(later < earlier for earlier, later in pairwise(errors))
 
 # %% [markdown]
-# The figure: all 72 heads, eight reviews. The *relative error* of an output is $\lVert \tilde O - O \rVert_F / \lVert
-# O \rVert_F$: 1 is what answering 0 would give. There are random, mean pooled and max pooled projections, and three
-# that are *fitted*, by Adam on the squared relative error, with the gradients derived above, starting from mean
-# pooling. Fitted are $E$ and $F$ of each head, or its convolutions, on 48 other reviews, and $E$ and $F$ for one
-# single review, measured on that same review. The fits take minutes; everything that needs no fit is computed again
-# below.
+# The next figure has all 72 heads and eight reviews. The *relative error* of an output is $\lVert \tilde O - O \rVert_F
+# / \lVert O \rVert_F$: 1 is what answering 0 would give. There are random, mean pooled and max pooled projections, and
+# three that are *fitted*, by Adam on the squared relative error, with the gradients derived above, starting from mean
+# pooling. Two of them are fitted on 48 other reviews: $E$ and $F$ of each head, and its convolutions. The third is $E$
+# and $F$ for one single review, measured on that same review. The fits take minutes. Everything that needs no fit is
+# computed again below.
 
 # %%
 figure_results = chapter.results("linformer")
@@ -853,12 +856,12 @@ for i, r in enumerate(figure_results.reduced):
 # 4. **A fitted convolution is better.** It is the same at every position, so 48 reviews teach it more, and it can
 #    weigh features. (From $k = 64$ on it has fewer parameters as well.)
 # 5. **For one given sentence there are good $E$ and $F$**, as Theorem 2 says there should be. Their error is a
-#    fraction of the others', and at $k = 8$ it is even below that of the truncated SVD of $P$. (No contradiction to
-#    Eckart-Young: that is about $P$; the output $P V$ has only 32 columns.)
+#    fraction of the others', and at $k = 8$ it is even below that of the truncated SVD of $P$. (This does not
+#    contradict Eckart and Young. Their theorem is about $P$, and the output $P V$ has only 32 columns.)
 # 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young proved. The real $P$
 #    *is* close to low rank, for some heads much closer than for others. Yet $\tilde P F$ is far from it: the fit to
 #    the output makes the matrix worse, not better.
-# 7. **Heads differ more than methods do.** The bands, the middle 80% of heads and texts, are wide: at $k = 128$ fitted
+# 7. **Heads differ more than methods do.** The bars, the middle 80% of heads and texts, are long: at $k = 128$ fitted
 #    matrices leave 31% of error in one head and 70% in another. The order of the methods is the same in every text.
 
 # %%
@@ -938,8 +941,8 @@ chapter.table(
 #
 # ## Why it cannot be causal
 #
-# In a language model output $i$ must not depend on tokens after $i$. In softmax attention a triangular mask does
-# it, since column $j$ of $P$ belongs to token $j$. Column $r$ of $\tilde P$ belongs to a mixture. Try a triangle
+# In a language model output $i$ must not depend on tokens after $i$. In softmax attention a triangular mask prevents
+# that, since column $j$ of $P$ belongs to token $j$. But column $r$ of $\tilde P$ belongs to a mixture. Try a triangle
 # all the same: with $N = L = 12$ and $R = 4$, let query $i$ see the mixed keys up to that of its own segment.
 
 
@@ -1030,8 +1033,8 @@ print(message)
 # <details><summary>Solution</summary>
 #
 # $(N + L) R (D + M) < N L (D + M)$ means $R < \frac{N L}{N + L}$, half the harmonic mean of $N$ and $L$. For
-# $N = L$ that is $N / 2$. For $N = 1$ it is $\frac{L}{L + 1} < 1$: never. Mixing the keys costs $R$ times as much
-# as the one query would have to look at; it pays only because all queries share it.
+# $N = L$ that is $N / 2$. For $N = 1$ it is $\frac{L}{L + 1} < 1$: never. Mixing the keys costs $R$ times as much as it
+# costs one query to look at all of them. It pays only because all queries share it.
 #
 # </details>
 
@@ -1079,8 +1082,8 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# **3. The best $F$, in closed form.** Given $Q$, $K$, $V$ of one sentence and some $E$. Which $F$ makes
-# $\lVert \tilde P F V - O \rVert_F$ smallest, and how small does it get? When is it 0? What is wrong with using it?
+# **3. The best $F$, in closed form.** Let $Q$, $K$, $V$ of one sentence and some $E$ be given. Which $F$ makes $\lVert
+# \tilde P F V - O \rVert_F$ smallest, and how small does it get? When is it 0? What is wrong with using it?
 #
 # <details><summary>Solution</summary>
 #
@@ -1089,8 +1092,8 @@ report.assert_ok()
 # are independent ($M \le L$), every $X$ is reached: $F = X V^+$ has $F V = X V^+ V = X$.
 #
 # It is 0 where the columns of $O$ lie in the column space of $\tilde P$: for sure at $R = N$ if $\tilde P$ is
-# regular. What is wrong: $F$ needs $O$, the thing to be computed, and it fits this one sentence. On another it is
-# worse than mean pooling.
+# invertible. What is wrong with it is that $F$ needs $O$, the thing to be computed, and it fits this one sentence. On
+# another it is worse than mean pooling.
 #
 # </details>
 
@@ -1122,7 +1125,7 @@ chapter.table(header, rows)
 # ## What to remember
 #
 # - $O = \mathrm{softmax}(s\,Q (EK)^\top)\, F V$: $(N + L) R (D + M)$ multiply-adds, no $N \times L$ array. It saves
-#   something from $R < N/2$ on, and ties the network to a length.
+#   multiply-adds if $R < N/2$, and ties the network to a length.
 # - The softmax must come after the mixing, as $P$'s normaliser needs the whole row. So $\tilde P F$ is not a low-rank
 #   approximation of $P$; it replaces it.
 # - $dE = d\tilde K K^\top$, $dF = d\tilde V V^\top$, summed over all places where a matrix is used. That is all there

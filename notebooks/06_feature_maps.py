@@ -86,14 +86,14 @@ same(features_x @ features_y, 4)
 # (The numbers (1) to (5) are those of the docstring of `feature_maps_exact`.)
 #
 # What is $\phi$ of softmax? Put the scale into $q$ and $k$ and take the series
-# $e^{x^\top y} = \sum_p (x^\top y)^p / p!$. A power of an inner product is an inner product of tensor powers:
-# multiply out,
+# $e^{x^\top y} = \sum_p (x^\top y)^p / p!$. A power of an inner product is an inner product of tensor powers, as
+# multiplying out shows:
 #
 # $$(x^\top y)^p = \Big(\sum_d x_d y_d\Big)^p = \sum_{d_1 \dots d_p} (x_{d_1} \cdots x_{d_p})(y_{d_1} \cdots y_{d_p})
 # = \langle x^{\otimes p}, y^{\otimes p} \rangle$$
 #
-# The $D^p$ products $x_{d_1} \cdots x_{d_p}$ are the features of order $p$, each over $\sqrt{p!}$ so that the $p!$ is
-# shared by both sides. Each order is built from the one before:
+# The $D^p$ products $x_{d_1} \cdots x_{d_p}$ are the features of order $p$. Each is divided by $\sqrt{p!}$, so that
+# both sides share the $p!$. Each order is built from the one before:
 #
 # $$\phi(x) = (t_0, t_1, t_2, \dots), \qquad t_0 = 1, \qquad t_p = \frac{t_{p-1} \otimes x}{\sqrt p} \qquad (4)$$
 #
@@ -135,7 +135,7 @@ assert determinant != 0
 # %% [markdown]
 # **Cut off.** So stop after order $p$: $C = 1 + D + \dots + D^p$. (As $x_1 x_2 = x_2 x_1$, only $\binom{D + p}{p}$ of
 # the products differ; chapter 1 counted those.) How wrong is it? Let $t = x^\top y$ and
-# $E_p(t) = \sum_{r \le p} t^r / r!$. Taylor's theorem with Lagrange's remainder: for some $\xi$ between 0 and $t$
+# $E_p(t) = \sum_{r \le p} t^r / r!$. By Taylor's theorem with Lagrange's remainder, for some $\xi$ between 0 and $t$
 #
 # $$e^t - E_p(t) = \frac{e^\xi\, t^{p+1}}{(p+1)!} \qquad\Longrightarrow\qquad
 # |e^t - E_p(t)| \le \frac{|t|^{p+1}}{(p+1)!} \max(1, e^t)$$
@@ -171,8 +171,8 @@ poisson_tail = 1 - sum(math.exp(-score) * score**r / math.factorial(r) for r in 
 same((math.exp(score) - series(score, order)) / math.exp(score), poisson_tail)
 
 # %% [markdown]
-# The left panel shows this for the package's features: points are errors, lines the bound. The two other panels are
-# about cost; we come to them below.
+# The left panel shows this for the package's features: points are errors, lines the bound. The other two panels are
+# about cost, which comes below.
 
 # %%
 results = feature_maps_figure.compute(seed=0)
@@ -262,7 +262,7 @@ assert abs(by_series - exact).max() < 0.01  # order 8
 #
 # It is used all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
 # keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features per head, for which its authors wrote
-# their own kernels. It adds a window of exact softmax attention for what is near. That is no close approximation, as
+# their own kernels. It adds a window of exact softmax attention for what is near. Order 2 is no close approximation, as
 # the table shows. Like $\mathrm{elu} + 1$ below, it is a similarity that a network is trained with, and an even order
 # is never negative.
 
@@ -322,9 +322,10 @@ for c, width in ((0.0, 3), (0.7, 5), (2.0, 8)):
 # %% [markdown]
 # **Cost: $O(N D^2 M)$, worth it when $N > D^2$** (Katharopoulos et al. 2020, section 3.2.1). By chapter 5 the crossover
 # is at $N = C\,(2M + 1)/(D + M)$. For $M = D$ that is about $C$, and $C$ is about $D^2 / 2$: the quadratic kernel pays
-# *earlier* than stated, from half as many tokens. The paper counts $D^2$ features, $x_i x_j$ and $x_j x_i$ each, as
-# `taylor_exp(2)` does, and then the rule is right. In the right panel of the figure above both are found by counting,
-# with no formula: for each width the least $N$ at which linear attention's count is below softmax's.
+# *earlier* than stated, from half as many tokens. (In very narrow heads the terms of lower order outweigh that: at $D =
+# 4$ it takes 17 tokens, not 16.) The paper counts $D^2$ features, $x_i x_j$ and $x_j x_i$ each, as `taylor_exp(2)`
+# does, and then the rule is right. In the right panel of the figure above both are found by counting, with no formula:
+# for each width the least $N$ at which linear attention's count is below softmax's.
 
 # %%
 rows = []
@@ -399,8 +400,8 @@ assert d**2 < n < 1.5 * d**2  # C = 10: at this width not yet half of D^2
 print(f"D = {d}: {products} products against {by_hand_softmax(q_n, k_n, v_n)} from N = {n} on; D^2 = {d**2}")
 
 # %% [markdown]
-# As a similarity the square has an unusual property: it is smallest at $x^\top y = -c$, and grows again below. Keys
-# that point *away* from the query get weight.
+# As a similarity the square has an unusual property: it is smallest at $x^\top y = -c$, and grows again below that.
+# Keys that point *away* from the query get weight.
 
 # %%
 towards = np.array([1.0, 0.0, -1.0, -3.0])  # x.y
@@ -445,9 +446,10 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
 # $$\frac{\phi(\lambda x)}{\lambda} \to \max(x, 0), \qquad\text{so}\qquad
 # P_{ij} \to \frac{\max(q_i, 0)^\top \max(k_j, 0)}{\sum_l \max(q_i, 0)^\top \max(k_l, 0)}$$
 #
-# as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: unlike an exponential, a polynomial
-# kernel does not depend on scale in this way. (For $\lambda \to 0$ all features are 1, and all keys alike.) A model
-# with linear attention must live with softer attention, or learn other directions.
+# as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: as the features grow in proportion to
+# $\lambda$, their ratios stay. An exponential is different: its ratios grow without bound. (For $\lambda \to 0$ all
+# features are 1, and all keys alike.) A model with $\mathrm{elu} + 1$ must live with softer attention, or learn other
+# directions.
 
 # %%
 tokens, width = 12, 8
@@ -503,8 +505,8 @@ chapter.explore(
 # ## Random features
 #
 # Where there are infinitely many features, one can also draw some of them at random. For softmax's similarity they
-# are $\frac{1}{\sqrt m} e^{\omega^\top x - \lVert x \rVert^2 / 2}$ with $m$ normal directions $\omega$, or sines and
-# cosines of $\omega^\top x$ in place of the exponential. Chapter 9 derives both, their errors, and which is better
+# are $\frac{1}{\sqrt m} e^{\omega^\top x - \lVert x \rVert^2 / 2}$ with $m$ normal directions $\omega$, or $e^{\lVert x
+# \rVert^2 / 2}$ times sines and cosines of $\omega^\top x$. Chapter 9 derives both, their errors, and which is better
 # when. From here on, all we need is that such features are exponentials.
 
 # %% [markdown]
@@ -528,9 +530,9 @@ chapter.explore(
 #
 # $$r_c = \max_j a_c(k_j), \qquad t_i = \max_c \big(a_c(q_i) + r_c\big)$$
 #
-# No exponent is above 0: nothing overflows. And there is a feature $c$ in which $t_i$ is attained, and a key in which
-# that $r_c$ is: there both brackets have the exponent 0. With positive features that term is 1, so the denominator is
-# at least 1, and underflow of all others does not matter.
+# No exponent is above 0: nothing overflows. And there is a feature $c$ at which $t_i$ is attained, and a key at which
+# that $r_c$ is attained: there both brackets have the exponent 0. If all $b_c$ are 1, that term is 1. So the
+# denominator is at least 1, and underflow of all others does not matter.
 
 
 # %%
@@ -590,8 +592,9 @@ assert rows[2][3] < 1e-6
 
 # %% [markdown]
 # The last column shows what a scale cannot do. An exponent of 382 is rounded in float32, by up to
-# $1.5 \cdot 10^{-5}$, before any exponential is taken, and that is a relative error of the weight: the $10^{-5}$ of the
-# second row. (In the third row each query has all its weight on one key, and there is nothing left to be wrong.)
+# $1.5 \cdot 10^{-5}$, before any exponential is taken. That is a relative error of the weight, and explains the
+# $10^{-5}$ of the second row. (In the third row each query has all its weight on one key, and there is nothing left to
+# be wrong.)
 #
 # Three details that are easily got wrong:
 #
@@ -642,11 +645,11 @@ except ValueError as error:
 # $$dt_{p-1, a} \mathrel{+}= \frac{1}{\sqrt p} \sum_b dt_{p, ab}\, x_b, \qquad
 # dx_b \mathrel{+}= \frac{1}{\sqrt p} \sum_a t_{p-1, a}\, dt_{p, ab}$$
 #
-# **Gaussian**, (5). With $u = x / \sigma$ and $e = e^{-\lVert u \rVert^2 / 2}$ we have $\phi = e\, t(u)$, and apply
-# the product rule. $t$ receives $e\, d\phi$, which goes on as above; and $\partial e / \partial u = -u\, e$
-# contributes $-u \sum_c \phi_c\, d\phi_c$. Their sum over $\sigma$ is $dx$.
+# **Gaussian**, (5). With $u = x / \sigma$ and $h = e^{-\lVert u \rVert^2 / 2}$ we have $\phi = h\, t(u)$, and apply the
+# product rule. $t$ receives $h\, d\phi$, which goes on as above, and $\partial h / \partial u = -u\, h$ contributes $-u
+# \sum_c \phi_c\, d\phi_c$. The sum of both, divided by $\sigma$, is $dx$.
 #
-# (Random features: chapter 9; those of random feature attention: chapter 10.)
+# (Chapter 9 has random features, and chapter 10 those of random feature attention.)
 #
 # **And the scale?** With $\epsilon = 0$ the output does not depend on $r_c$ and $t_i$ at all. So although they are
 # computed from the inputs, as maxima with kinks, no gradient goes through them: they are constants. The gradient
@@ -814,8 +817,8 @@ assert np.linalg.matrix_rank((x @ x.T + 1) ** 4) == math.comb(8, 4) == 70
 # over $\sqrt 2$, and one constant, $\frac{1}{\sqrt 2}$. The quadratic kernel has a constant already, so the two can
 # be merged. That makes $\binom{D + 2}{2}$ features: 153 instead of 273 at $D = 16$.
 #
-# It is never below $\frac12$. Softmax lets a query ignore a key. With this similarity, the key that the query likes
-# least still gets half the weight of a key that is orthogonal to the query.
+# It is never below $\frac12$. Softmax lets a query ignore a key. With this similarity, every key gets at least half the
+# weight of a key that is orthogonal to the query.
 #
 # </details>
 
@@ -834,8 +837,8 @@ assert by_tensors.min() >= 1 / 2
 # %% [markdown]
 # ## What to remember
 #
-# - Softmax has infinitely many features: $N$ different tokens make a matrix of rank $N$. Cut off after order $p$,
-#   scores up to about $p$ come out right; odd orders go negative.
+# - Softmax has infinitely many features: $N$ different tokens can make a matrix of rank $N$. If they are cut off after
+#   order $p$, scores up to about $p$ come out right. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
 # - $\mathrm{elu} + 1$ has $D$, approximates nothing, and yields soft attention whatever the temperature.
 # - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and

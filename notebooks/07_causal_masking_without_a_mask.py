@@ -114,8 +114,9 @@ assert abs(masked - phi_q @ (phi_k.T @ v)).max() > 1  # there is no such thing w
 #
 # $S_i$ is a $C \times M$ matrix, the *state*. Going from one token to the next takes $C M$ multiply-adds for (4) and
 # $C M$ for (3). This is the same for the first token and for the millionth. The numbers (1) to (9) are those of
-# chapter 5 and of `linear.py`. Its forward pass is the loop in (4) and (3), one query per round. (It carries the
-# denominator's sum, `z`, together with `s`. We come to it below.)
+# chapter 5 and of `linear.py`. Its forward pass is the loop in (4) and (3), one query per round. (The line marked (1),
+# (2) adds the keys of one round, which is (4). It carries the denominator's sum, `z`, together with `s`; we come to
+# that below.)
 
 # %%
 chapter.source(linear.forward, masks.first_seen, doc=False)
@@ -144,9 +145,9 @@ assert (product_by_rows(phi_q, later_changed, v)[0][:4] == by_row[:4]).all()  # 
 # %% [markdown]
 # ### Three ways to the same $S_i$, counted
 #
-# Below are the multiply-adds for *all* $S_i$ together. Summing each from its beginning is quadratic. The running sum is
-# linear, and if $S_i$ is read and then overwritten it takes the memory of one. A running sum that *stores* all $S_i$,
-# `np.cumsum` for instance, has the same arithmetic and $N$ times the memory.
+# The next cell counts the multiply-adds for *all* $S_i$ together. Summing each from its beginning is quadratic. The
+# running sum is linear, and if $S_i$ is read and then overwritten it takes the memory of one. A running sum that
+# *stores* all $S_i$, `np.cumsum` for instance, has the same arithmetic and $N$ times the memory.
 
 
 # %%
@@ -185,7 +186,8 @@ chapter.table(("all S_i, C = M = 32, float64", "N", "multiply-adds", "KiB at the
 # $C$ times the values. The paper says that storing every $S_i$ costs $\max(D, M)$ times the memory (section 3.3.1,
 # with $C = D$). That is right compared with the *smaller* of the two; compared with the larger it is $\min(D, M)$.
 # Compared with everything that must be stored anyway, $\phi(Q)$, $\phi(K)$, $V$ and the output, it is $C M / (2 C + 2
-# M)$, which for $C = M$ is a quarter of the width. We measure it, as the most bytes in use while the sums are made:
+# M)$, which for $C = M$ is a quarter of the width. We measure the memory of all $S_i$, as half of the most bytes in use
+# while `np.cumsum` makes them. (The other half is the products that it adds up.)
 
 # %%
 rows = []
@@ -302,9 +304,9 @@ assert sorted(by_rows) == sorted(by_columns)
 # $$\nabla_{\phi(k_j)} \ell = A_j\, v_j \qquad (8)
 # \qquad\qquad \nabla_{v_j} \ell = A_j^\top \phi(k_j) \qquad (9)$$
 #
-# the paper's equations 14 and 15. (The paper writes $\bar V$ for the numerator, and $G_i$ as a row.) $A_j$ is also
-# the gradient of the *state*. In (4) and (3) $S_j$ is used by $o_j$, with the gradient $\phi(q_j) G_j^\top$, and by
-# $S_{j+1}$, which passes $A_{j+1}$ on unchanged. That is (7) again, without any swap.
+# the paper's equations 14 and 15. (The paper writes $\bar V$ for the numerator, and $G_i$ as a row.) At the same time,
+# $A_j$ is the gradient of the *state*. In (4) and (3) $S_j$ is used by $o_j$, with the gradient $\phi(q_j) G_j^\top$,
+# and by $S_{j+1}$, which passes $A_{j+1}$ on unchanged. That is (7) again, without any swap.
 #
 # With matrices and the mask it would be $d\phi(Q) = (\triangle * G V^\top)\, \phi(K)$, $d\phi(K) = (\triangle * G
 # V^\top)^\top \phi(Q)$, $dV = (\triangle * \phi(Q) \phi(K)^\top)^\top G$. Transposing $\triangle$ turns "up to $i$"
@@ -331,8 +333,8 @@ same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
 chapter.source(linear.backward, doc=False)
 
 # %% [markdown]
-# `d_n` and `d_d`, for a numerator and a denominator, are the next section's. Without them, Algorithm 1 is
-# `causal_cost.rows_backward`:
+# `d_n` and `d_d`, for a numerator and a denominator, belong to the section "The division" below. Without them,
+# Algorithm 1 is `causal_cost.rows_backward`:
 
 # %%
 _, saved = causal_cost.rows_forward(phi_q, phi_k, v)
@@ -394,7 +396,7 @@ chapter.source(causal_cost.naive_forward, causal_cost.naive_backward)
 
 # %% [markdown]
 # It differs from Algorithm 1 in where $S_i$ comes from: here it comes from the tape, there from a second running sum.
-# The gradients are the same. Here $N C M$ numbers are kept between the passes; there nothing is.
+# The gradients are the same. Here $N C M$ numbers are kept between the passes; there, nothing beyond the inputs.
 
 # %%
 phi_q, phi_k, v, d_out = draw_inputs(6, 150, 32, 24)
@@ -545,9 +547,10 @@ chapter.explore(
 )
 
 # %% [markdown]
-# A row costs $T (C + M) + 2 C M$ multiply-adds, against $2 C M$ by Algorithm 1: with $T \approx C$ a small factor,
-# which matrix products win back. Chunks and the masked matrix on more heads and a ragged length, both passes; the
-# gradient once more by finite differences in random directions, as there are many entries:
+# Forward, a row costs $T (C + M) + 2 C M$ multiply-adds, against $2 C M$ by Algorithm 1. With $T \approx C$ that is a
+# factor of about 2, which matrix products win back. The next cell compares chunks with the masked matrix, on more heads
+# and a ragged length, in both passes. It checks the gradient once more by finite differences, in random directions, as
+# there are many entries:
 
 # %%
 rng = np.random.default_rng(10)
@@ -613,8 +616,8 @@ for dtype in (np.float64, np.float32):
 #
 # $$A_i = \phi(q_i)\, G_i^\top + g_{i+1} A_{i+1} \qquad (7')$$
 #
-# (6) stays, (8) and (9) get the factor $w_i$. And $S_i$ is linear in $w_i$ and in $g_i$. So the factor of each in
-# ($4'$), times $A_i$ entry by entry and summed, is its gradient:
+# (6) stays, (8) and (9) get the factor $w_i$. And $S_i$ is linear in $w_i$ and in $g_i$. So the gradient of each is its
+# factor in ($4'$), times $A_i$ entry by entry, and summed:
 #
 # $$\frac{\partial \ell}{\partial w_i} = \sum_{cm} (A_i)_{cm}\, \phi(k_i)_c\, V_{im}
 # = \phi(k_i)^\top A_i\, v_i \qquad (12)$$
@@ -820,9 +823,9 @@ chapter.table(("gate", f"product of {length} gates, float32", "pairs that c_i / 
 # ## A state comes in, a state goes out
 #
 # All that later tokens need from earlier ones is $S$ (and $Z$). So a sequence may be cut: the state that comes out of
-# one piece goes into the next, and the outputs are those of the whole. The backward pass does the same with $A$. The
-# piece after passes its gradient of the state, $g_1 A_1$, to the piece before, where it takes the place of $A_{N+1} =
-# 0$.
+# one piece goes into the next, and the outputs are those of the whole. The backward pass does the same with $A$. Each
+# piece passes the gradient of the state it started from, $g_1 A_1$, to the piece before. There it takes the place of
+# $g_{N+1} A_{N+1} = 0$. (In a plain sum all $g$ are 1.)
 
 # %%
 rng = np.random.default_rng(15)
@@ -924,14 +927,14 @@ def by_matrix_of(phi_q, phi_k, v, eps):
 # %% [markdown]
 # **First trap: one maximum over all keys.** With $r = \max_j a(k_j)$ over the whole sequence nothing overflows. But
 # $r$ depends on the future. Let a late key have the exponent 100. Every earlier feature becomes $e^{a - 100}$, which
-# float32 holds with few digits ($e^{-87}$ is the smallest number with all of them) and beyond 104 not at all. The
-# rows before then divide 0 by 0.
+# float32 holds with few digits ($e^{-87}$ is the smallest number with all of them). For late exponents beyond 104 it
+# does not hold it at all. The rows before then divide 0 by 0.
 #
 # **Second trap: a constant on every feature.** It is meant to prevent the first trap: features of $\varepsilon$ are
 # not 0. But once a late key has pushed $e^{a(k_j) - r}$ below $\varepsilon$ for all earlier $j$, *all earlier keys
-# have the same features*, $\varepsilon$ in every entry, and with them the same weight. The first output does not
-# move, whatever $\varepsilon$: it has one key to average over. Every later one drifts to the plain mean of the values
-# so far:
+# have the same features*, $\varepsilon$ in every entry, and with them the same weight. The first output does not move,
+# whatever $\varepsilon$ is: it has one key to average over. Every later one drifts to the plain mean of the values so
+# far:
 #
 # $$o_i = \frac{\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)\, v_j}
 # {\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)}
@@ -945,7 +948,7 @@ def by_matrix_of(phi_q, phi_k, v, eps):
 # The scale no longer cancels. It leaks into the output as an $\varepsilon$ that is $e^r$ times as large: a late key of
 # exponent 15, nothing special, multiplies $\varepsilon = 10^{-6}$ by $3 \cdot 10^6$, and all outputs before it shrink.
 #
-# Take five tokens. Only the *last key* changes from line to line. Neither the first output nor the fourth may notice:
+# Take five tokens. Only the *last key* changes from line to line. Neither the first output nor the fourth may change:
 
 # %%
 rng = np.random.default_rng(16)
@@ -986,7 +989,7 @@ print(f"mean of the first four values: {mean_so_far[0]:.4f}")
 # The first trap springs late, completely, and silently: a denominator of 0 is taken for a query that has seen
 # nothing, and the output is 0. The second and the third spring for ordinary keys, at exponents of 10 to 15. With an
 # $\varepsilon$ inside, the output depends on how the stabiliser was chosen, so a pass over the whole sequence, chunks
-# and single steps would all have to choose it alike. Without one the choice does not matter.
+# and single steps would all have to choose it alike. Without an $\varepsilon$ the choice does not matter.
 #
 # ### What the package does
 #
@@ -1132,8 +1135,8 @@ assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:
 #
 # The price: it is $\log g$ that gets its gradient, so $g = 0$ needs another way. And a small number is computed as a
 # difference of numbers that are not small. With gates near 0, $e_i$ is of the size of $g_i$. But the sum carries the
-# rounding errors of all terms from $i$ to $N$, and these do not fade as the state does. Below: gates of 0.99 lose
-# nothing, gates of 0.1 more than a digit, gates of 0.001 four.
+# rounding errors of all terms from $i$ to $N$, and these do not fade as the state does. The table below shows it: gates
+# of 0.99 lose nothing, gates of 0.1 almost two digits, gates of 0.001 more than three.
 #
 # </details>
 
@@ -1221,9 +1224,9 @@ chapter.table(("block B", "states held, N / B + B", "peak, in states, measured")
 #   runs forward for the queries, $A$ backward for keys and values; neither is kept.
 # - Plain automatic differentiation keeps every $S_i$: $C M$ numbers per token, more than the matrix itself for
 #   sequences of ordinary length.
-# - Algorithm 1, chunks, the masked matrix and steps are the same numbers.
+# - Algorithm 1, chunks, the masked matrix and steps return the same numbers.
 # - Do not rewind and do not divide by gates: compute again. Do not take a maximum over the future, and use no
-#   $\varepsilon$ together with a stabiliser, neither on the features nor below the line.
+#   $\varepsilon$ together with a stabiliser, neither on the features nor in the denominator.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, sections 3.3 and 3.4 and Algorithm 1. Choromanski
 # et al. (2021), *Rethinking attention with Performers*, and its code, google-research/performer/fast_attention. Peng et

@@ -191,15 +191,15 @@ assert kept_bytes(state) == (D * E + D) * 8
 # ### What is unusual about this network
 #
 # In an ordinary recurrent network, $h_t = \tanh(h_{t-1} A + x_t B)$, the new state is a nonlinear function of the old
-# one. To know $h_t$ one has to have computed $h_{t-1}$: training walks through the sequence, $N$ steps one after the
+# one. To know $h_t$, you must first compute $h_{t-1}$: training walks through the sequence, $N$ steps one after the
 # other. Here the new state is the old one *plus something that does not depend on it*:
 #
 # - the steps commute and associate, so they can be taken in any grouping, even all at once;
 # - nothing is ever forgotten, and nothing has to be protected from fading: the derivative of $s_t$ by $s_0$ is the
-#   identity, at any distance. It is neither lost nor does it explode. (The weights of an output sum to 1, so on
-#   average each of $t$ tokens has the weight $1/t$.)
+#   identity, at any distance. So a gradient neither fades nor explodes on its way through the state. (The weights of an
+#   output sum to 1, so on average each of $t$ tokens has the weight $1/t$.)
 #
-# All nonlinearity is *between* the layers: in $\phi$, in the quotient, in $f_l$.
+# All nonlinearity is *outside* the state's recurrence: in $\phi$, in the quotient, in $f_l$.
 #
 # ## Parallel, by chunks, recurrent
 #
@@ -210,8 +210,8 @@ assert kept_bytes(state) == (D * E + D) * 8
 # machine the least to do at once: $N$ steps one after the other. Chunks of about $C$ rows cost twice as much and turn
 # all work into products of matrices, $N / T$ of them in a row.
 #
-# Its user has the same freedom: a prompt in one pass (*prefill*), then single steps; or blocks, each continuing from
-# the state of the one before.
+# Whoever uses the network has the same freedom. A prompt can be read in one pass (*prefill*), followed by single steps.
+# Or a text can be read in blocks, each continuing from the state of the one before.
 
 # %%
 n, width = 64, 16
@@ -332,8 +332,8 @@ assert kept_bytes(states) == H * (E // H * (E // H) + E // H) * 8 == (E * E // H
 #
 # $$H \left( \frac{E}{H} \cdot \frac{E}{H} + \frac{E}{H} \right) = \frac{E^2}{H} + E \quad (C = D = M = E/H)$$
 #
-# *falls* with the number of heads, while a key/value cache has $2E$ numbers per token whatever $H$ is. If one writes
-# the states of all heads into one matrix of $E \times E$, they are its diagonal blocks:
+# *falls* with the number of heads, while a key/value cache has $2E$ numbers per token whatever $H$ is. If we write the
+# states of all heads into one matrix of $E \times E$, they are its diagonal blocks:
 
 # %%
 state = linear.summarise(x_heads @ w_heads.w_k, x_heads @ w_heads.w_v)
@@ -480,8 +480,9 @@ chapter.show(
 )
 
 # %% [markdown]
-# "The nearest value" forgives some noise, so recall holds out a little beyond $C$. Then it falls, which is the price
-# of a state of constant size. More features move the point where it starts, and cost in proportion.
+# "The nearest value" forgives some noise, so recall holds out up to about $C$ pairs or a little longer. With $C = 136$
+# it is still .97 at 256 pairs; with $C = 10$ it is .81 at 16. Then it falls, which is the price of a state of constant
+# size. More features move the point where the fall begins, and cost in proportion.
 #
 # ## Writing text: constant state against growing cache
 #
@@ -560,7 +561,7 @@ chapter.table(
 # ### The bottleneck is still the loop
 #
 # While writing, the sequential loop remains, but linear attention makes it much faster. Both halves of this sentence
-# can be seen.
+# can be measured.
 #
 # *Much faster*: summed over a text of $N$ tokens, it is $2 N H C M$ multiply-adds against $\sum_t H t (D + M) = H
 # \frac{N (N + 1)}{2} (D + M)$. In the right panel the time of a step stays where it was, while with the cache it
@@ -668,8 +669,8 @@ chapter.table(
 
 # %% [markdown]
 # The "317 times" and "4462 times" that are often quoted compare with a softmax network that computes everything
-# afresh for every pixel. Compared with one that keeps its keys and values it is 19 and 56 times in images per second
-# on a GPU, and 1.3 and 1.6 times for a single image on a CPU. There attention is so cheap that "the main
+# afresh for every pixel. Compared with one that keeps its keys and values, it is 19 and 56 times in images per second
+# on a GPU. For a single image on a CPU it is 1.3 and 1.6 times. There attention is so cheap that "the main
 # computational bottleneck becomes the inevitable outer loop over the sequence" (appendix C.2).
 #
 # Networks of the paper's sizes were timed with this package too, in all five ways of its tables (chapter 21). How
@@ -689,7 +690,7 @@ chapter.table(("one image, over linear, CPU", "here, the record", "in print (tab
 # > **A break.** Causal linear attention is a recurrent network: two sums per head, to which each token adds. The same
 # > sums can be computed in parallel, by chunks, or step by step. Softmax attention is such a network too, with
 # > infinitely many features, and its cache is that infinite state. A state of constant size makes long texts cheap, and
-# > keeps apart about $C$ things. After the break gradients go back through the state, machines share a sequence, and
+# > keeps about $C$ things apart. After the break gradients go back through the state, machines share a sequence, and
 # > Linformer meets linear attention.
 
 # %% [markdown]
@@ -875,10 +876,10 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# Four blocks, forward from left to right, backward from right to left, are one pass. To leave out `d_state` is
-# *truncated* back-propagation: the state's numbers are passed on, but its gradient is not passed back. How much of
-# the gradient is then missing? None is missing for queries, and none in the last block. For keys and values, here,
-# most of it is missing if blocks are short:
+# Four blocks, forward from left to right, backward from right to left, are one pass. Leaving out `d_state` is
+# *truncated* back-propagation: the state's numbers are passed on, but its gradient is not passed back. How much of the
+# gradient is then missing? None is missing for queries, and none in the last block. For keys and values, here, most of
+# it is missing if blocks are short:
 
 
 # %%
@@ -921,7 +922,8 @@ chapter.table(("block length", "missing of the keys' gradient", "missing of the 
 # $$\Sigma(AB) = \Sigma(A) \oplus \Sigma(B), \qquad (s_A, z_A) \oplus (s_B, z_B) = (s_A + s_B,\; z_A + z_B)$$
 #
 # and $\oplus$ is **associative**, $(\Sigma_A \oplus \Sigma_B) \oplus \Sigma_C = \Sigma_A \oplus (\Sigma_B \oplus
-# \Sigma_C)$, with the empty state as its 0. Everything in this chapter is that one line, read in different groupings:
+# \Sigma_C)$, with the empty state as its neutral element. Everything in this chapter is that one line, read in
+# different groupings:
 #
 # - token by token from the left, $((\Sigma_1 \oplus \Sigma_2) \oplus \Sigma_3) \oplus \dots$: **the recurrent
 #   network**;
@@ -930,7 +932,7 @@ chapter.table(("block length", "missing of the keys' gradient", "missing of the 
 # - in a tree: all prefixes of $p$ pieces in $\lceil \log_2 p \rceil$ rounds.
 #
 # With an exponential feature map a state carries a scale, $S = e^r s$, and $\oplus$ first brings both to the larger
-# $r$. That is the merging of log-sum-exps of chapter 1 (exercise 2), and as associative.
+# $r$. That is the merging of log-sum-exps of chapter 1 (exercise 2), and it is just as associative.
 
 # %%
 chapter.source(linear.summarise, linear.combine, doc=False)
@@ -982,10 +984,11 @@ for feature_map in (elu_plus_one, feature_maps.favor_positive(omega)):
 # and values. The states before each piece are the prefixes of these sums, and then every process reads with its own
 # queries.
 #
-# The backward pass is the mirror image. The gradient that a piece's queries *ask for*, of the state they started
-# from, is by (7) $\sum_t \phi(q_t)\, dn_t^\top$ and $\sum_t \phi(q_t)\, dd_t$. The gradient of the state that a piece
-# passes on is the sum of what all *later* pieces ask for, a suffix sum; `combine_gradients` adds two. So the second
-# round sends back what it asks for, and in a third every process takes the gradient of its own keys and values.
+# The backward pass is the mirror image. The queries of a piece add a gradient to the state from which they started,
+# which we call what the piece *asks for*. By (7) it is $\sum_t \phi(q_t)\, dn_t^\top$ and $\sum_t \phi(q_t)\, dd_t$.
+# The gradient of the state that a piece passes on is the sum of what all *later* pieces ask for, a suffix sum;
+# `combine_gradients` adds two of them. So in the second round every process also sends back what it asks for, and in a
+# third it computes the gradient of its own keys and values.
 #
 # Here it is with `joblib`, on two processes and five pieces, with the same numbers as in one process, forward and
 # backward.
@@ -1060,11 +1063,11 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 # - the lecture writes $\mathrm{sim}(q, k) = \phi(q)^\top E\, \phi(k)$. $E$ acts on positions, so the similarity is that
 #   of a query and a *mixed* key, $\phi(q_i)^\top \big(E \phi(K)\big)_r$;
 # - it leaves $E$ out of the denominator. Then the denominator stays positive, but the weights of an output no
-#   longer add up to 1: not even values that are all alike come out as they were. The package mixes both, and they do
-#   if the rows of $F$ sum to 1.
+#   longer add up to 1: not even values that are all alike come out as they were. The package mixes the keys of the
+#   denominator as well. Then such values do come out as they were, if the rows of $F$ sum to 1.
 #
-# What is missing is not that it is "positive definite", as the lecture puts it. What makes an output an average is
-# that the similarities are **not negative** (chapter 5).
+# The lecture says that "positive definite" is what the similarity no longer is. But that is not what matters: an output
+# is an average if the similarities are **not negative** (chapter 5).
 
 # %%
 chapter.source(linformer_linear.forward, linformer_linear.negative_similarity_fraction, doc=False)
@@ -1133,16 +1136,16 @@ chapter.table(
 )
 
 # %% [markdown]
-# How bad can an output get? Draw $E$ with independent normal entries. For one query, $\sum_r (E\phi(K))_r$ is a sum of
-# normal numbers, and so is the denominator $d$: normal with mean 0. Its density at 0 is a positive number $p_0$, hence
-# $\Pr(|d| < \delta) \approx 2 p_0 \delta$ for small $\delta$. An output is a numerator of ordinary size over $d$, so it
-# exceeds $x$ about when $d$ is below something like $1/x$:
+# How bad can an output get? Draw $E$ with independent normal entries. Then the entries of $\sum_r (E\phi(K))_r$ are
+# sums of normal numbers. For one query, so is the denominator $d$: it is normal with mean 0. Its density at 0 is a
+# positive number $p_0$, hence $\Pr(|d| < \delta) \approx 2 p_0 \delta$ for small $\delta$. If $R \ge 2$, an output is a
+# numerator of ordinary size over $d$. So it exceeds $x$ when $|d|$ is below about $1/x$:
 #
 # $$\Pr(|o| > x) \approx \frac{\mathrm{const}}{x}$$
 #
 # Ten times the size occurs a tenth as often. So heavy a tail means that the output has *no expectation*, just as the
-# Cauchy distribution has none. That does not depend on $R$. Here are twenty thousand draws each, of one query with 32
-# keys:
+# Cauchy distribution has none. A larger $R$ does not help. (With $R = 1$ there is only one similarity, which cancels,
+# and every output is $F V$.) Here are twenty thousand draws each, of one query with 32 keys:
 
 # %%
 DRAWS, SHORT = 20_000, 32
@@ -1247,8 +1250,8 @@ chapter.table(
 )
 
 # %% [markdown]
-# The lecture's conclusion stands: no gain in the order of time or space, and new problems. The possible gain is a
-# factor below two, for a handful of mixed rows, and then $S$ has a rank of at most that handful.
+# The lecture's conclusion stands: there is no gain in the order of time or space, and there are new problems. The
+# possible gain is a factor below two, for a handful of mixed rows. Then the rank of $S$ is at most that handful.
 #
 # ## Exercises
 #
@@ -1297,8 +1300,8 @@ assert abs(combine_gated(c, combine_gated(b, a))[1] - by_page).max() > 1  # not 
 
 # %% [markdown]
 # **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The
-# obvious way is $S_N - \phi(k_i) v_i^\top$, and the same for $Z$. Why is that a bad idea in floating point, and how
-# do we get all $N$ outputs in linear time without any subtraction?
+# obvious way is $S_N - \phi(k_i) v_i^\top$, and the same for $Z$. Why is that a bad idea in floating point, and how do
+# we get all $N$ outputs in linear time without any subtraction?
 #
 # <details><summary>Solution</summary>
 #
@@ -1370,7 +1373,8 @@ assert cheaper_from(feature_maps.quadratic()) == math.floor(2145 * 65 / 128) + 1
 # - Because addition is associative, the network also runs in parallel, by chunks, as a tree, and across machines that
 #   exchange one state each. So does its gradient, whose adjoint state is the same kind of sum from the other end.
 # - Softmax attention is the same network with infinitely many features. Its state, written finitely, is the cache.
-#   A state of constant size is cheaper from some 33 tokens on, and cannot hold more than about $C$ things apart.
+#   A state of constant size is cheaper from some 33 tokens on, for heads of width 64 and as many features. It cannot
+#   keep many more than $C$ things apart.
 # - Writing remains a loop; linear attention makes each turn of it cheap, and equally cheap at every position.
 # - Linformer has nothing to add to linear attention: there is no square left to remove, and with an $E$ of either
 #   sign outputs are no longer averages.

@@ -14,8 +14,8 @@
 # 5. derive the gradient through each map, and see that the stabiliser cancels in it;
 # 6. run it causally and token by token, and measure its error on a real network.
 #
-# You need chapters 5 to 7. The new letters: $\omega_1 \dots \omega_m$ are the random directions, rows of $\omega$
-# $(m, D)$; each makes one feature or two, so $C = m$ or $2m$.
+# You need chapters 5 to 7. There are new letters. The random directions $\omega_1 \dots \omega_m$ are the rows of
+# $\omega$ $(m, D)$. Each makes one feature or two, so $C = m$ or $2m$.
 #
 # Equations with numbers are those of the docstring of `linattn_ref.theory.random_features`, whose code is shown with
 # them; equations with letters are this chapter's. The code of other files has numbers of its own.
@@ -55,8 +55,8 @@ def draw_inputs(seed, n, n_keys, d, m, size=0.5):
 #
 # - Let $q = 1$ and $k = -1$: $e^{\omega - 1/2}\, e^{-\omega - 1/2} = e^{-1}$. That is exact, whatever $\omega$ is.
 # - Let $q = k = 1$: $e^{\omega - 1/2}\, e^{\omega - 1/2} = e^{2 \omega - 1}$ stands for $e = 2.72$. With $\omega = 1$
-#   it is 2.72, with $\omega = 0$ it is 0.37, with $\omega = 2$ it is 20.09. It is right in the mean, and far off in
-#   each draw.
+#   it is 2.72, with $\omega = 0$ it is 0.37, with $\omega = 2$ it is 20.09. It is right on average, and far off in most
+#   draws.
 #
 # So the estimate is good where $q + k$ is small, and bad where it is large:
 
@@ -80,13 +80,12 @@ for omega_drawn in (0.0, 1.0, 2.0):
 # \qquad (1)$$
 #
 # One direction is easy to see. $\cos$ of a difference is an inner product of two features, so each draw of $\omega$
-# gives a semi-definite kernel, and so does an average of them. The other direction is the theorem: no
-# semi-definite kernel of $x - y$ is anything else. And it is a recipe (Rahimi and Recht 2007): draw $m$ directions from
-# that distribution, and average.
+# yields a semi-definite kernel, and so does an average of them. The other direction is the theorem: no semi-definite
+# kernel of $x - y$ is anything else. And it is a recipe (Rahimi and Recht 2007): draw $m$ directions from that
+# distribution, and average.
 #
-# How far off is the average? Let $\Delta = x - y$. Since $\cos^2 u = \frac12 (1 + \cos 2u)$,
-# $\mathbb E \cos^2 \omega^\top \Delta = \frac12 (1 + \kappa(2\Delta))$, and the mean of $m$ independent cosines has
-# the mean squared error
+# How far off is the average? Let $\Delta = x - y$. As $\cos^2 u = \frac12 (1 + \cos 2u)$, we have $\mathbb E \cos^2
+# \omega^\top \Delta = \frac12 (1 + \kappa(2\Delta))$. So the mean of $m$ independent cosines has the mean squared error
 #
 # $$\mathrm{MSE} = \frac1m \Big[\frac{1 + \kappa(2 \Delta)}{2} - \kappa(\Delta)^2\Big] \qquad (2)$$
 #
@@ -96,10 +95,11 @@ for omega_drawn in (0.0, 1.0, 2.0):
 chapter.source(rf.fourier_features, rf.fourier_mse, doc=False)
 
 # %% [markdown]
-# Such *random Fourier features* approximate any shift-invariant kernel. Here are four of them, with the distribution
-# of an entry of $\omega$: Gaussian and normal; Laplacian and Cauchy; Cauchy and Laplace, since transforming twice
-# leads back. The fourth is $\prod_d \sin(\Delta_d) / \Delta_d$, whose distribution is uniform in $[-1, 1]$. The last
-# one takes *negative* values: semi-definite is not positive (chapter 5), and such a kernel would make no weights.
+# Such *random Fourier features* approximate any shift-invariant kernel. The cell takes four of them. For the Gaussian
+# kernel, the entries of $\omega$ are normal. For the Laplacian kernel they have a Cauchy distribution, and for the
+# Cauchy kernel a Laplace distribution, since transforming twice leads back. The fourth is $\prod_d \sin(\Delta_d) /
+# \Delta_d$, for which they are uniform in $[-1, 1]$. This last kernel takes *negative* values: semi-definite is not
+# positive (chapter 5), and such a kernel could not yield weights.
 
 # %%
 rng = np.random.default_rng(0)
@@ -133,9 +133,9 @@ chapter.table(("kernel", "value", "mean estimate", "MSE by (2)", "MSE, measured"
 # $$e^{x^\top y} = e^{\frac12 \lVert x \rVert^2 + \frac12 \lVert y \rVert^2}\, e^{-\frac12 \lVert x - y \rVert^2}
 # = e^{-\frac12 \lVert x \rVert^2 - \frac12 \lVert y \rVert^2}\, e^{\frac12 \lVert x + y \rVert^2}$$
 #
-# and both last factors are means over normal $\omega$. For one number $u \sim N(0, \sigma^2)$ complete the square in
-# $\int e^{u} e^{-u^2 / 2 \sigma^2} du$ and find $\mathbb E\, e^u = e^{\sigma^2 / 2}$; with $iu$ for $u$ it is
-# $\mathbb E \cos u = e^{-\sigma^2 / 2}$. As $\omega^\top s \sim N(0, \lVert s \rVert^2)$,
+# and both last factors are means over normal $\omega$. For one number $u \sim N(0, \sigma^2)$, complete the square in
+# $\int e^{u} e^{-u^2 / 2 \sigma^2} du$ to find $\mathbb E\, e^u = e^{\sigma^2 / 2}$. With $iu$ in place of $u$ this
+# becomes $\mathbb E \cos u = e^{-\sigma^2 / 2}$. As $\omega^\top s \sim N(0, \lVert s \rVert^2)$,
 #
 # $$\mathbb E \cos \omega^\top s = e^{-\frac12 \lVert s \rVert^2}, \qquad
 # \mathbb E\, e^{\omega^\top s} = \mathbb E \cosh \omega^\top s = e^{\frac12 \lVert s \rVert^2} \qquad (3)$$
@@ -147,7 +147,7 @@ chapter.table(("kernel", "value", "mean estimate", "MSE by (2)", "MSE, measured"
 # \text{positive:} \quad \frac{e^{-\frac12 \lVert x \rVert^2}}{\sqrt m}\, e^{\omega x} \qquad
 # \text{hyperbolic:} \quad \frac{e^{-\frac12 \lVert x \rVert^2}}{\sqrt{2m}} \big[e^{\omega x},\ e^{-\omega x}\big]$$
 #
-# and, estimating another similarity,
+# A fourth map estimates another similarity:
 #
 # $$\text{relu:} \quad \frac{1}{\sqrt m} \big(\max(\omega x, 0) + 10^{-3}\big)$$
 
@@ -168,8 +168,8 @@ chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
 # %% [markdown]
 # ### The mean squared errors
 #
-# Let $c$ be the factor in front, $e^{\pm\frac12 (\lVert x \rVert^2 + \lVert y \rVert^2)}$. Of $m$ independent
-# directions, the mean squared error is $\frac{c^2}{m}$ times the variance of one. By (3) at $2s$:
+# Let $c$ be the factor in front, $e^{\pm\frac12 (\lVert x \rVert^2 + \lVert y \rVert^2)}$. With $m$ independent
+# directions, the mean squared error is $\frac{c^2}{m}$ times the variance for one direction. By (3) at $2s$:
 #
 # $$\mathrm{Var} \cos \omega^\top s = \tfrac12 \big(1 + e^{-2 \lVert s \rVert^2}\big) - e^{-\lVert s \rVert^2}
 # = \tfrac12 \big(1 - e^{-\lVert s \rVert^2}\big)^2$$
@@ -219,14 +219,14 @@ chapter.table(("kind", "MSE by formula", "measured", "from", "to"), rows)
 # \text{positive:} \quad \frac{e^{\lVert x + y \rVert^2} - 1}{m} \qquad (b)$$
 #
 # The first is a function of $\lVert x - y \rVert$ alone, the second of $\lVert x + y \rVert$ alone. Trigonometric
-# features are good for a query and a key that are near each other, and fail where they are far apart, which is where
-# the kernel is near 0 (Choromanski et al. 2021, section 2.3). Positive ones are just the other way round: at $y = -x$
-# they make no error at all, and they fail where both are long and point the same way.
+# features are good for a query and a key that are near each other, and fail where they are far apart. For vectors of
+# given lengths, that is where the kernel is smallest (Choromanski et al. 2021, section 2.3). Positive ones are just the
+# other way round: at $y = -x$ they make no error at all, and they fail where both are long and point the same way.
 #
 # In attention, most weights are small. A row of a thousand keys adds up nine hundred errors of small weights. If each
-# error is larger than the weight and of either sign, then the denominator may be so too. Errors of the few large
-# weights are scaled down again by the quotient. So positive features are the lesser evil, and with them **no weight
-# is ever negative**.
+# error is larger than its weight and may have either sign, then the denominator may come out near 0, or negative. The
+# errors of the few large weights do less harm: such a weight is part of the denominator too, and the quotient never
+# exceeds 1. So positive features are the lesser evil, and with them **no weight is ever negative**.
 
 # %%
 results = random_features.compute(trials=1000)
@@ -251,10 +251,10 @@ assert negative["positive"] == negative["hyperbolic"] == 0  # claim 38
 print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig estimates are negative")
 
 # %% [markdown]
-# The lower left panel belongs to the next section. What does this do to a denominator? Take sixty queries and keys,
-# make them longer and longer, and use 128 directions. The points are the estimated denominators over the true ones.
-# (With long vectors, positive features are mostly too low, and rarely much too high, as averages with heavy tails
-# are. They are never below 0.)
+# The lower left panel belongs to the next section. What do these errors do to a denominator? Take sixty queries and
+# keys, make them longer and longer, and use 128 directions. The points are the estimated denominators over the true
+# ones. (With long vectors, the estimates from positive features are mostly too low and rarely much too high, as
+# averages with heavy tails are. They are never below 0.)
 
 
 # %%
@@ -292,19 +292,19 @@ chapter.explore(
 # ### What it gains, exactly
 #
 # Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = r_i u_i$. The lengths $r_i$ are independent $\chi$
-# variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. With a *fixed*
-# vector $s = \lVert s \rVert e$ they have the products $(u_1^\top e, u_2^\top e)$. Turning the frame instead of the
-# vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$ normal. As the length and the
-# direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g \rVert^{a + b}\, \mathbb E\,
-# (u_1^\top e)^a (u_2^\top e)^b$, so
+# variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. Take a *fixed* vector
+# $s = \lVert s \rVert e$, with a unit vector $e$, and look at the products $u_1^\top e$ and $u_2^\top e$. Turning the
+# frame instead of the vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$ normal. As the
+# length and the direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g \rVert^{a + b}\,
+# \mathbb E\, (u_1^\top e)^a (u_2^\top e)^b$, so
 #
 # $$\mathbb E\, (\omega_1^\top s)^a (\omega_2^\top s)^b = \lVert s \rVert^{a+b}\,
 # \frac{\mathbb E r^a\, \mathbb E r^b}{\mathbb E r^{a+b}}\; \mathbb E\, g_1^a\, \mathbb E\, g_2^b$$
 #
-# For independent rows the fraction is absent. It is 0 for odd powers. For even ones
-# $\mathbb E\, r^{2i} = 2^i (D/2)_i$ with $(a)_i = a (a + 1) \cdots (a + i - 1)$, and
-# $\mathbb E\, g_1^{2i} / (2i)! = 1 / (2^i\, i!)$. Expand both exponentials, write $t = \lVert s \rVert^2 / 2$, and
-# collect $i + j = n$; the inner sum is Vandermonde's:
+# For independent rows the fraction is absent. The expectation is 0 if $a$ or $b$ is odd. For even powers, $\mathbb E\,
+# r^{2i} = 2^i (D/2)_i$ with $(a)_i = a (a + 1) \cdots (a + i - 1)$, and $\mathbb E\, g_1^{2i} / (2i)! = 1 / (2^i\,
+# i!)$. Expand both exponentials, write $t = \lVert s \rVert^2 / 2$, and collect the terms with $i + j = n$. The inner
+# sum is Vandermonde's:
 #
 # $$\mathbb E\, e^{\omega_1^\top s} e^{\omega_2^\top s}
 # = \sum_n \frac{t^n}{(D/2)_n} \sum_{i + j = n} \frac{(D/2)_i\, (D/2)_j}{i!\, j!}
@@ -316,10 +316,10 @@ chapter.explore(
 # $$\mathrm{MSE}(\text{orthogonal}) = \mathrm{MSE}(\text{independent}) - c^2 \Big(1 - \frac1m\Big)
 # \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (8)$$
 #
-# for positive features and for hyperbolic ones, as only even powers count. (For more than $D$ directions, only pairs
-# in the same block gain.) The paper has a lower bound of the bracket, its Theorem 2. Equation (8) is exact, and the
-# gain does not vanish with $m$. For trig features it is $-t$ for $t$, a sum with alternating signs, which is smaller
-# for $\lVert x - y \rVert$ small but not always.
+# for positive features and for hyperbolic ones, as only even powers count. With more than $D$ directions, only pairs in
+# the same block gain. The gain then falls as $1/m$, as the error does, so their ratio stays the same. The paper's
+# Theorem 2 is a lower bound of the gain; equation (8) is exact. For trig features, put $-t$ in place of $t$: the signs
+# of the sum alternate. The error is then smaller where $\lVert x - y \rVert$ is small, but not always.
 
 # %%
 t = (x + y) @ (x + y) / 2
@@ -346,15 +346,16 @@ assert rf.mse("trig", *far, D, orthogonal=True) > rf.mse("trig", *far, D)  # not
 chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"), rows)
 
 # %% [markdown]
-# The gain is large for hyperbolic and trig features of short vectors (the figure above: for $m = D = 64$ a twentieth
-# of the error is left), and modest for positive features. For long vectors, where help is needed most, it fades:
-# both sides of (8) are then dominated by the rare draw that is parallel to $s$.
+# The gain is large for hyperbolic and trig features of short vectors: in the figure above, a twentieth of the error is
+# left for $m = D = 64$. For positive features it is modest, at most three tenths, and largest for $\lVert x + y \rVert$
+# a little above 1. For long vectors, where help is needed most, it fades: both sides of (8) are then dominated by the
+# rare draw that is parallel to $s$.
 #
 # ### How to draw them
 #
 # The Q of the QR decomposition of a normal matrix is orthogonal. It is *not* uniformly distributed: a decomposition is
 # unique only up to signs, and LAPACK chooses those that suit its Householder reflections. Multiply each column of Q by
-# the sign of R's diagonal entry (Mezzadri 2007), and it is.
+# the sign of R's diagonal entry (Mezzadri 2007), and Q becomes uniform.
 
 # %%
 chapter.source(feature_maps.orthogonal_gaussian, doc=False)
@@ -377,10 +378,11 @@ assert abs(without.mean - 1) > 0.15
 assert not without.low <= 1 <= without.high
 
 # %% [markdown]
-# There is a second rule for the lengths: all $\sqrt D$ (`regular=True`). Then $r$ is no $\chi$ variable, (3) no longer
-# holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$: a bias, of the
-# order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an estimate of the
-# same kind, so that part of the bias cancels; below, on a real network, these are the best of the positive ones.
+# There is a second rule for the lengths: all are $\sqrt D$ (`regular=True`). Then $r$ is not a $\chi$ variable, (3) no
+# longer holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$. This is a
+# bias of the order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an
+# estimate of the same kind, so that part of the bias cancels; below, on a real network, these are the best of the
+# positive ones.
 
 # %%
 regular = rf.draw_directions(D, D, 6000, np.random.default_rng(8), orthogonal=True, regular=True)
@@ -398,15 +400,17 @@ chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of po
 # %% [markdown]
 # > **A break.** A random feature map estimates the softmax kernel without bias. Trig features err with $\lVert x - y
 # > \rVert$, positive ones with $\lVert x + y \rVert$, both exponentially in its square, and positive ones never yield a
-# > negative weight. Orthogonal directions lower the error, most for short vectors. After the break this becomes
-# > attention: its range, its gradient, its cost, and its error on a real network.
+# > negative weight. Orthogonal directions lower the error: a little for positive features, and much for the other two
+# > where vectors are short. After the break this becomes attention: its range, its gradient, its cost, and its error on
+# > a real network.
 
 # %% [markdown]
 # ## The mechanism
 #
 # ![Performer, drawn](../figures/schematic_performer.svg)
 #
-# Performer attention is linear attention (chapter 5) with one of these maps of $q / D^{1/4}$ and $k / D^{1/4}$:
+# Performer attention is linear attention (chapter 5) with one of these maps, applied to $x_i = q_i / D^{1/4}$ and $y_j
+# = k_j / D^{1/4}$:
 #
 # $$o_i = \frac{S^\top \phi(x_i)}{Z^\top \phi(x_i)}, \qquad S = \sum_j \phi(y_j)\, v_j^\top, \qquad
 # Z = \sum_j \phi(y_j) \qquad (c)$$
@@ -438,13 +442,13 @@ assert errors[2] < 0.01  # softmax attention in the limit
 print("largest error with 100, 10,000 and 1,000,000 directions:", *(f"{error:.4f}" for error in errors))
 
 # %% [markdown]
-# A quotient of two unbiased estimates is *not* unbiased: (c) tends to softmax's output as $m$ grows, and for any
-# finite $m$ is off also on average, by about $1/m$.
+# A quotient of two unbiased estimates is *not* unbiased. (c) tends to softmax's output as $m$ grows, but for finite $m$
+# it is off even on average, by an amount of the order $1/m$ (exercise 3).
 #
-# `omega` is an argument. The same directions give the same output, and anyone who wants others draws them
+# `omega` is an argument. The same directions always lead to the same output, and anyone who wants others draws them
 # (`performer.redraw`). In training that happens every so many steps, so that the network does not learn one draw by
-# heart; in evaluation it never happens. The output of a function that drew them in secret could not be reproduced,
-# nor its gradient checked by finite differences.
+# heart; in evaluation it never happens. The output of a function that drew them in secret could not be reproduced, nor
+# its gradient checked by finite differences.
 #
 # **ReLU** features (ReLU in place of the exponential) are positive too, have no exponent to keep in range, and
 # estimate the *arc-cosine* kernel, which is not softmax. For a network that is trained with it, it is as legitimate
@@ -468,13 +472,13 @@ print(
 # ## Keeping exponentials in range
 #
 # $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) one
-# factor per query and one factor per *feature* cancel. Chapter 6 derived what the package does: keys relative to
-# $r_c$, the largest exponent of feature $c$ among the keys so far, queries relative to $\max_c (a_c + r_c)$. Three
-# mistakes are in use elsewhere:
+# factor per query and one factor per *feature* cancel. Let $a_c$ be the exponent of feature $c$. Chapter 6 derived what
+# the package does. It takes keys relative to $r_c$, the largest $a_c$ among the keys so far, and each query relative to
+# its own $t_i = \max_c (a_c(x_i) + r_c)$. Other implementations make one of three mistakes:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
-# - one maximum for all keys, future ones included: chapter 7;
-# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel: chapter 7.
+# - taking one maximum for all keys, future ones included (chapter 7);
+# - adding $\varepsilon$ to the features after the stabiliser, so that it does not cancel (chapter 7).
 #
 # We take keys twenty times as long as usual, in float32, and compare with float64:
 
@@ -501,7 +505,7 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 # Linear attention's backward pass (chapter 5, and causally chapter 7) ends with $d\phi(x_i)$ and $d\phi(y_j)$. What is
 # left is the step through $\phi$. Let $p = \omega x$, and write $d\phi$ for a row's gradient.
 #
-# **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ and a constant. So $da_c = d\phi_c\,
+# **Positive.** $\phi_c = e^{a_c}$ with $a_c = p_c - \frac12 \lVert x \rVert^2$ plus a constant. So $da_c = d\phi_c\,
 # \phi_c$, and $a_c$ depends on $x$ through $p_c$, with the gradient $\omega_c$, and through the square, with $-x$:
 #
 # $$dp = d\phi * \phi, \qquad dx = \omega^\top dp - x \sum_c dp_c \qquad (d)$$
@@ -510,8 +514,8 @@ print(f"exponents from {exponents_of_keys.min():.0f} to {exponents_of_keys.max()
 #
 # $$dp = d\phi_+ * \phi_+ - d\phi_- * \phi_-, \qquad dx = \omega^\top dp - x\, (d\phi^\top \phi) \qquad (e)$$
 #
-# **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$; the common factor
-# $e^{\frac12 \lVert x \rVert^2}$ has the gradient $+x$ times itself:
+# **Trig.** Sine and cosine become each other, $d\sin = \cos dp$ and $d\cos = -\sin dp$. The common factor $e^{\frac12
+# \lVert x \rVert^2}$ has the gradient $+x$ times itself:
 #
 # $$dp = d\phi_{\sin} * \phi_{\cos} - d\phi_{\cos} * \phi_{\sin}, \qquad
 # dx = \omega^\top dp + x\, (d\phi^\top \phi) \qquad (f)$$
@@ -536,9 +540,9 @@ chapter.source(feature_maps.favor_hyperbolic, feature_maps_random.sine_cosine_ba
 #
 # and $e^{-t_i}$ divides out. So $\partial o / \partial r_c = 0$ and $\partial o / \partial t_i = 0$, and by the chain
 # rule what would come through them is 0 times something: they may be treated as constants. Two consequences can be
-# measured. The gradient with the scale is the gradient of the formula without any; and the gradient *of* the scale,
-# $\sum_j d\tilde\phi_c(y_j)\, \tilde\phi_c(y_j) - \sum_i d\tilde\phi_c(x_i)\, \tilde\phi_c(x_i)$ for $r_c$, is 0
-# for every feature $c$.
+# measured. First, the gradient with the scale is the gradient of the formula without any. Second, the gradient *of* the
+# scale is 0 for every feature $c$; for $r_c$ it is $\sum_i d\tilde\phi_c(x_i)\, \tilde\phi_c(x_i) - \sum_j
+# d\tilde\phi_c(y_j)\, \tilde\phi_c(y_j)$.
 
 # %%
 chapter.source(exponential.forward, doc=False)
@@ -583,7 +587,8 @@ for kind in ("trig", "positive", "hyperbolic"):
 chapter.table(("kind", "worst difference from the complex step", "gradient of r"), rows)
 
 # %% [markdown]
-# Now all four maps by finite differences, with all keys and causally, over directions on either side of ReLU's kink:
+# Now we check all four maps by finite differences, with all keys and causally. ReLU's arguments lie on both sides of
+# its kink:
 
 # %%
 rows = []
@@ -629,8 +634,9 @@ print(report)
 # ## Causal, and token by token
 #
 # Nothing new is needed: the sums become prefix sums, the kernel is chapter 7's causal product, and the state of the
-# recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: do
-# not draw again in the middle of a sequence.
+# recurrent network is $S$, $Z$ and the running $r$. A state is a sum of features, so it belongs to its $\omega$: do not
+# draw again in the middle of a sequence. The second cell checks that whole, in steps and in two parts the outputs are
+# the same, and that after another draw they are not:
 
 # %%
 chapter.source(performer.step, doc=False)
@@ -657,11 +663,11 @@ assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsen
 # %% [markdown]
 # ### What it costs
 #
-# $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column. The
-# sums and their reading take $(N + L)\, C M + N C$. The features, values and outputs are kept, and in the causal case
-# the factors by which each key rescales the sums: all of these are rows. There is no $N \times L$ matrix, and there
-# are no states for every position, which would be $N C M$ numbers. Implementations without a kernel of their own
-# write out exactly that: performer-pytorch's causal form on a CPU does.
+# $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column.
+# Writing and reading the sums takes $(N + L)\, C M + N C$. The features, values and outputs are kept, and in the causal
+# case the factors by which each key rescales the sums. All of these are rows, one per token. There is no $N \times L$
+# matrix, and there are no states for every position, which would be $N C M$ numbers. Implementations without a kernel
+# of their own write out exactly that: performer-pytorch's causal form on a CPU does.
 
 # %%
 n, width = 1024, 32
@@ -690,10 +696,10 @@ chapter.table(
 # %% [markdown]
 # ## How good is it?
 #
-# The figure shows the error of the output and of the matrix against $m$. On the left are short queries and keys, as
-# in a network before it has learned anything. On the right are those of the pretrained network of chapter 2, whose
-# weights were learned with softmax and stay as they are: 12 heads of one network, on one text of 256 tokens. The
-# lines are medians over heads and draws.
+# The figure shows the error of the output and of the matrix against $m$. On the left are short queries and keys, as in
+# a network before it has learned anything. On the right are those of the pretrained network of chapter 2, whose weights
+# were learned with softmax and stay as they are. We take 12 of its heads, on one text of 256 tokens. The lines are
+# medians over heads and draws.
 
 # %%
 record = chapter.record("random_features_attention")
@@ -776,16 +782,19 @@ for panel, kind, error in off:  # the record is of float32, and trig's row sums 
 print(f"{len(off)} lines of the record, computed again: {np.median([error for *_, error in off]):.0e} off")
 
 # %% [markdown]
-# On the left everything works, and in the order that the formulas predict: trig features first, orthogonal ones
-# better than independent ones. On the right the scores spread by $\pm 1.8$ within a row, and the formulas predict
-# what follows. $\lVert x + y \rVert^2$ is of the order of ten or more for the pairs that matter, and (b) has it in
-# the exponent. There a thousand positive features are better than the mean of the values, but not much better. The
-# error of trig features is forty times as large as what they estimate.
+# On the left every error falls. From 128 directions on the estimators are in the order that the formulas predict: trig
+# first, then hyperbolic, then positive, and orthogonal directions are better than independent ones. (The grey line is
+# the mean of the values, which ignores the query. Its error is 0.25: with fewer than 64 directions no map does better,
+# and independent or orthogonal positive features need 256.) On the right the scores spread by $\pm 1.8$ within a row,
+# and the formulas predict what follows. $\lVert x + y \rVert^2$ is about ten or more for the pairs that matter, and (b)
+# has it in the exponent. There the mean of the values has an error of 0.82. A thousand orthogonal positive features
+# have one of 0.61, and with equal lengths 0.45. The error of trig features is forty times as large as what they
+# estimate.
 #
-# So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune
-# such networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its
+# So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune such
+# networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its
 # features can tell apart. What is then computed is simply linear attention with a positive map. That it would be
-# softmax's if $m$ were $10^9$ does not matter.
+# softmax attention with enormously many directions does not matter.
 #
 # How many features would it take? For a relative error $\epsilon$ of one weight, (b) requires $m = (e^{\lVert x + y
 # \rVert^2} - 1) / \epsilon^2$:
@@ -812,12 +821,12 @@ assert rows[-1][2]
 #
 # <details><summary>Solution</summary>
 #
-# If $\omega = g / \sqrt{\tau}$ with normal $g$, then given $\tau$ the mean of $\cos \omega^\top \Delta$ is
-# $e^{-\lVert \Delta \rVert^2 / 2 \tau}$: any such scale mixture gives a kernel of $\lVert \Delta \rVert$ alone. In
-# one dimension $g / \lvert g' \rvert$, $g'$ another normal variable, is Cauchy's, so that
-# $\mathbb E\, e^{-\Delta^2 / 2 g'^2} = e^{-\lvert \Delta \rvert}$. This depends on $\Delta$ through its length only, so
-# it holds in any dimension with *one* $g'$ for all entries of $g$: the multivariate Cauchy distribution. (With a $g'$
-# for each entry it is the Laplacian kernel above.)
+# If $\omega = g / \sqrt{\tau}$ with normal $g$, then given $\tau$ the mean of $\cos \omega^\top \Delta$ is $e^{-\lVert
+# \Delta \rVert^2 / 2 \tau}$: any such scale mixture gives a kernel of $\lVert \Delta \rVert$ alone. In one dimension $g
+# / \lvert g' \rvert$, $g'$ another normal variable, is Cauchy's, so that $\mathbb E\, e^{-\Delta^2 / 2 g'^2} =
+# e^{-\lvert \Delta \rvert}$. This depends on $\Delta$ through its length only. So it holds in any dimension if all
+# entries of $g$ share *one* $g'$: this is the multivariate Cauchy distribution. (With one $g'$ per entry, the kernel is
+# the Laplacian one above.)
 #
 # </details>
 
@@ -875,10 +884,10 @@ assert rows[3][2] == min(row[2] for row in rows)
 # <details><summary>Solution</summary>
 #
 # $\frac{n}{d} = \frac{\bar n + \delta n}{\bar d} \big(1 - \frac{\delta d}{\bar d} + \frac{\delta d^2}{\bar d^2} -
-# \dots\big)$. In the mean, first-order terms vanish, and what is left of second order is $-\frac{\mathbb E\, \delta n\,
-# \delta d}{\bar d^2} + \frac{\bar n\, \mathbb E\, \delta d^2}{\bar d^3}$. Variances and covariances of means over $m$
-# directions are $1/m$ of those of one. So halving the *error* takes four times as many directions, halving the *bias*
-# twice as many: for large $m$ the bias is the smaller part. (Below the exponent is not quite $-1$: of a few
+# \dots\big)$. On average the first-order terms vanish, and the second-order terms that remain are $-\frac{\mathbb E\,
+# \delta n\, \delta d}{\bar d^2} + \frac{\bar n\, \mathbb E\, \delta d^2}{\bar d^3}$. Variances and covariances of means
+# over $m$ directions are $1/m$ of those of one. So halving the *error* takes four times as many directions, halving the
+# *bias* twice as many: for large $m$ the bias is the smaller part. (Below the exponent is not quite $-1$: with few
 # directions, higher orders still show.)
 #
 # </details>
@@ -934,15 +943,16 @@ assert (first[100:] != never[100:]).all()
 # %% [markdown]
 # ## What to remember
 #
-# - Every semi-definite kernel of $x - y$ is the mean of a cosine over random directions; the softmax kernel is the mean
-#   of a cosine, an exponential or a hyperbolic cosine over normal ones. Their errors are known exactly.
+# - Every continuous semi-definite kernel of $x - y$ is, up to a factor, the mean of a cosine over random directions.
+#   The softmax kernel is, up to known factors, the mean of a cosine, an exponential or a hyperbolic cosine over normal
+#   ones. The errors of the estimates are known exactly.
 # - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$,
 #   both exponentially in its square. Attention has many small weights, so it needs positive features, whose
 #   denominators are positive.
-# - Orthogonal directions lower the error of positive features always, by (8), most for short vectors. Draw them with
-#   the signs of R's diagonal.
-# - The gradient goes through the map with scaled features, because the scale cancels. Use no $\varepsilon$ with it.
-# - $\omega$ is an argument; when to draw again is the caller's policy; a state belongs to its $\omega$.
+# - Orthogonal directions lower the error of positive and hyperbolic features always, by (8): a little for positive
+#   ones, and much for hyperbolic ones of short vectors. Draw them with the signs of R's diagonal.
+# - The backward pass may use the scaled features, because the scale cancels. Use no $\varepsilon$ with it.
+# - $\omega$ is an argument. When to draw again is the caller's policy. A state belongs to its $\omega$.
 # - In a network trained with softmax the approximation is poor. A Performer must be trained as one.
 #
 # **Sources.** Choromanski et al. (2021), *Rethinking attention with Performers*. Rahimi and Recht (2007), *Random

@@ -15,8 +15,8 @@
 # 6. meet an $\varepsilon$ that is no longer small.
 #
 # You need chapters 6 (feature maps) and 7 (prefix sums, the causal product and its gradient). The letters are theirs:
-# $N$ tokens, keys of width $D$, values of width $M$; $m$ random directions give $C$ features. Equations
-# are numbered by chapter in the text and by file in the source that is shown.
+# $N$ tokens, keys of width $D$ and values of width $M$. From $m$ random directions come $C$ features. Equations are
+# numbered by chapter in the text and by file in the source that is shown.
 
 # %%
 import math
@@ -64,7 +64,7 @@ print(f"one direction: {one_direction:.3f}; mean of 100,000: {many:.3f}; exp(-1/
 # %% [markdown]
 # ## Vectors of length 1
 #
-# We take the similarity of softmax attention apart:
+# We take the similarity of softmax attention apart, here without the factor $1 / \sqrt D$ on the scores:
 #
 # $$e^{q^\top k} = e^{\lVert q \rVert^2/2}\; e^{-\lVert q - k \rVert^2/2}\; e^{\lVert k \rVert^2/2} \qquad (1)$$
 #
@@ -104,7 +104,8 @@ same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k)
 #
 # It is at most $1/2m$, whatever the vectors. What matters is the error *relative to the kernel*, and here the unit
 # sphere helps. There $\lVert \Delta \rVert \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error
-# is never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$ with the same variance.
+# is never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$, while the variance is still
+# about $1 / 2m$.
 
 # %%
 chapter.source(feature_maps_random.rfa_gaussian, feature_maps_random.unit, doc=False)
@@ -132,7 +133,8 @@ chapter.table((f"distance, m = {m}", "kernel", "mean of estimates", "deviation b
 # $$\phi(x) = \tfrac1{\sqrt m} \max(\omega \hat x, 0), \qquad
 # \mathbb E\, \phi(x)^\top \phi(y) = \frac{\sin \theta + (\pi - \theta) \cos \theta}{2 \pi} \qquad (4)$$
 #
-# It is not softmax's kernel, but no similarity can come out negative, as an estimate by (2) can.
+# It is not softmax's kernel. But no similarity can come out negative, while an estimate by (2) can. The next cell
+# checks both statements and prints nothing.
 
 # %%
 many = 200_000
@@ -150,8 +152,8 @@ assert min(few) < 0  # opposite vectors, 8 directions
 #
 # A score on the unit sphere lies between $-1$ and $1$, so one weight is at most $e^2 = 7.4$ times another. Softmax
 # attention in a trained network is far sharper. The paper's solution is a width $\sigma$ of the kernel, here a factor
-# $1/\sigma$ on $\omega$ (exercise 1). The cell below takes 100 keys and prints the largest weight per query, with
-# lengths as they come, on the sphere, and by features on the sphere.
+# $1/\sigma$ on $\omega$ (exercise 1). The cell below takes 100 keys and prints the largest weight, averaged over the
+# queries: with lengths as they come, on the sphere, and by features on the sphere.
 
 # %%
 q_100, k_100 = rng.standard_normal((2, 100, 16)) * 2
@@ -186,10 +188,10 @@ same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])
 # %% [markdown]
 # ### The gradient through the division
 #
-# From the features down to $\hat x$ it is chapter 9's: sine and cosine give each other, $dp = d_{\sin} * \cos p -
-# d_{\cos} * \sin p$ with $p = \omega \hat x$ (the factor $1/\sqrt m$ sits in both), and $d\hat x = \omega^\top dp$.
-# The step from $\hat x = x / \lVert x \rVert$ to $x$ is new. In indices, with $\partial \lVert x \rVert / \partial
-# x_j = x_j / \lVert x \rVert = \hat x_j$,
+# From the features down to $\hat x$ the gradient is chapter 9's: sine and cosine become each other. With $p = \omega
+# \hat x$ we have $dp = (d_{\sin} * \cos p - d_{\cos} * \sin p) / \sqrt m$ and $d\hat x = \omega^\top dp$. The step from
+# $\hat x = x / \lVert x \rVert$ to $x$ is new. In indices, with $\partial \lVert x \rVert / \partial x_j = x_j / \lVert
+# x \rVert = \hat x_j$,
 #
 # $$\frac{\partial \hat x_i}{\partial x_j}
 # = \frac{\delta_{ij}}{\lVert x \rVert} - \frac{x_i}{\lVert x \rVert^2}\, \hat x_j
@@ -200,8 +202,8 @@ same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])
 # $$dx = \frac{d\hat x - \hat x\, (\hat x^\top d\hat x)}{\lVert x \rVert} \qquad (5)$$
 #
 # The matrix $I - \hat x \hat x^\top$ takes away the part along $x$: making a vector longer does not change its
-# direction, so the gradient has no part along it. And a vector ten times as long gets a gradient ten times
-# smaller. For $x = 0$ the direction is undefined: the package leaves $\hat x = 0$ and gives the gradient 0.
+# direction, so the gradient has no part along it. And a vector ten times as long gets a gradient ten times smaller. For
+# $x = 0$ the direction is undefined: the package leaves $\hat x = 0$ and returns the gradient 0.
 
 # %%
 chapter.source(feature_maps_random.unit_backward, doc=False)
@@ -230,22 +232,23 @@ assert not rfa.backward(d_out, saved).q[2].any()
 #
 # ![Random feature attention, drawn](../figures/schematic_rfa.svg)
 #
-# Softmax attention does not know distance either. But it can point at one key out of thousands, and positions that
-# are added to the tokens tell it where. A state of fixed size cannot keep thousands of keys apart. In language what
-# matters is often near. So let the state fade (Peng et al. 2021, section 3.2): with $g_t$ between 0 and 1,
+# Neither linear attention nor softmax attention knows distance. But softmax attention can point at one key out of
+# thousands, and positions that are added to the tokens show it where. A state of fixed size cannot keep thousands of
+# keys apart. In language what matters is often near. So let the state fade (Peng et al. 2021, section 3.2): with $g_t$
+# between 0 and 1,
 #
 # $$S_t = g_t\, S_{t-1} + (1 - g_t)\, \phi(k_t)\, v_t^\top, \qquad
 # Z_t = g_t\, Z_{t-1} + (1 - g_t)\, \phi(k_t) \qquad (6)$$
 #
 # $$o_t = \frac{S_t^\top \phi(q_t)}{\phi(q_t)^\top Z_t + \varepsilon} \qquad (7)$$
 #
-# (6) is a weighted mean of the old state and the new token: the state stays in the range of its terms however long the
-# sequence. Put (6) into itself until nothing is left of $S$:
+# (6) is a weighted mean of the old state and the new token, so the state stays in the range of its terms however long
+# the sequence is. Put (6) into itself until only $S_0 = 0$ is left:
 #
 # $$S_t = \sum_{j \le t} r_{tj}\, \phi(k_j)\, v_j^\top, \qquad r_{tj} = (1 - g_j)\, g_{j+1} \cdots g_t \qquad (8)$$
 #
-# so that the matrix of RFA is that of linear attention times $r$, entry by entry, its rows divided by their sums. The
-# weights $r_{tj}$ of a row sum to $1 - g_1 \cdots g_t$: what is missing is the share of $S_0 = 0$.
+# So the matrix of RFA is $r_{tj}\, \phi(q_t)^\top \phi(k_j)$ with each row divided by its sum. The weights $r_{tj}$ of
+# a row sum to $1 - g_1 \cdots g_t$: what is missing is the share of $S_0 = 0$.
 
 # %%
 gates = np.array([0.9, 0.5, 0.99, 0.1, 0.7, 0.8])
@@ -270,8 +273,8 @@ chapter.source(rfa.forward, doc=False)
 
 # %% [markdown]
 # The loop is that of gated linear attention (chapter 19). RFA passes it $g$ as the gate, keys multiplied by $1 - g$,
-# and values with a column of ones appended, for the denominator. Time and memory stay linear. Move the slider: the
-# matrix for one gate $g$ for all tokens.
+# and values with a column of ones appended, for the denominator. Time and memory stay linear. Move the slider to see
+# the matrix for one gate $g$, the same for all tokens.
 
 # %%
 shown = 40
@@ -300,8 +303,8 @@ chapter.explore(
 # %% [markdown]
 # ### How far back
 #
-# With one gate for all, $r_{tj} = (1 - g)\, g^{t-j}$. All that is less than $d$ tokens back has the share $1 - g^d$, so
-# 90% of the weight lies within $d = \log 0.1 / \log g$ tokens: for $g$ near 1 about $2.3 / (1 - g)$.
+# With one gate for all tokens, $r_{tj} = (1 - g)\, g^{t-j}$. All tokens that are less than $d$ back have the share $1 -
+# g^d$, so 90% of the weight lies within $d = \log 0.1 / \log g$ tokens: for $g$ near 1 about $2.3 / (1 - g)$.
 
 # %%
 for g in (0.5, 0.9, 0.99, 0.999):
@@ -325,13 +328,14 @@ for g, measured in zip(decay.gates, decay.weights, strict=True):
 np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and none without a gate
 
 # %% [markdown]
-# Points are measured: the weights of the last query, averaged over heads with random queries and keys. (The right panel
-# comes below.)
+# The points are measured: they are the weights of the last query, averaged over heads with random queries and keys. (We
+# return to the right panel below.)
 #
 # ## The gradient of the gate
 #
-# Let $A_t$ be the gradient of the loss with respect to $S_t$. Chapter 7 derived, for a gate $g$ and a weight $w$ that
-# know nothing of each other, $S_t = g_t S_{t-1} + w_t\, \phi(k_t) v_t^\top$,
+# Let $A_t$ be the gradient of the loss with respect to $S_t$. Let $G_t$ be its gradient with respect to the numerator
+# $S_t^\top \phi(q_t)$. Chapter 7 derived, for $S_t = g_t S_{t-1} + w_t\, \phi(k_t) v_t^\top$ with a gate $g$ and a
+# weight $w$ that are independent of each other,
 #
 # $$A_t = \phi(q_t)\, G_t^\top + g_{t+1} A_{t+1}, \qquad
 # \frac{\partial \ell}{\partial g_t} = \langle A_t, S_{t-1} \rangle, \qquad
@@ -343,9 +347,9 @@ np.testing.assert_allclose(decay.without, 1 / decay.length, rtol=0.1)  # and non
 # $$\frac{\partial \ell}{\partial\, \mathrm{gate}_t} = \langle A_t, S_{t-1} \rangle - \phi(k_t)^\top A_t\, v_t
 # = \big\langle A_t,\; S_{t-1} - \phi(k_t)\, v_t^\top \big\rangle \qquad (9)$$
 #
-# In words: the loss grows if the state moves along $A_t$. Descending the gradient, the gate grows, and keeps more of
-# the old state, if the old state lies less in that direction than the new token does. Here it is step by step, with
-# every $S$ and $A$ kept (which the package does not do):
+# In words: the loss grows if the state moves along $A_t$. A step of gradient descent raises the gate, which then keeps
+# more of the old state, if the old state lies less in that direction than the new token does. The cell computes (9)
+# step by step, with every $S$ and $A$ kept (which the package does not do):
 
 # %%
 with_ones = np.concatenate([v, np.ones((N, 1))], axis=1)  # (N, M + 1)
@@ -369,13 +373,13 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# The first gate has $S_0 = 0$ on one side, and only its own token on the other: numerator and denominator get the
-# same factor $1 - g_1$, which cancels but for $\varepsilon$. Its gradient is almost 0 for the first output. The first
-# gate still decides how the first token compares with later ones.
+# The first gate has $S_0 = 0$ on one side, and only its own token on the other. In the first output, numerator and
+# denominator get the same factor $1 - g_1$, which cancels but for $\varepsilon$. So the first output contributes almost
+# nothing to its gradient. The first gate still decides how much the first token counts compared with later ones.
 #
 # ### From the gate to its parameters
 #
-# The gate of a token is made from the token itself, where $x_t$ is the input of the layer:
+# The gate of a token is made from the token itself. Let $x_t$ be the input of the layer:
 #
 # $$g_t = \mathrm{sigmoid}(a_t), \qquad a_t = w_g^\top x_t + b_g, \qquad
 # \mathrm{sigmoid}(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
@@ -424,10 +428,10 @@ assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
 # ### A gate that learns when to forget
 #
 # Why a gate *of the token*, and not simply a good constant? In the right panel above, some tokens are marked, and the
-# output should be the value at the last mark, however long ago it was. All queries and keys are the same, so that
-# only the gate decides. At best, a constant gate slightly favours recent tokens. The learned gate closes at marks ($g
-# \approx 0$: drop all, take this) and stays open elsewhere ($g \approx 1$: keep, ignore this): a latch. (9) and (11)
-# are all that trains it.
+# output should be the value at the last mark, however long ago it was. All queries and keys are the same, so that only
+# the gate decides. At best, a constant gate slightly favours recent tokens. The learned gate closes at marks ($g
+# \approx 0$: drop all, take this) and stays open elsewhere ($g \approx 1$: keep, ignore this): a latch. It is trained
+# with (9) and (11) and nothing else.
 
 # %%
 chapter.source(rfa_decay.latch_loss, doc=False)
@@ -445,7 +449,7 @@ assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
 # ## The recurrent form, masks, and an $\varepsilon$ that is not small
 #
 # (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it
-# adds nothing, and nothing fades.
+# adds nothing, and nothing fades. The cell counts each step and checks both statements; it prints nothing.
 
 # %%
 state, costs = rfa.init_state((), D, M, omega), set()
@@ -485,9 +489,9 @@ assert rows[-1][1] < 0.7
 chapter.table(("gate", "first output over its value, eps = 1e-6"), rows)
 
 # %% [markdown]
-# So choose $\varepsilon$ well below $1 - g$, or 0 with the arc-cosine features, whose denominators are not negative.
-# With the Gaussian features no $\varepsilon$ helps against the other danger: an estimate of a similarity may be
-# negative, and with few directions a denominator may come out near 0.
+# So choose $\varepsilon$ well below $1 - g$. With the arc-cosine features it can be 0, as long as some direction sees
+# both vectors: their denominators are never negative. With the Gaussian features no $\varepsilon$ helps against the
+# other danger. An estimate of a similarity may be negative, and with few directions a denominator may come out near 0.
 
 # %%
 extremes = []
@@ -515,10 +519,11 @@ assert extremes[-1][1] < 1.2
 # <details><summary>Solution</summary>
 #
 # $\omega / \sigma$: then $\omega^\top \Delta / \sigma$ has variance $\lVert \Delta \rVert^2 / \sigma^2$. On the sphere
-# $-\lVert \hat x - \hat y \rVert^2 / 2\sigma^2 = \hat x^\top \hat y / \sigma^2 - 1/\sigma^2$: a scale of $1/\sigma^2$.
-# By (3) the deviation is still about $1 / \sqrt{2m}$, but the smallest kernel is $e^{-2/\sigma^2}$. At
-# $\sigma = 1/2$ that is $3 \cdot 10^{-4}$: a relative error of 10% there would take $m$ around $4 \cdot 10^8$. Sharp
-# attention by sines and cosines is expensive; the positive features of the Performer exist for that reason.
+# $-\lVert \hat x - \hat y \rVert^2 / 2\sigma^2 = \hat x^\top \hat y / \sigma^2 - 1/\sigma^2$, so the scale is
+# $1/\sigma^2$. By (3) the deviation is still about $1 / \sqrt{2m}$, but the smallest kernel is $e^{-2/\sigma^2}$. At
+# $\sigma = 1/2$ that is $3 \cdot 10^{-4}$, and a relative error of 10% there would take about $4 \cdot 10^8$
+# directions. Sharp attention by sines and cosines is expensive; the positive features of the Performer exist for that
+# reason.
 #
 # </details>
 
@@ -560,14 +565,14 @@ np.testing.assert_allclose(gated[5], of_five @ v[:5], atol=1e-10)  # token 6 is 
 assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
 
 # %% [markdown]
-# **3. Where to begin.** A layer should start with a reach of $n$ tokens (90% of the weight), whatever the token.
-# Which $w_g$ and $b_g$? What is wrong with starting at $b_g = 0$ where something 200 tokens back matters?
+# **3. Where to begin.** A layer should start with a reach of $n$ tokens (90% of the weight), whatever the token. Which
+# $w_g$ and $b_g$ should it have? What is wrong with starting at $b_g = 0$ where something 200 tokens back matters?
 #
 # <details><summary>Solution</summary>
 #
-# $w_g = 0$ and $g = 0.1^{1/n}$, so $b_g = \log \frac{g}{1 - g}$, about $\log (n / 2.3)$. At $b_g = 0$, $g = 1/2$: what
-# is 200 tokens back has the weight $2^{-201}$, and by (9) so do its gradients. Nothing tells the gate to open. (LSTMs
-# start with a large forget bias for the same reason.)
+# $w_g = 0$ and $g = 0.1^{1/n}$, so $b_g = \log \frac{g}{1 - g}$, about $\log (n / 2.3)$. At $b_g = 0$ the gate is $g =
+# 1/2$. What is 200 tokens back has the weight $2^{-201}$, and all gradients that pass through it have this factor too.
+# So no gradient opens the gate. (LSTMs start with a large forget bias for the same reason.)
 #
 # </details>
 
@@ -596,10 +601,12 @@ print(f"gradient of the value 200 tokens back: {seen[0]:.0e} with g = 1/2, {seen
 # - On the unit sphere softmax's kernel is Gaussian, and sines and cosines of random projections estimate it with an
 #   error that is bounded relative to the kernel. The price is that scores lie between $-1$ and $1$, unless $\omega$
 #   is scaled.
-# - The gradient of a direction is across the vector, over its length.
-# - A gate makes the state a running mean: the weight fades as $g^d$, the reach is about $2.3 / (1 - g)$ tokens.
-# - Its gradient asks whether the old state or the new token serves the loss better; made from the token, the gate
-#   learns when to forget.
+# - The gradient through $\hat x = x / \lVert x \rVert$ is perpendicular to $x$, and the longer $x$ is, the smaller it
+#   is.
+# - A gate makes the state a running mean. At distance $d$ the weight has faded to $g^d$ of the nearest one's; the reach
+#   is about $2.3 / (1 - g)$ tokens.
+# - The gate's gradient asks whether the old state or the new token serves the loss better. A gate that is made from the
+#   token learns when to forget.
 # - With $1 - g$ as a weight, denominators can be small: mind $\varepsilon$.
 #
 # **Sources.** Peng et al. (2021), *Random feature attention*. Rahimi and Recht (2007), *Random features for large-scale

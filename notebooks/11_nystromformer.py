@@ -10,7 +10,7 @@
 #
 # 1. see the Nyström method, why it cannot be applied to attention's matrix, and what is done instead;
 # 2. derive the iteration that replaces the pseudo-inverse: its order, and how long it takes to get going;
-# 3. measure both on a real network, and find that stopping early is half of why it works;
+# 3. measure both on a real network, and find that stopping early is part of why it works;
 # 4. derive every gradient: through each iteration, through the scale of its start, and that of the exact
 #    pseudo-inverse;
 # 5. add the paper's convolution along the sequence.
@@ -41,9 +41,9 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take two queries, 0 and 2, two keys, 0 and $\log 3$, the values 1 and 5, and one landmark. The mean query is 1; its
-# scores are 0 and $\log 3$, its weights $\frac14$ and $\frac34$, and from the keys it gathers $\frac14 \cdot 1 +
-# \frac34 \cdot 5 = 4$. Each query then looks at the only landmark there is, with weight 1, and also gets 4.
+# Take two queries, 0 and 2, two keys, 0 and $\log 3$, the values 1 and 5, and one landmark. The mean query is 1. Its
+# scores are 0 and $\log 3$, its weights $\frac14$ and $\frac34$, and so it gathers $\frac14 \cdot 1 + \frac34 \cdot 5 =
+# 4$. Each query then looks at the only landmark there is, with weight 1, and also gets 4.
 #
 # Softmax attention returns 3 for the first query (weights $\frac12, \frac12$). For the second, with weights
 # $\frac1{10}$ and $\frac9{10}$, it returns $0.1 + 4.5 = 4.6$. With as many landmarks as tokens, and an exact inverse,
@@ -65,9 +65,10 @@ same(found.ravel(), [3, 4.6])
 # $$P = \begin{pmatrix} A & B_2 \\ F_2 & P_{22} \end{pmatrix}, \qquad
 # F = \begin{pmatrix} A \\ F_2 \end{pmatrix}, \qquad B = \begin{pmatrix} A & B_2 \end{pmatrix}$$
 #
-# $A$ is where they cross. The Nyström method puts $F A^+ B$ in place of $P$, with $A^+$ the pseudo-inverse. Three of
-# the four blocks come out right (for a regular $A$), and the large one is $F_2 A^{-1} B_2$ instead of $P_{22}$:
-# the error is $P_{22} - F_2 A^{-1} B_2$, the Schur complement of $A$. It is 0 exactly if $P$ has the rank of $A$.
+# $A$ is where they cross. The Nyström method puts $F A^+ B$ in place of $P$, with $A^+$ the pseudo-inverse. For a
+# regular $A$ three of the four blocks come out right, and the large one is $F_2 A^{-1} B_2$ instead of $P_{22}$. The
+# error $P_{22} - F_2 A^{-1} B_2$ is the Schur complement of $A$. It is 0 exactly if $P$ has the rank of $A$. The cell
+# checks this, and the blocks of a matrix of full rank; it prints nothing.
 
 # %%
 rng = np.random.default_rng(0)
@@ -98,7 +99,8 @@ np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A)
 # and the sum in the denominator runs over *all* keys. One column of $P$ costs as much as the whole matrix. So the
 # softmax cannot be applied before a Nyström factorisation (Xiong et al. 2021, figure 1, make the same point). And it
 # cannot be applied after one: $\mathrm{softmax}(F_S A_S^+ B_S)$ of a factorisation of the scores $S$ is again an $N
-# \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs only $q_i$ and the keys.)
+# \times L$ matrix. (Rows are no problem: row $i$ of $P$ needs only $q_i$ and the keys.) The cell counts the
+# multiply-adds for one column, and moves one key to see what changes:
 
 # %%
 N, L, D, M, R = 12, 15, 4, 3, 3
@@ -138,7 +140,7 @@ same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
 chapter.source(nystromformer.forward, segment_means.forward, doc=False)
 
 # %% [markdown]
-# Here are loops that share nothing with that code:
+# The loops below share nothing with that code, and yield the same outputs with either inverse:
 
 
 # %%
@@ -164,7 +166,8 @@ same(out, by_definition(q, k, v, R, lambda a: pinv_iterative.forward(a)[0]))
 # %% [markdown]
 # Keep these facts in mind:
 #
-# - With every token its own landmark, $R = N = L$, all of $F$, $A$, $B$ are $P$, and $P P^+ P = P$: softmax attention.
+# - If every token is its own landmark, $R = N = L$, then $F$, $A$ and $B$ are all $P$. As $P P^+ P = P$, this is
+#   softmax attention.
 # - The matrix applied, $\tilde P = F Z B$, has rank $R$ at most, and **entries of either sign**.
 # - With the exact inverse its rows sum to 1: $A 1 = 1$, so $A^{-1} 1 = 1$, and $F A^{-1} B\, 1 = F 1 = 1$. An
 #   unfinished iteration keeps this only roughly.
@@ -195,9 +198,9 @@ assert (abs(nystromformer.forward(q, later, v, landmarks=R)[0] - out).max(axis=1
 # ### What it costs
 #
 # Making $A$ costs $R^2 D$, and $R^3$ more, because the code obtains it by applying attention to the identity. Each of
-# six iterations has four products of $R \times R$ matrices. To gather costs $R L (D + M)$, to mix $R^2 M$, and to
-# fetch $N R (D + M)$. This is linear in the length, and about the same as Linformer's cost, except for $25 R^3$,
-# which does not depend on the length and is most of the cost for short texts.
+# six iterations has four products of $R \times R$ matrices. To gather costs $R L (D + M)$, to mix $R^2 M$, and to fetch
+# $N R (D + M)$. This is linear in the length, and about the same as Linformer's cost, except for $25 R^3$. That part
+# does not depend on the length, and with many landmarks it is most of the cost for short texts.
 
 # %%
 counted = count(partial(nystromformer.forward, landmarks=R), q, k, v)
@@ -265,7 +268,8 @@ assert approximated(8).min() < 0
 # they were not there. The contents of a masked key change nothing.
 #
 # One thing is different from all other mechanisms of this package: **padded is not truncated.** Padding moves the
-# bounds of the segments, so that the landmarks are means over other tokens.
+# bounds of the segments, so that the landmarks are means over other tokens. The cell checks all of this and prints
+# nothing.
 
 # %%
 mask = np.ones(L, bool)
@@ -298,7 +302,8 @@ assert not nothing_to_see.any()
 # Z \leftarrow \tfrac14 Z\, \big(13 I - AZ\, (15 I - AZ\, (7 I - AZ))\big) \qquad (i2)$$
 #
 # with $\lVert A \rVert_1$ the largest column sum of $|a_{ij}|$ and $\lVert A \rVert_\infty$ the largest row sum. What
-# does it do? Write $E = I - AZ$ for what is left to do, put $AZ = I - E$ into the bracket, and sort by powers:
+# does it do? Write $E = I - AZ$ for what is left to do, put $AZ = I - E$ into the bracket, and sort by powers (with 1
+# for $I$):
 #
 # $$13 - 15 (1 - E) + 7 (1 - E)^2 - (1 - E)^3 = 4 + 4E + 4E^2 + E^3$$
 #
@@ -311,7 +316,7 @@ assert not nothing_to_see.any()
 #
 # $$E' = I - (I - E)(I + E + E^2 + \tfrac14 E^3) = \tfrac34 E^3 + \tfrac14 E^4$$
 #
-# **Third order**: an error of $10^{-2}$ becomes $10^{-6}$, that becomes $10^{-18}$.
+# This is **third order**: an error of $10^{-2}$ becomes one of about $10^{-6}$, and that one of about $10^{-18}$.
 
 # %%
 chapter.source(pinv_iterative.forward, doc=False)
@@ -337,14 +342,15 @@ for z, following in pairwise([*kept_by.iterates, last]):
 # $\lVert A^\top \rVert_\infty = \lVert A \rVert_1$.) A singular value of 0 stays at 0: hence the *pseudo*-inverse.
 #
 # **How long does it take?** While $t$ is small, $t' = t\,(13 - 15 t + \dots)/4 \approx \frac{13}{4} t$. Third order
-# comes at the end; before it, each iteration multiplies by $13/4$, and
+# comes at the end; before it, each iteration multiplies $t$ by $13/4$, and
 #
 # $$\frac{\log(\lVert A \rVert_1 \lVert A \rVert_\infty / \sigma^2)}{\log(13/4)}$$
 #
 # iterations go by until anything happens. With six, $t$ has grown at most $(13/4)^6 = 1178$ times: a singular value a
 # fortieth of $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$ is inverted to one half, smaller ones to less. In the
-# figure, the left panel has matrices of prescribed condition, the lines being the recursion for $t$ alone. The middle
-# shows what a singular value is inverted to, the right the condition of *real* landmark matrices.
+# figure, the left panel has matrices of prescribed condition; its lines are the recursion for $t$ alone. The middle
+# panel shows which share of $1 / \sigma$ a singular value is inverted to, the right one the condition of *real*
+# landmark matrices.
 
 # %%
 convergence = chapter.results("pinv_convergence")
@@ -376,16 +382,17 @@ chapter.table(
 
 # %% [markdown]
 # So on real landmarks **six iterations are nowhere near the pseudo-inverse**: from 128 on, every layer's median
-# condition is out of reach. What they compute is a pseudo-inverse that fades out below a fortieth of the scale.
+# condition is out of reach. What they compute is a pseudo-inverse that fades out for singular values below a fortieth
+# of the scale $\sqrt{\lVert A \rVert_1 \lVert A \rVert_\infty}$.
 #
 # ### A choice in public code: one scale for the whole batch
 #
 # The authors' code, and after it `transformers` and `nystrom-attention`, divides by the largest sums over *all*
-# matrices of a batch. The authors call this the original, "more conservative" start, and offer the exact one, with
-# each matrix's own scale, as an option. With theirs it still converges; $t_0$ is only smaller. But six iterations are
-# not enough to converge, so the output of a sequence changes when other sequences are in the batch
-# (`tests/peers/test_nystromformer.py` shows it). Here the norms are each matrix's own, and a neighbour changes
-# nothing, to the last bit:
+# matrices of a batch. The authors call this the original, "more conservative" start, and offer the exact one, with each
+# matrix's own scale, as an option. With the shared scale the iteration still converges; $t_0$ is only smaller. But six
+# iterations are not enough to converge, so the output of a sequence changes with the other sequences in the batch
+# (`tests/peers/test_nystromformer.py` shows it). Here the norms are each matrix's own, and a neighbour changes nothing,
+# to the last bit:
 
 # %%
 pair = np.stack([a, np.array([[0.98, 0.01, 0.01]] * 3)])  # the neighbour's first column sums to almost 3
@@ -409,15 +416,15 @@ assert change > 0.1
 # %% [markdown]
 # > **A break.** Nyström attention is $F Z B V$: landmark queries gather, a small matrix $Z$ mixes, and queries fetch.
 # > Each factor has a softmax of its own, so this has the shape of the Nyström method without being it. $Z$ comes from
-# > an iteration that multiplies small singular values by $13/4$ at a time, so six iterations do not reach them. After
-# > the break we measure what that means on a real network, and derive every gradient.
+# > an iteration. What it inverts a small singular value to grows only by $13/4$ at a time, so six iterations do not
+# > reach the inverse. After the break we measure what that means on a real network, and derive every gradient.
 
 # %% [markdown]
 # ## On a real network
 #
-# The network and the reviews of chapter 4, $Q$, $K$ and $V$ as they are, softmax attention replaced. Errors are
-# relative to the output, and to $P$. For comparison there are Linformer with the same $R$ and the truncated SVD of
-# $P$, the best possible at rank $R$.
+# We take the network and the reviews of chapter 4 with $Q$, $K$ and $V$ as they are, and replace softmax attention.
+# Errors are relative to the output, and to $P$. For comparison there are Linformer with the same $R$ and the truncated
+# SVD of $P$, the best possible at rank $R$.
 #
 # This is **one network** (all-MiniLM-L6-v2): all 72 heads of its six layers, on **eight reviews** of 512 tokens that
 # nothing was fitted to. The figure and the table have the median over heads and texts, and the range of the middle
@@ -452,26 +459,26 @@ chapter.table(
 #    reviews, and its matrix is nearer to $P$. Its landmarks come from the text itself. This holds in each text, and in
 #    every layer from $R = 16$ on; with eight landmarks in four of the six.
 # 2. **Inverting better makes it worse**: with the exact pseudo-inverse the error is larger in every layer and in each
-#    text, at each $R$, and from $R = 8$ to 128 it *grows*. In the median it stays below that of answering 0; but in a
-#    tenth of the heads it is above it for each $R$, and for $R = 128$ eight times the output. The mean over the heads
-#    is dominated by those: it is above 1 at each $R$.
-# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above
-#    a thirtieth of the largest. The error is then that of six iterations, within five per cent in the median and
-#    eight in any layer. And in the last panel, more than nine iterations, which reach further down, make the error
-#    rise again, most in the heads where it is large. The Nyström method may divide by small singular values of $A$
-#    where $F$ and $B$ are as small in those directions. But these $F$ and $B$ are not parts of one matrix with $A$,
+#    text, at each $R$, and from $R = 8$ to 128 it *grows*. The median stays below the error of answering 0. But in a
+#    tenth of the heads the error is above that for each $R$, and for $R = 128$ it is eight times the output. Those
+#    heads dominate the mean over all heads, which is above 1 at each $R$.
+# 3. **The reason is the small singular values.** Take the exact pseudo-inverse, but only of the singular values above a
+#    thirtieth of the largest. The error is then that of six iterations, within five per cent in the median and within
+#    eight per cent in any layer. And in the last panel, more than nine iterations, which reach further down, make the
+#    error rise again, most in the heads where it is large. The Nyström method may divide by small singular values of
+#    $A$ where $F$ and $B$ are as small in those directions. But these $F$ and $B$ are not parts of one matrix with $A$,
 #    and nothing makes them so. Stopping early is a *regularisation*, as it is for other iterative inverses. The paper
-#    takes "about 6 iterations in order to achieve a good approximation" of the pseudo-inverse. On these matrices six
-#    do not approximate it, and the output is better for that; its least error is at seven to nine.
-# 4. **Sampling $P$ itself is no better.** Take $R$ columns and rows of the true $P$ (which cannot be obtained
-#    cheaply) and the same six iterations. The error is *larger* at each $R$, in each text and in at least five
-#    layers. In the median head little of that is left at $R = 128$; but a tenth of the heads is off by more than
-#    twice the output at each $R$. (These landmarks are single tokens, not means.)
+#    takes "about 6 iterations in order to achieve a good approximation" of the pseudo-inverse. On these matrices six do
+#    not approximate it, and the output is better for that; its least error is at seven to nine.
+# 4. **Sampling $P$ itself is no better.** Take $R$ columns and rows of the true $P$ (which cannot be obtained cheaply)
+#    and the same six iterations. The error is *larger* at each $R$, in each text and in at least five layers. In the
+#    median head little of that difference is left at $R = 128$. But a tenth of the heads is off by more than twice the
+#    output at each $R$. (These landmarks are single tokens, not means.)
 # 5. **The convolution helps**, in every layer and text, and most where there are few landmarks: on average by 15% at
 #    $R = 8$ and by 7% at 128. The median head gains half of that and less; the worst tenth, from 0.91 down to 0.67 at
 #    $R = 8$, gains most. It restores what is near the diagonal.
 # 6. **It stays far from the truncated SVD**, in every layer. That $P$ is close to low rank does not mean that landmarks
-#    find it.
+#    find its best approximation.
 
 
 # %%
@@ -566,8 +573,8 @@ assert median_now[16] > 1.1 * median_now[6]  # and sixteen too many
 # As in chapter 4, these numbers show how well a *given* attention is imitated. A network that is trained with Nyström
 # attention adapts to it.
 #
-# There is a second reason to stop. A singular value that is exactly 0 is stored as about $\varepsilon$, and the
-# iteration cannot tell: it multiplies that, too, by $13/4$ each time.
+# There is a second reason to stop. After rounding, a singular value that is exactly 0 is about $\varepsilon$, the
+# rounding error of float32. The iteration cannot tell, and what it inverts this to also grows by $13/4$ each time.
 
 # %%
 singular = (rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6))).astype(np.float32)
@@ -583,9 +590,9 @@ assert off[30] > 10
 # %% [markdown]
 # ## The gradient, by hand
 #
-# We are given $dO$ and want $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in
-# `nystromformer.py`, (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`. (`segment_means.py` and
-# `depthwise.py` count for themselves: their (2), and their (1) to (3), are within (13) and (7) here.)
+# We are given $dO$ and want $dQ$, $dK$, $dV$. The numbers are those of the code: plain ones are in `nystromformer.py`,
+# (i3) is (3) in `pinv_iterative.py`, and (e2) is (2) in `pinv_exact.py`. (`segment_means.py` and `depthwise.py` have
+# numbers of their own: (2) of the first is part of (13) here, and (1) to (3) of the second are part of (7).)
 #
 # **Step 1: from the outside.** $O = FH$ is softmax attention with queries $Q$, keys $\tilde K$ and values $H$.
 # Chapter 1's backward pass yields $dQ$, $d\tilde K$ and $dH$. $H = ZG$ is a product:
@@ -599,9 +606,9 @@ assert off[30] > 10
 # $$dS = A * (dA - \mathrm{rowsum}(dA * A)), \qquad
 # d\tilde Q \mathrel{+}= s\, dS\, \tilde K, \qquad d\tilde K \mathrel{+}= s\, dS^\top \tilde Q \qquad (11), (12)$$
 #
-# **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $\beta = 7I - T$,
-# $\gamma = 15 I - T \beta$, $W = 13 I - T \gamma$ (`b` and `c` in the code), and $Z' = \frac14 Z W$. A product
-# $Y = X_1 X_2$ has $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$; apply it line by line, from the last to the first:
+# **Step 3: through one iteration.** Give the brackets names, from the inside: $T = AZ$, $\beta = 7I - T$, $\gamma = 15
+# I - T \beta$, $W = 13 I - T \gamma$ (`b` and `c` in the code), and $Z' = \frac14 Z W$. A product $Y = X_1 X_2$ has
+# $dX_1 = dY X_2^\top$ and $dX_2 = X_1^\top dY$. Apply this line by line, from the last to the first:
 #
 # $$dW = \tfrac14 Z^\top dZ', \qquad d\gamma = -T^\top dW, \qquad d\beta = -T^\top d\gamma \qquad (i3), (i4)$$
 #
@@ -660,12 +667,14 @@ assert not found_wrong[9]
 
 # %% [markdown]
 # The last line is a warning. Once the iteration has converged, $Z$ no longer depends on where it began, and the
-# gradient of the start is 0. So a check of a well-conditioned matrix after many iterations finds nothing wrong.
+# gradient of the start is 0. So a gradient check on a well-conditioned matrix after many iterations finds nothing
+# wrong.
 
 # %% [markdown]
-# A remark on $n_\infty$. The rows of our $A$ are softmaxes and sum to 1, so $n_\infty = 1$ whatever $Q$ and $K$ are:
-# its gradient must vanish. It does. It adds the same number to a whole row of $dA$, and (11) takes the same number
-# away: $A * (c - \mathrm{rowsum}(c A)) = 0$. The column sums do depend on $Q$ and $K$, and their gradient stays.
+# A remark on $n_\infty$. The rows of our $A$ are softmaxes and sum to 1, so $n_\infty = 1$ whatever $Q$ and $K$ are,
+# and nothing may reach $Q$ and $K$ through it. Nothing does: the gradient of $n_\infty$ adds the same number $c$ to a
+# whole row of $dA$, and (11) takes it away again, $A * (c - \mathrm{rowsum}(c A)) = 0$. The column sums do depend on
+# $Q$ and $K$, and their gradient stays. The cell checks both and prints nothing.
 
 # %%
 c = 3.7
@@ -684,7 +693,7 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 # $$\delta X = XA\, \delta X\, AX + \delta X\,(I - AX) + (I - XA)\, \delta X\, AX$$
 #
 # *First part.* From $A = AXA$: $\delta A = \delta A\, XA + A\, \delta X\, A + AX\, \delta A$. Multiply by $X$ on both
-# sides; $XAX = X$ makes the outer terms $X\, \delta A\, X$ each:
+# sides. As $XAX = X$, the first and the last term become $X\, \delta A\, X$ each:
 #
 # $$XA\, \delta X\, AX = -X\, \delta A\, X$$
 #
@@ -699,16 +708,17 @@ assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
 #
 # $$\delta X = -X\, \delta A\, X + X X^\top \delta A^\top (I - AX) + (I - XA)\, \delta A^\top X^\top X$$
 #
-# For a regular $A$ both projections $I - AX$, $I - XA$ are 0 and the known $-A^{-1} \delta A\, A^{-1}$ is left.
+# For a regular $A$ both projections $I - AX$ and $I - XA$ are 0, and the well-known $-A^{-1} \delta A\, A^{-1}$ is
+# left.
 #
-# *The gradient.* Let $dX$ be the gradient of the loss for $X$, and take $\langle dX, \delta X \rangle =
-# \mathrm{tr}(dX^\top \delta X)$ term by term. Rotate each trace until $\delta A$ or $\delta A^\top$ stands at its
-# end, and read off what it is multiplied by:
+# *The gradient.* Let $dX$ be the gradient of the loss with respect to $X$, and take $\langle dX, \delta X \rangle =
+# \mathrm{tr}(dX^\top \delta X)$ term by term. Rotate each trace until $\delta A$ or $\delta A^\top$ stands at its end,
+# and read off what it is multiplied by:
 #
 # $$dA = -X^\top dX\, X^\top + (I - AX)\, dX^\top X X^\top + X^\top X\, dX^\top (I - XA) \qquad (e2)$$
 #
 # $dX$ is multiplied by $X$ twice: with a condition number of $10^4$ the gradient can be $10^8$ times as large. And
-# where the rank changes there is none: $1/\sigma$ jumps to 0.
+# where the rank changes there is no gradient: $1/\sigma$ jumps to 0.
 
 # %%
 chapter.source(pinv_exact.forward, pinv_exact.backward, doc=False)
@@ -756,8 +766,8 @@ assert not gradcheck.check_elementwise(
 ).ok
 
 # %% [markdown]
-# **Step 6: through the means.** $\tilde q_r$ is the mean of its segment, so each $q_i$ in it gets an equal part,
-# $dq_i \mathrel{+}= d\tilde q_r / |\text{segment } r|$ (13). For keys the segment's *unmasked* keys count, and a masked
+# **Step 6: through the means.** $\tilde q_r$ is the mean of its segment, so each $q_i$ in it gets an equal part, $dq_i
+# \mathrel{+}= d\tilde q_r / |\text{segment } r|$ (13). For keys, only the segment's *unmasked* keys count, and a masked
 # key gets 0.
 #
 # All steps together:
@@ -783,14 +793,15 @@ for pinv in nystromformer.PSEUDO_INVERSES:
 # ## An added convolution
 #
 # The paper adds a convolution of $V$ along the sequence (its figure 4, without a length). Here it has $K = 33$ weights
-# for each head, the same for all features (the number $K$ and the matrix $C$ belong to this section alone):
+# per head, the same for all features (the number $K$ and the matrix $C$ belong to this section alone):
 #
 # $$O_i \mathrel{+}= \sum_{\tau=0}^{K-1} c_\tau\, v_{i + \tau - \lfloor K/2 \rfloor} \qquad (7)$$
 #
-# with zeros beyond the ends. As a matrix it is banded, $C_{ij} = c_{j - i + \lfloor K/2 \rfloor}$: full rank, near the
-# diagonal, just what landmarks cannot give. The gradient of $V$ is $C^\top dO$; transposing turns $j - i$ into $i - j$,
-# so it is **the same convolution with the weights in reverse order**. The weight $c_\tau$ sits on one whole diagonal:
-# $dc_\tau = \sum_i dO_i^\top v_{i + \tau - \lfloor K/2 \rfloor}$, summed over everything that shares it.
+# with zeros beyond the ends. As a matrix it is banded, $C_{ij} = c_{j - i + \lfloor K/2 \rfloor}$: it usually has full
+# rank and lies near the diagonal, which is just what landmarks cannot provide. The gradient of $V$ is $C^\top dO$;
+# transposing turns $j - i$ into $i - j$, so it is **the same convolution with the weights in reverse order**. The
+# weight $c_\tau$ sits on one whole diagonal: $dc_\tau = \sum_i dO_i^\top v_{i + \tau - \lfloor K/2 \rfloor}$, summed
+# over everything that shares it.
 
 # %%
 chapter.source(depthwise.forward, depthwise.backward, depthwise.correlate, doc=False)
@@ -825,17 +836,17 @@ report.assert_ok()
 # ## Exercises
 #
 # **1. A better iteration at the same price.** One step of the paper's iteration takes four products of $R \times R$
-# matrices. Newton and Schulz's, $Z \leftarrow Z(2I - AZ)$, takes two. What is its order, and which is ahead after 24
-# products?
+# matrices. Newton and Schulz's, $Z \leftarrow Z(2I - AZ)$, takes two. What is its order, and which iteration is ahead
+# after 24 products?
 #
 # <details><summary>Solution</summary>
 #
 # $2I - AZ = I + E$: the first two terms of the Neumann series, $E' = I - (I - E)(I + E) = E^2$. This is second order.
 # But two steps, which cost as much as one of the paper's, yield $E'' = E^4$, fourth order. The paper's step yields
-# $\frac34 E^3 + \frac14 E^4$, which is larger for every $E$ between 0 and 1. And at the start two steps multiply $t$
-# by $2 \cdot 2 = 4$ where the paper's multiplies by $3.25$. So Newton and Schulz are ahead after any number of
-# products. (But see above: further is not better here. Six of the paper's reach as far as about $6 \log 3.25 / \log 4 =
-# 5.1$ double steps.)
+# $\frac34 E^3 + \frac14 E^4$, which is larger for every $E$ between 0 and 1. And at the start two steps multiply $t$ by
+# $2 \cdot 2 = 4$ where the paper's multiplies by $3.25$. So at equal cost Newton and Schulz are always ahead. (But see
+# above: further is not better here. Six of the paper's iterations reach as far as about $6 \log 3.25 / \log 4 = 5.1$
+# double steps.)
 #
 # </details>
 
@@ -853,14 +864,14 @@ assert (e**4 < 0.75 * e**3 + 0.25 * e**4).all()
 
 # %% [markdown]
 # **2. Where is it worth it?** For $N = L$ and $D = M$, up to which $R$ does Nyström attention take fewer multiply-adds
-# than softmax attention? At $N = 512$, $D = 64$?
+# than softmax attention? What is the bound at $N = 512$ and $D = 64$?
 #
 # <details><summary>Solution</summary>
 #
 # $4 N R D + 2 R^2 D + 25 R^3 < 2 N^2 D$. Without the last two terms $R < N/2$, as for Linformer. The iterations move
 # that down: at $N = 512$, $D = 64$ the last term is more than all the rest from $R = 76$ on, and the bound is $R = 93$,
-# not 256. For long sequences it decides alone, $25 R^3 < 2 N^2 D$: the bound grows as $N^{2/3}$. With $R$ fixed
-# nothing of this matters.
+# not 256. For long sequences the last term decides alone, $25 R^3 < 2 N^2 D$, and the bound grows as $N^{2/3}$. With
+# $R$ fixed none of this matters.
 #
 # </details>
 
@@ -899,15 +910,15 @@ d_q = nystromformer.backward(d_out, saved_one).q
 same(d_q, np.tile(softmax.backward(d_out.sum(axis=0, keepdims=True), saved_mean).q / N, (N, 1)))
 
 # %% [markdown]
-# **4. A soft cut, exactly.** Tikhonov's regularisation puts $\sigma / (\sigma^2 + \mu)$ in place of $1/\sigma$, that is
-# $Z = (A^\top A + \mu I)^{-1} A^\top$. Which $\mu$ cuts where six iterations do (both inverting to one half)? Compare
-# the two as functions of $\sigma$.
+# **4. A soft cut, exactly.** Tikhonov's regularisation puts $\sigma / (\sigma^2 + \mu)$ in place of $1/\sigma$, i.e. $Z
+# = (A^\top A + \mu I)^{-1} A^\top$. Which $\mu$ cuts where six iterations do (both inverting to one half)? Compare the
+# two as functions of $\sigma$.
 #
 # <details><summary>Solution</summary>
 #
-# $t = \sigma^2 / (\sigma^2 + \mu) = \frac12$ at $\sigma^2 = \mu$. Six iterations have $t = \frac12$ at
-# $\sigma^2 = n_1 n_\infty / 41^2$, so $\mu = n_1 n_\infty / 1686$. Both start as a
-# constant times $\sigma^2$; the iteration's $t$ then goes to 1 much faster: its cut is the sharper one.
+# $t = \sigma^2 / (\sigma^2 + \mu) = \frac12$ at $\sigma^2 = \mu$. Six iterations have $t = \frac12$ at $\sigma^2 = n_1
+# n_\infty / 41^2$, so $\mu = n_1 n_\infty / 1686$. Both start as a constant times $\sigma^2$. The iteration's $t$ then
+# goes to 1 much faster, so its cut is the sharper one.
 #
 # </details>
 
@@ -927,12 +938,13 @@ assert (abs(six / sigma**2 / (13 / 4) ** 6 - 1)[below & (sigma < 1e-3)] < 0.01).
 #
 # - $O = F Z (BV)$: landmark queries gather, a small matrix mixes, queries fetch. Each factor has its own softmax, since
 #   the softmax of $P$ needs whole rows; so it has the shape of the Nyström method without being it.
-# - The iteration is $Z (I + E + E^2 + \frac14 E^3)$: third order at the end, a factor $13/4$ per iteration before.
+# - The iteration is $Z (I + E + E^2 + \frac14 E^3)$. It has third order at the end; before, small singular values gain
+#   a factor $13/4$ per iteration.
 # - Six iterations do not invert real landmark matrices, and that is good. On the one network measured here the exact
 #   pseudo-inverse is worse in every layer, and on average over its heads worse than answering 0.
-# - The gradient goes back through every iteration, and through the norms of the start; the exact one has Golub and
-#   Pereyra's, with $A^+$ twice in it.
-# - Norms belong to each matrix, not to the batch; lengths need not divide; padding is not truncation.
+# - The gradient goes back through every iteration, and through the norms of the start. The exact pseudo-inverse has
+#   Golub and Pereyra's gradient, which multiplies by $A^+$ twice.
+# - Norms belong to each matrix, not to the batch. The length need not be a multiple of $R$. Padding is not truncation.
 #
 # **Sources.** Xiong et al. (2021), *Nyströmformer*. Razavi et al. (2014), *A new iterative method for finding
 # approximate inverses of complex matrices*. Golub and Pereyra (1973), *The differentiation of pseudo-inverses and

@@ -66,7 +66,7 @@ def draw_inputs(seed, n, d=4, m=3):
 # | 3 | 3, 8, 4 | 5 |
 # | 4 | 8, 4 | 6 |
 #
-# There are ten pairs instead of sixteen. Softmax attention over all pairs would have 4 in each row.
+# There are ten pairs instead of sixteen. Softmax attention over all pairs would return 4 in each row.
 
 # %%
 no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [3.0], [8.0], [4.0]])
@@ -83,8 +83,8 @@ same(near_out.ravel(), [2, 4, 5, 6])
 # \qquad o_i = \sum_{j \in S_i} P_{ij}\, v_j$$
 #
 # A causal mask is one such family of sets, $S_i = \{j \le i\}$; all the mechanisms of this chapter are others. $S_i$ is
-# a *set*: a key that is in it for two reasons counts once. Drawn out as a boolean matrix the family is called the
-# *pattern*. The module `patterns` draws them all out, for us to look at and for the tests; the mechanisms themselves
+# a *set*: a key that is in it for two reasons counts once. The family, written out as a boolean matrix, is called the
+# *pattern*. The module `patterns` writes them all out, for us to look at and for the tests; the mechanisms themselves
 # never do.
 
 # %%
@@ -102,9 +102,10 @@ renormalised = softmax.matrix(q, k) * window
 same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matrix, cut out and normalised again
 
 # %% [markdown]
-# What is lost is what $P$ of the full softmax has outside of the pattern. No pattern is an *approximation* for all
-# inputs: a key outside $S_i$ with a score of 100 more than all others is simply not seen. The patterns of this chapter
-# are fixed before any text is read; a network is trained with them. (Chapter 14 looks for the large scores instead.)
+# What is lost is the weight that the full softmax puts outside the pattern. No pattern is an *approximation* for all
+# inputs: if a key outside $S_i$ has a score that is 100 larger than all others, it is simply not seen. The patterns of
+# this chapter are fixed before any text is read; a network is trained with them. (Chapter 14 looks for the large scores
+# instead.)
 #
 # ## Windows and blocks
 #
@@ -117,12 +118,12 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 #
 # $$S_i = \{j : |i - j| \le w d,\ (i - j) \bmod d = 0\}$$
 #
-# which is as many keys, from $d$ times as far. And **blocks** of width $b$ are the easiest to program: cut the
-# sequence into $N / b$ pieces, and do softmax attention in each. A piece costs $b^2$ pairs, so all cost
+# which is as many keys, from $d$ times as far. And **blocks** of width $b$ are the easiest to program: cut the sequence
+# into $N / b$ pieces, and apply softmax attention within each. A piece costs $b^2$ pairs, and all pieces together cost
 #
 # $$b^2 \cdot \frac{N}{b} = N b$$
 #
-# so the cost is linear in $N$. Here are the multiply-adds of both products, counted while the code runs:
+# which is linear in $N$. Here are the multiply-adds of both products, counted while the code runs:
 
 # %%
 rows = []
@@ -136,9 +137,9 @@ for n in (512, 1024, 2048):
 chapter.table(("N", "b", "pairs", "multiply-adds", "all pairs"), rows)
 
 # %% [markdown]
-# The price of the blocks: two neighbours on either side of a border never see each other, in no number of layers. A
-# window has no such borders. After $t$ layers, what token $j$ knew has travelled $t w d$ places. With dilation alone
-# there are borders of another kind: token $i$ never learns of $i + 1$.
+# Blocks have a price: two neighbours on either side of a border never see each other, however many layers there are. A
+# window has no such borders. After $t$ layers, what token $j$ knew has travelled $t w d$ places ($d = 1$ without
+# dilation). With dilation there are borders of another kind: token $i$ never learns of $i + 1$.
 
 # %%
 assert pattern_graphs.diameter(patterns.block_local(24, block=8)) == math.inf
@@ -179,11 +180,11 @@ chapter.explore(
 #
 # ### A dilated window is a plain one
 #
-# How does one compute a window without the $N \times N$ matrix? PyTorch and TensorFlow have no products of two
-# matrices of which only a band is computed, so Longformer's authors wrote their own CUDA kernel (Beltagy et al. 2020,
-# section 3.2). Ours takes *intervals*: query $i$ sees the keys at places $p$ with $low_i \le p < high_i$. Dilation
-# does not seem to fit in. But query $i$ sees keys of its own residue only, $j \bmod d = i \bmod d$. Sort the keys by
-# residue, and within a residue by position: now its keys are neighbours, and the window is an interval again.
+# How does one compute a window without the $N \times N$ matrix? PyTorch and TensorFlow have no products of two matrices
+# of which only a band is computed, so Longformer's authors wrote their own CUDA kernel (Beltagy et al. 2020, section
+# 3.2). Ours takes *intervals*: query $i$ sees the keys at places $p$ with $low_i \le p < high_i$. Dilation does not
+# seem to fit in. But query $i$ sees only keys of its own residue, $j \bmod d = i \bmod d$. Sort the keys by residue,
+# and within a residue by position. Now the keys that a query sees are neighbours, and its window is an interval again.
 
 # %%
 d, w = 3, 2
@@ -206,17 +207,17 @@ chapter.source(local.parts_of, doc=False)
 #
 # $$z_A = \log \sum_{j \in A} e^{a_j}, \qquad o_A = \sum_{j \in A} e^{a_j - z_A}\, v_j$$
 #
-# its log-sum-exp and its output. Then $e^{z_A} o_A = \sum_{j \in A} e^{a_j} v_j$ is the sum *before* it is normalised,
-# and sums over disjoint sets add up:
+# be its log-sum-exp and its output. Then $e^{z_A} o_A = \sum_{j \in A} e^{a_j} v_j$ is the sum *before* it is
+# normalised, and sums over disjoint sets add up:
 #
 # $$e^{z} = e^{z_A} + e^{z_B}, \qquad e^{z} o = e^{z_A} o_A + e^{z_B} o_B$$
 #
 # $$z = \log (e^{z_A} + e^{z_B}), \qquad o = e^{z_A - z}\, o_A + e^{z_B - z}\, o_B$$
 #
-# In other words, this is a softmax over *two* keys, with the scores $z_A$, $z_B$ and the values $o_A$, $o_B$. What
-# has been seen so far is one more key in the next part. In this way the parts can come one after the other, in any
-# order and number; and chapter 1's online softmax is the special case in which every part is a tile of keys. An empty
-# set has $z = -\infty$ and $o = 0$, and changes nothing.
+# In other words, this is a softmax over *two* keys, with the scores $z_A$, $z_B$ and the values $o_A$, $o_B$. What has
+# been seen so far is one more key in the next part. In this way the parts can come one after the other, in any order
+# and number. Chapter 1's online softmax is the special case in which every part is a tile of keys. An empty set has $z
+# = -\infty$ and $o = 0$, and changes nothing.
 
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
@@ -232,9 +233,9 @@ assert not (set(zip(*part.pairs((near,)), strict=True)) & set(zip(*part.pairs((c
 chapter.source(pattern_softmax.forward, pattern_softmax.scores_by_tile, doc=False)
 
 # %% [markdown]
-# (The numbers are those of the page's docstring, and of online softmax's.) `tiles_of` returns 32 queries at a time, the
-# keys that any of them can see, and which query sees which key. So the cost follows the pairs, up to the corners of
-# tiles. Nothing of size $N^2$ is made, not even of booleans.
+# (The numbers in the code are those of its module's docstring, and of online softmax's.) `tiles_of` returns 32 queries
+# at a time, the keys that any of them can see, and which query sees which key. So the cost follows the pairs, up to the
+# corners of tiles. Nothing of size $N^2$ is made, not even of booleans.
 
 # %%
 rows = []
@@ -254,8 +255,8 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 # %% [markdown]
 # ## The gradient, by hand
 #
-# Let $\ell$ be the loss, $G = \partial \ell / \partial O$. Start from chapter 1's backward pass and see what a missing
-# pair does to it.
+# Let $\ell$ be the loss and $G = \partial \ell / \partial O$. Start from chapter 1's backward pass and see what a
+# missing pair does to it.
 #
 # **Step 1: values.** $o_i = \sum_{j \in S_i} P_{ij} v_j$, so $v_j$ occurs in the rows $i$ that see it:
 #
@@ -263,8 +264,8 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 #
 # **Step 2: weights.** $dP_{ij} = G_i^\top v_j$ for $j \in S_i$. The other $P_{ij}$ are constants 0.
 #
-# **Step 3: scores.** In row $i$, $P_{ij}$ is the softmax of the scores $a_{ij'}$, $j' \in S_i$. Its derivative is the
-# one of chapter 1, on a shorter vector: $\partial P_{ij} / \partial a_{ij'} = P_{ij} (\delta_{jj'} - P_{ij'})$. So
+# **Step 3: scores.** Row $i$ of $P$ is the softmax of the scores $a_{ij'}$ with $j' \in S_i$. Its derivative is the one
+# of chapter 1, on a shorter vector: $\partial P_{ij} / \partial a_{ij'} = P_{ij} (\delta_{jj'} - P_{ij'})$. So
 #
 # $$da_{ij'} = \sum_{j \in S_i} dP_{ij} P_{ij} (\delta_{jj'} - P_{ij'})
 # = P_{ij'} \Big( dP_{ij'} - \sum_{j \in S_i} dP_{ij} P_{ij} \Big)$$
@@ -278,10 +279,10 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 #
 # $$dq_i = s \sum_{j \in S_i} da_{ij}\, k_j, \qquad dk_j = s \sum_{i : j \in S_i} da_{ij}\, q_i$$
 #
-# That is all. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts
-# may be visited in any order, and their shares are added. No part needs to know the others. The sums for $dv_j$ and
-# $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again;
-# for a causal one, the keys before become the queries after.
+# That is all. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts may
+# be visited in any order, and their contributions are added. No part needs to know the others. The sums for $dv_j$ and
+# $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again; for
+# a causal one, the keys before become the queries after.
 
 # %%
 chapter.source(pattern_softmax.backward, doc=False)
@@ -298,9 +299,10 @@ for forward, backward in (
 print(report)
 
 # %% [markdown]
-# The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. Each
-# part is then a correct gradient, of another function; $dv$ comes out too large, since the weights of every part sum
-# to 1:
+# The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. The
+# result for each part is then a correct gradient, but of another function. $dv$ comes out too large, since the weights
+# of every part sum to 1. The cell prints nothing. It checks that the sum over two parts is twice as large as it should
+# be, and that the right way adds up:
 
 # %%
 q, k, v, d_out = draw_inputs(2, 40)
@@ -315,9 +317,9 @@ for whole, first, second in zip(right, *in_turn, strict=True):
     same(first + second, whole)  # with the whole row's output and sum: shares that add up
 
 # %% [markdown]
-# Between the passes we keep the inputs, the output, two numbers per row, and the pattern. The pattern is a few
-# numbers per query, however wide the window is, and is stored once for all heads. It depends on integers alone, so a
-# model that calls again and again with the same length finds the pattern that was built first.
+# Between the passes we keep the inputs, the output, two numbers per row, and the pattern. The pattern is a few numbers
+# per query, however wide the window is, and is stored once for all heads. It depends on integers alone. So a model that
+# calls again and again with the same length reuses the pattern that was built first.
 
 # %%
 for n in (256, 512):
@@ -335,12 +337,12 @@ chapter.source(local.forward, local.Saved, doc=False)
 # ![Longformer, drawn](../figures/schematic_longformer.svg)
 #
 # A window alone needs $(N - 1) / w$ layers until the first token can know of the last. Longformer adds a few **global
-# tokens** $\mathcal G$, chosen by the task: the classification token, the tokens of a question. A global token sees
-# everything, and everything sees it:
+# tokens** $\mathcal G$, chosen by the task, for example the classification token or the tokens of a question. A global
+# token sees everything, and everything sees it:
 #
 # $$S_i = W_i \cup \mathcal G \quad (i \notin \mathcal G), \qquad S_g = \{1 \dots N\} \quad (g \in \mathcal G)$$
 #
-# The four pictures of the paper's Figure 2 are in the first row; the other two papers' are below:
+# The first row has the four pictures of the paper's Figure 2. The pictures of the other two papers are below:
 
 # %%
 pictures = pattern_pictures.compute(rng=np.random.default_rng(0))
@@ -369,9 +371,9 @@ assert (
 ).all()  # (d) and three global tokens
 
 # %% [markdown]
-# Two details. A key that is in the window of $i$ *and* global must not count twice, so the window's part leaves the
-# global keys out. And a global token plays another role than an ordinary one, so its row has projections of its own:
-# `q_global`, `k_global`, `v_global`. Ordinary rows use `k` and `v` for all keys, the global ones too.
+# Two details matter. A key that is in the window of $i$ *and* global must not count twice, so the window's part leaves
+# the global keys out. And a global token plays another role than an ordinary one, so its row has projections of its
+# own: `q_global`, `k_global`, `v_global`. Ordinary rows use `k` and `v` for all keys, the global ones too.
 
 # %%
 chapter.source(longformer.forward, longformer.parts_of, doc=False)
@@ -387,10 +389,10 @@ is_global = np.isin(np.arange(20), tokens)
 same(out, np.where(is_global[:, None], globally, ordinary))
 
 # %% [markdown]
-# **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The
-# gradients of `q`, `k`, `v` are those of the pattern, with $G_g = 0$ in the global rows; those of `q_global`,
-# `k_global`, `v_global` come from softmax attention of $|\mathcal G|$ queries. What has no influence has gradient 0:
-# rows of `q` that are global, rows of `q_global` that are not.
+# **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The gradients
+# of `q`, `k`, `v` are those of the pattern, with $G_g = 0$ in the global rows; those of `q_global`, `k_global`,
+# `v_global` come from softmax attention of $|\mathcal G|$ queries. What has no influence has gradient 0: the rows of
+# `q` that are global, and the rows of `q_global` that are not.
 
 # %%
 chapter.source(longformer.backward, doc=False)
@@ -408,20 +410,20 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# (Why is it `d_ordinary[is_global] = 0` and not an overwritten sum of the row? The loop computes global rows too
-# and throws them away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these scores, so
-# nothing overflows, and times a gradient of 0 they are 0.)
+# (Why does the code set `d_ordinary[is_global] = 0`, and nothing more? The forward loop computes the global rows too,
+# and their result is thrown away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these
+# scores, so nothing overflows. Times a gradient of 0 they are 0.)
 #
 # ## The star
 #
-# Take a pattern as a **graph**: tokens are nodes, an edge leads from $i$ to each $j \in S_i$. One layer of attention
-# moves information along one edge. Then the number of layers until output $i$ can depend on input $j$ is the number of
-# steps from $i$ to $j$; the residual connection lets a token stay where it is.
+# Take a pattern as a **graph**: tokens are nodes, and an edge leads from $i$ to each $j \in S_i$. One layer of
+# attention moves information along one edge. Then the number of layers until output $i$ can depend on input $j$ is the
+# number of steps from $i$ to $j$; the residual connection lets a token stay where it is.
 #
-# With one global token $g$, for any $i$ and $j$: $g \in S_i$, as all see $g$; and $j \in S_g$, as $g$ sees all. So
-# $i \to g \to j$ is a path: **every pair is at most two steps apart**, whatever the length, whatever else there is.
-# This graph is called a *star*, and it is what BigBird's proofs rest on (Zaheer et al. 2020, section 3): two layers can
-# route anything anywhere, through the centre.
+# Let there be one global token $g$, and take any $i$ and $j$. Then $g \in S_i$, as all see $g$, and $j \in S_g$, as $g$
+# sees all. So $i \to g \to j$ is a path: **every pair is at most two steps apart**, whatever the length, and whatever
+# else is in the pattern. This graph is called a *star*, and it is what BigBird's proofs rest on (Zaheer et al. 2020,
+# section 3): two layers can route anything anywhere, through the centre.
 
 # %%
 chapter.source(pattern_graphs.steps, pattern_graphs.within_steps, doc=False)
@@ -440,8 +442,9 @@ for where in ((20, slice(None)), (slice(None), 20)):
     assert not pattern_graphs.within_steps(one_way, 2)
 
 # %% [markdown]
-# In numbers: two layers of attention with a residual connection, $X \mapsto X + P(X) X$. Change the last token a little
-# and look at the first. One layer: not a bit of difference. Two: there it is, through token 30.
+# In numbers, take layers of attention with a residual connection, $X \mapsto X + P(X) X$. Change the last token a
+# little and look at the first. After one layer not a bit has changed. After two layers the change has arrived, through
+# token 30; without a global token it has not.
 
 
 # %%
@@ -461,10 +464,10 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
     assert arrives == (pattern_graphs.steps(allowed)[0, -1] <= layers)
 
 # %% [markdown]
-# What the star is good for in theory, BigBird's authors prove (their section 3). A sparse attention whose graph
-# contains a star can come as near as one likes to any continuous function from sequences to sequences, as full
-# attention can (Theorem 1). A sparse encoder and decoder can simulate any Turing machine, if numbers of arbitrary
-# precision are assumed (section 3.3). The random blocks are not needed for either.
+# BigBird's authors prove what the star is good for in theory (their section 3). A sparse attention whose graph contains
+# a star can come as near as one likes to any continuous function from sequences to sequences, as full attention can
+# (Theorem 1). A sparse encoder and decoder can simulate any Turing machine, if numbers of arbitrary precision are
+# assumed (section 3.3). The random blocks are not needed for either.
 #
 # How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. The authors name the limit
 # themselves (section 3.4). Their task is to find, for each of $N$ unit vectors, the one furthest from it. It takes
@@ -500,12 +503,12 @@ report.assert_ok()
 # %% [markdown]
 # ### Rolling the keys
 #
-# The paper's appendix D has a trick for the window, for hardware that has only dense products. Put the key blocks
-# into an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies side
-# by side. Row $n$ then holds blocks $n - 1$, $n$, $n + 1$: all that query block $n$ needs, in one dense array
-# $(N/b,\, 3b,\, D)$. One batched product computes all scores of the window, without gathering and without a band.
+# The paper's appendix D has a trick for the window, for hardware that has only dense products. Put the key blocks into
+# an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies side by
+# side. Row $n$ then holds the blocks $n - 1$, $n$ and $n + 1$, which is all that query block $n$ needs, in one dense
+# array $(N/b,\, 3b,\, D)$. One batched product computes all scores of the window, without gathering and without a band.
 # What was rolled around the end is not in the window and must be masked. (The rows of the paper's global blocks are
-# computed by themselves.)
+# computed separately.) The cell compares this with `bigbird.forward` for windows of one, three and five blocks:
 
 
 # %%
@@ -536,11 +539,11 @@ for window_blocks in (1, 3, 5):
 #
 # ### What are the random blocks good for?
 #
-# The idea comes from random graphs: if every node is joined to a few others at random, a walk from anywhere to
-# anywhere takes about $\log N$ steps. It also comes from *small worlds* (Watts and Strogatz 1998): real networks have
-# short paths *and* many triangles, my friends being friends of each other. A window has triangles and long paths, a
-# random graph short paths and hardly any triangles. Put together they have short paths, and more triangles than
-# chance alone: fewer than the window, as most neighbours of a block are then random ones. The share of closed
+# The idea comes from random graphs: if every node is joined to a few others at random, a walk from anywhere to anywhere
+# takes about $\log N$ steps. It also comes from *small worlds* (Watts and Strogatz 1998): real networks have short
+# paths *and* many triangles, my friends being friends of each other. A window has triangles and long paths, a random
+# graph short paths and hardly any triangles. Put together they have short paths, and more triangles than chance alone.
+# They have fewer triangles than the window, as most neighbours of a block are then random ones. The share of closed
 # triangles is the *clustering coefficient*:
 
 # %%
@@ -567,9 +570,9 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 
 # %% [markdown]
 # Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
-# whom they see, and nothing makes sure that each is chosen. A block is missed by one of the others with probability
-# $1 - \frac{r}{N/b - 1}$, by all with about $e^{-r}$, which for $r = 3$ is 5 %: no number of layers gets anything out
-# of those. A window or a centre repairs that.
+# which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
+# probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
+# What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.
 
 # %%
 expected = math.exp(-graph_figure.RANDOM)
@@ -593,10 +596,10 @@ print(f"seen by no other block: {np.mean(results.unseen):.1%} measured, exp(-3) 
 #
 # $$\text{fixed:} \quad \lfloor j / l \rfloor = \lfloor i / l \rfloor \quad\text{or}\quad j \bmod l \ge l - c$$
 #
-# In a picture whose rows are $l$ pixels long, read row by row, strided is "the last $l$ pixels, and the column above":
-# the third row of the pictures. In a text there are no columns, and fixed lets the last $c$ places of each block stand
-# for it. The lecture notes D of this course's [sources](README.md) print one condition of each, the block
-# ($\lfloor j / N \rfloor = \lfloor i / N \rfloor$) and the column ($(i - j) \bmod N = 0$), with $N$ for our $l$.
+# In a picture whose rows are $l$ pixels long, read row by row, strided is "the last $l$ pixels, and the column above"
+# (the third row of the pictures). In a text there are no columns, and fixed lets the last $c$ places of each block
+# stand for it. Lecture notes D of this course's [sources](README.md) print one condition of each, with $N$ for our $l$:
+# the block, $\lfloor j / N \rfloor = \lfloor i / N \rfloor$, and the column, $(i - j) \bmod N = 0$.
 
 # %%
 chapter.source(patterns.sparse_transformer, sparse_transformer.parts_of, doc=False)
@@ -653,18 +656,19 @@ for kind in patterns.KINDS:
 # %% [markdown]
 # ### How many pairs?
 #
-# Count along a row. Let $i = \alpha l + \beta$ with $\beta < l$, counting from 0. The window has $\min(i + 1, l)$ keys,
-# the column $\alpha + 1$ and one of them is the query's own, which is in the window. So the strided row has
-# $l + \alpha$ keys, but for the first few rows; and as $\alpha$ runs from $0$ to $N / l$, all rows together have about
+# Count along a row. Let $i = \alpha l + \beta$ with $\beta < l$, counting from 0. The window has $\min(i + 1, l)$ keys.
+# The column has $\alpha + 1$, and one of them is the query's own, which is in the window already. So the strided row
+# has $l + \alpha$ keys, except in the first $l$ rows. As $\alpha$ runs from $0$ to $N / l$, all rows together have
+# about
 #
 # $$N l + \frac{N^2}{2 l}$$
 #
 # The fixed row has $\beta + 1$ keys in its block and $\alpha c$ summaries: about $\frac{N l}{2} + \frac{c N^2}{2 l}$.
 # With $l = \sqrt N$ (and $c = 1$) that is $\frac32 N^{1.5}$ and $N^{1.5}$.
 #
-# **The same notes head them "memory $O(N \log N)$". That is not what this pattern has.** With $l$ fixed it is
-# quadratic. With $l = \sqrt N$ it is $N^{1.5}$, as the paper says (section 4.2), and no $l$ makes it less, as
-# exercise 1 shows. We count without the matrix, up to lengths where there could be none:
+# **The same notes put them under the heading "memory $O(N \log N)$". That is not what this pattern has.** With $l$
+# fixed it is quadratic. With $l = \sqrt N$ it is $N^{1.5}$, as the paper says (section 4.2), and no $l$ lowers the
+# exponent, as exercise 1 shows. We count without the matrix, up to lengths at which no matrix would fit into memory:
 
 # %%
 chapter.source(pattern_graphs.pairs_per_row, doc=False)
@@ -694,9 +698,9 @@ chapter.table(header, rows)
 # %% [markdown]
 # ## What it costs, side by side
 #
-# The table has the pairs of each pattern at $N = 4096$. It also has the number of layers until every token can know
-# of every other (of every earlier one, where it is causal), from the graph of the same pattern at a sixteenth of the
-# length.
+# The table has the pairs of each pattern at $N = 4096$. It also has the number of layers until every token can know of
+# every other (or of every earlier one, in causal patterns). That number is from the graph of the same pattern at a
+# sixteenth of the length.
 
 # %%
 n, small, rng = 4096, 256, np.random.default_rng(17)
@@ -731,19 +735,20 @@ assert [row[-1] for row in rows] == ["1", "16", "2", "never", "2", "2", "2"]
 assert rows[3][1] == n * 64  # claim 41: N b
 
 # %% [markdown]
-# Fewer pairs are not yet less time: a product of large dense matrices runs at the processor's full speed, a band does
-# not by itself. `linattn-ref bench` measures how the compiled kernel compares with public implementations.
+# Fewer pairs do not yet mean less time: a product of large dense matrices runs at the processor's full speed, while a
+# band does not without further work. `linattn-ref bench` measures how the compiled kernel compares with public
+# implementations.
 #
 # ## Exercises
 #
-# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? How many are
-# they? Can any $l$ give $N \log N$?
+# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? How many
+# pairs are there then? Can any $l$ lead to $N \log N$?
 #
 # <details><summary>Solution</summary>
 #
 # $f(l) = N l + \frac{N^2}{2 l}$ has $f'(l) = N - \frac{N^2}{2 l^2} = 0$ at $l = \sqrt{N / 2}$, where window and column
-# cost the same, and $f = \sqrt 2\, N^{1.5}$. It is the minimum, so no $l$ gives less: whatever the stride, this pattern
-# has at least $\sqrt 2\, N^{1.5}$ pairs to leading order, more than any multiple of $N \log N$ in the end.
+# cost the same, and $f = \sqrt 2\, N^{1.5}$. It is the minimum: whatever the stride, this pattern has at least $\sqrt
+# 2\, N^{1.5}$ pairs to leading order, more than any multiple of $N \log N$ in the end.
 #
 # </details>
 
@@ -763,9 +768,10 @@ assert fewest < pattern_graphs.pairs(n, kind="strided", stride=math.isqrt(n))
 # <details><summary>Solution</summary>
 #
 # The distances that can be covered are $\sum_t m_t 2^t$ with $|m_t| \le w$. For $w \ge 1$ these are all integers up to
-# $w (2^T - 1)$ in absolute value: with $m_t \in \{0, 1\}$ every number below $2^T$ is written in binary, and more $w$
-# only adds. So there are no gaps, and it takes $T = \lceil \log_2(1 + \frac{N - 1}{w}) \rceil$ layers. With at most
-# $(2 w + 1) N$ pairs each that is $O(N \log N)$ *in all layers together*: this is where $N \log N$ belongs.
+# $w (2^T - 1)$ in absolute value: with $m_t \in \{0, 1\}$ every number below $2^T$ is written in binary, and a sum of
+# $w$ such numbers has $m_t \le w$. So there are no gaps, and it takes $T = \lceil \log_2(1 + \frac{N - 1}{w}) \rceil$
+# layers. With at most $(2 w + 1) N$ pairs each, that is $O(N \log N)$ pairs *in all layers together*. Here $N \log N$
+# is right.
 #
 # </details>
 
@@ -786,9 +792,9 @@ assert seen.all()
 #
 # <details><summary>Solution</summary>
 #
-# A key that is there $m$ times has $m e^{a}$ in numerator and denominator, $e^{a + \log m}$: softmax attention in
-# which $\log m$ is added to its score. Twice is $\log 2 \approx 0.69$. In the BigBird, block 0 is global and three
-# times "random": $\log 4$ is added to the scores of all keys of block 0.
+# A key that is there $m$ times contributes $m e^{a} = e^{a + \log m}$ to numerator and denominator. This is softmax
+# attention in which $\log m$ is added to its score; for a key that is there twice, $\log 2 \approx 0.69$. In the
+# BigBird, block 0 is global and three times "random": $\log 4$ is added to the scores of all keys of block 0.
 #
 # </details>
 
@@ -813,8 +819,9 @@ assert abs(twice - right).max() > 0.01
 # No. The path $i \to g \to j$ needs $j \le g \le i$: a global token only joins what comes after it with what came
 # before. Token 0, the usual choice, joins nothing: it is seen by all and sees only itself. For every pair $j < i$ to
 # have a $g$ between them (or a window), there must be global tokens all along the sequence, one in every stretch longer
-# than the window. That is what the fixed pattern does: a summary at the end of every block, $N / l$ of them, and hence
-# $N^{1.5}$ pairs instead of $N$.
+# than the window. That is what the fixed pattern does: it has a summary at the end of every block, $N / l$ of them, and
+# hence $N^{1.5}$ pairs instead of $N$. (A hierarchy needs fewer. Let the middle token be global for the whole sequence,
+# the middle of each half for that half only, and so on. Two causal steps then take about $N \log_2 N$ pairs.)
 #
 # </details>
 
@@ -830,10 +837,12 @@ assert ((pattern_graphs.steps(patterns.sparse_transformer(60, kind="fixed", stri
 #
 # - A sparse pattern is softmax attention over a set of pairs. Parts of the set are joined exactly by their log-sum-exp;
 #   backward, every pair has its gradient by itself, given the whole row's output and log-sum-exp.
-# - Windows and blocks are $O(N w)$ and $O(N b)$, but distant tokens meet only after $N / w$ layers, or never.
-# - One global token, which all see and which sees all, makes it two layers. In a causal model there is no such token.
+# - Windows and blocks cost $O(N w)$ and $O(N b)$, but distant tokens meet only after $N / w$ layers, or never.
+# - With one global token, which all see and which sees all, two layers are enough. In a causal model there is no such
+#   token.
 # - Random edges shorten paths to about $\log N$; with a centre they are not needed for that.
-# - Sparse Transformer: two steps, causal, $N^{1.5}$ pairs at a stride of $\sqrt N$.
+# - Sparse Transformer's causal patterns reach every earlier token in two steps, with about $N^{1.5}$ pairs at a stride
+#   of $\sqrt N$.
 #
 # **Sources.** Child et al. (2019), *Generating Long Sequences with Sparse Transformers*. Beltagy et al. (2020),
 # *Longformer: The Long-Document Transformer*. Zaheer et al. (2020), *Big Bird: Transformers for Longer Sequences*.

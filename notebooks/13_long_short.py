@@ -41,8 +41,8 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 # ## The smallest example, by hand
 #
 # Take five tokens with the values 1 to 5, in segments of two, and all scores equal. There is one mixture of all keys,
-# with equal weights: its value is the mean, 3. A query sees the mixture, its own segment and one key on both sides of
-# it:
+# with equal weights, so its value is the mean, 3. A query sees the mixture, its own segment, and one key on either side
+# of the segment:
 #
 # | queries | mixture | near values | output |
 # | --- | ---: | --- | ---: |
@@ -62,9 +62,10 @@ same(both_out.ravel(), [2.25, 2.25, 3.4, 3.4, 4])
 # ## The short term
 #
 # Cut the sequence into segments of width $w$. All queries of a segment see the same keys: the segment itself and
-# $\lfloor w/2 \rfloor$ keys on both sides. So a segment is a dense block of $w$ queries and about $2w$ keys, where a
-# sliding window would move with every query: two matrix products do it. $N / w$ segments make about $2 w N$ pairs,
-# instead of $N^2$. In the causal form, it is the segment before and, of its own segment, the keys up to itself.
+# $\lfloor w/2 \rfloor$ keys on either side. So a segment is a dense block of $w$ queries and about $2w$ keys, and two
+# matrix products are enough, while a sliding window would move with every query. $N / w$ segments make about $2 w N$
+# pairs, instead of $N^2$. In the causal form a query sees the segment before its own, and the keys of its own segment
+# up to itself.
 
 # %%
 chapter.source(long_short.segments, doc=False)
@@ -108,8 +109,8 @@ for n, w in ((256, 8), (1024, 16)):
 #
 # $$\bar K = P^\top K, \qquad \bar V = P^\top V \qquad (2)$$
 #
-# Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*. It is
-# scored against every key, with a softmax over the keys and a weighted mean of the values. **The dynamic projection
+# Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*. It is scored
+# against every key; then there are a softmax over the keys and a weighted mean of the values. **The dynamic projection
 # is softmax attention of $R$ learned queries**, with scale 1.
 
 # %%
@@ -132,9 +133,9 @@ same(mixed.v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
 chapter.source(dynamic_projection.forward, doc=False)
 
 # %% [markdown]
-# Three consequences, all unlike Linformer, whose projection is fixed (Zhu et al. 2021, section 3):
+# This has three consequences, all unlike Linformer, whose projection is fixed (Zhu et al. 2021, section 3):
 #
-# - **The projection depends on the input.** Another text, another $P$.
+# - **The projection depends on the input.** Another text has another $P$.
 # - **It follows content.** Put the same tokens into another order, and each keeps its share: the mixtures are the
 #   same.
 # - **It fits any length.** $W_p$ has $D R$ parameters and does not depend on $L$; Linformer has $2 L R$.
@@ -176,8 +177,10 @@ print(refused)
 #
 # $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
 #
-# A dynamic projection needs one column of $W_p$ in the direction of the mark. Both are trained, with their
-# hand-derived gradients:
+# No other choice of the mixtures does better. Let row $j$ of a matrix hold the weights that all values get when the
+# mark is at place $j$. This matrix has at most rank $R$, and the task asks for the identity. By Eckart, Young and
+# Mirsky the squared distance is at least $L - R$, which is $1 - R/L$ per place. A dynamic projection needs one column
+# of $W_p$ in the direction of the mark. Both are trained, with their hand-derived gradients:
 
 # %%
 results = moving_content.compute(reduced=(1, 8, 32), steps=300)
@@ -204,9 +207,9 @@ chapter.table(
 )
 
 # %% [markdown]
-# Do not read too much into it. The task was made to suit one and not the other. A query that asks for *two* things at
-# two places needs two columns, and $R$ learned queries can only ask for what they have learned to ask for. A query
-# that wants something else from far away gets an average.
+# Do not read too much into this. The task was made to suit one and not the other. A query that asks for *two* things at
+# two places needs two columns, and $R$ learned queries can only ask for what they have learned to ask for. A query that
+# wants something else from far away gets an average.
 #
 # ## One softmax, two layer norms
 #
@@ -220,15 +223,15 @@ chapter.table(
 #
 # What are the norms for? A mixture is a mean, and means are short. At the start of training $W_p$ is small, $P$ is
 # nearly uniform, and the mean of $L$ independent keys is $\sqrt L$ times shorter than each of them. So its score is
-# almost 0 for every query, and its value too. So every query gives each mixture the same weight, and the mixtures
+# almost 0 for every query, and so is its value. Then every query gives each mixture the same weight, and the mixtures
 # convey little. The remedy is a layer norm for each of the two kinds ("dual layer norm"), of keys and of values:
 #
 # $$\mathrm{norm}(x) = a * y + b, \qquad y = \frac{x - \mu}{\sigma}, \qquad \mu = \frac1W \sum_i x_i, \qquad
 # \sigma = \sqrt{\tfrac1W \sum_i (x_i - \mu)^2 + 10^{-5}} \qquad (5)$$
 #
 # with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`; here
-# $s$ is the scale of the scores.) We measure the spread of a query's scores (their standard deviation over queries),
-# of near keys and of mixtures, with $W_p$ as it is at the start.
+# $s$ is the scale of the scores.) We measure the spread of the scores, their standard deviation over queries and keys,
+# for near keys and for mixtures, with $W_p$ as it is at the start.
 
 # %%
 rows = []
@@ -252,7 +255,8 @@ chapter.source(layer_norm.forward, doc=False)
 # ### All of it
 #
 # Segment by segment, it is softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come
-# first. (The numbers beside the code are the page's own.)
+# first. (The numbers in the code are its module's own.) The cell below the code computes each output once more from (4)
+# and (5), query by query, and prints nothing.
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -281,9 +285,9 @@ for i in range(N):
     same(out[i], weights / weights.sum() @ values)  # (4)
 
 # %% [markdown]
-# The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what
-# it sees: $O(N (w + R))$ together. Beyond the inputs, $P$ and the mixtures are kept for the backward pass, and for
-# each segment its keys and values and the softmax of its scores.
+# The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what it
+# sees: $O(N (w + R))$ in all. Beyond the inputs, we keep for the backward pass $P$ and the mixtures, and for each
+# segment its keys and values and the softmax of its scores.
 
 # %%
 for n in (64, 128, 256):
@@ -293,9 +297,9 @@ for n in (64, 128, 256):
     assert counted == n * R * (2 * D + M) + pairs * (D + M)
 
 # %% [markdown]
-# Without norms of the values it applies a matrix to $V$. A mixture's weight is passed on to the keys in it, by $P$.
-# On the left the short term shows as blocks, over a long term that is a matrix of rank $R$: vertical stripes, dark or
-# bright together.
+# Without norms of the values, the mechanism applies a matrix to $V$: $P$ passes each mixture's weight on to the keys in
+# it. In the left picture the short term shows as blocks. The long term behind them is a matrix of rank $R$, which shows
+# as vertical stripes.
 
 # %%
 rng_40 = np.random.default_rng(3)
@@ -333,15 +337,16 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 # %% [markdown]
 # ## The gradients, by hand
 #
-# Let $G = \partial \ell / \partial O$. Go back in order: (4), (5), (2), (1). (The files count for themselves: (1) to
-# (6) of `layer_norm.py` are (5) and (6) here, and (3) to (5) of `dynamic_projection.py` are (7) to (10).)
+# Let $G = \partial \ell / \partial O$. We go back through (4), (5), (2) and (1), in this order. (The files have numbers
+# of their own: (1) to (6) of `layer_norm.py` are (5) and (6) here, and (3) to (5) of `dynamic_projection.py` are (7) to
+# (10).)
 #
 # ### Step 1: the blocks
 #
-# Each segment is softmax attention, and chapter 1's backward pass gives the gradients of its queries, of the keys and
+# Each segment is softmax attention, and chapter 1's backward pass yields the gradients of its queries, of the keys and
 # values it saw, and of the mixtures. A query is in one segment. A key is seen by up to three, a mixture by all: their
-# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys
-# and values), and the gradients of the normed mixtures.
+# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys and
+# values), and the gradients of the normed mixtures.
 #
 # ### Step 2: layer norm
 #
@@ -387,20 +392,20 @@ chapter.source(layer_norm.backward, doc=False)
 #
 # $$dK \mathrel{+}= P\, d\bar K, \qquad dV \mathrel{+}= P\, d\bar V \qquad (8)$$
 #
-# With Linformer (7) would be the end: $E = P^\top$ is a parameter. Here it goes on.
+# With Linformer (7) would be the end, because $E = P^\top$ is a parameter. Here the gradient goes on.
 #
 # ### Step 4: the projection
 #
-# $P$ is a softmax over the *sequence*, a column at a time. With $A = K W_p$, chapter 1's formula with rows and columns
-# exchanged:
+# $P$ is a softmax over the *sequence*, one column at a time. With $A = K W_p$, this is chapter 1's formula with rows
+# and columns exchanged:
 #
 # $$dA_{jr} = P_{jr} \Big(dP_{jr} - \sum_l dP_{lr} P_{lr}\Big) \qquad (9)$$
 #
 # $$dW_p = K^\top dA, \qquad dK \mathrel{+}= dA\, W_p^\top \qquad (10)$$
 #
-# So the gradient of a key has **four parts**. It is seen as a near key (step 2). It is a part of the mixed keys (8).
-# Its score decides how large its share of the mixed keys is, and how large its value's share of the mixed values is:
-# these two add up in (7) and reach the key by (10).
+# So the gradient of a key has **four parts**. The key is seen as a near key (step 2). It is a part of the mixed keys
+# (8). Its score decides how large its share of the mixed keys is, and how large its value's share of the mixed values
+# is. The last two add up in (7) and reach the key by (10).
 
 # %%
 d_mixed_k, d_mixed_v = rng.standard_normal((R, D)), rng.standard_normal((R, M))
@@ -434,8 +439,8 @@ for causal in (False, True):
     report.assert_ok()
 
 # %% [markdown]
-# The typical mistake here is to treat $P$ as a constant, as if it were Linformer's $E$. Then $W_p$ learns nothing,
-# and the keys' gradient is wrong by (10), and only there:
+# The typical mistake here is to treat $P$ as a constant, as if it were Linformer's $E$. Then $W_p$ learns nothing, and
+# the gradient of the keys lacks (10). The check finds both errors and no other:
 
 
 # %%
@@ -458,11 +463,12 @@ print(report)
 # %% [markdown]
 # ## Causal
 #
-# Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4; and
-# here the future is in the weights of the past as well, through the denominator of the softmax (1). So every segment
-# is projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. Take query 9
-# with $w = 4$. Its own segment is number 2, of which keys 8 and 9 are near. It sees segment 1 twice, as near keys and
-# as $R$ mixtures, and segment 0 as $R$ mixtures only.
+# Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4. And
+# here the future is in the weights of the past as well, through the denominator of the softmax (1). So every segment is
+# projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. Take query 9 with
+# $w = 4$, counting from 0. Its own segment is number 2, of which keys 8 and 9 are near. It sees segment 1 twice, as
+# near keys and as $R$ mixtures, and segment 0 as $R$ mixtures only. The cell computes this query by hand. It also
+# changes all later keys and values, for each query in turn, and no output changes by a single bit:
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
@@ -483,9 +489,9 @@ for i in range(N):
 
 # %% [markdown]
 # What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
-# quadratic**, with a factor $R / w$ compared with causal softmax attention. The paper's causal form is that; "linear"
-# holds for the form of the sections above. Here it is counted, with $w = 64$ and $R = 4$, for a forward pass with $D =
-# M = 16$:
+# quadratic**, with a factor $R / w$ compared with causal softmax attention. The paper's causal form is quadratic in
+# this way; "linear" holds for the form of the sections above. Here the cost is counted, with $w = 64$ and $R = 4$, for
+# a forward pass with $D = M = 16$:
 
 # %%
 rows, width, segment, r = [], 16, 64, 4
@@ -510,7 +516,7 @@ assert rows[2][4] / rows[2][2] > 10  # and is little all the same
 # ## Masks
 #
 # A masked key is not near, has no share in $P$, and does not count in its denominator. A segment of padding alone has
-# no mixtures. (A mixture of nothing would be a key of 0: with a bias after the norm, even an attractive one.)
+# no mixtures. (A mixture of nothing would be a key of 0, and with a bias after the norm even an attractive one.)
 
 # %%
 key_mask = np.ones(N, bool)
@@ -528,14 +534,14 @@ same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
 # %% [markdown]
 # ## Exercises
 #
-# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ gives the fewest pairs, and how do they then
-# grow with $N$?
+# **1. The best segment.** For a causal sequence of $N$ tokens, which $w$ makes the fewest pairs, and how does their
+# number then grow with $N$?
 #
 # <details><summary>Solution</summary>
 #
 # A causal query sees $w + \frac w2$ near keys on average (the segment before, half of its own) and $\frac{N R}{2 w}$
-# mixtures. The sum $\frac32 w + \frac{N R}{2w}$ is least at $w = \sqrt{N R / 3}$, where it is $\sqrt{3 N R}$: all
-# together $N^{3/2} \sqrt{3 R}$, as with the Sparse Transformer.
+# mixtures. The sum $\frac32 w + \frac{N R}{2w}$ is least at $w = \sqrt{N R / 3}$, where it is $\sqrt{3 N R}$. All
+# queries together have $N^{3/2} \sqrt{3 R}$ pairs, with the same exponent as in the Sparse Transformer.
 #
 # </details>
 
@@ -556,14 +562,14 @@ for n in (1024, 4096, 16384):
 print("best width:", best)
 
 # %% [markdown]
-# **2. Equal mixtures.** Set $W_p = 0$, without norms. What are the $R$ mixtures, what do they do in (4) as $R$ grows,
-# and with which single key of a changed score could you replace them?
+# **2. Equal mixtures.** Set $W_p = 0$, without norms. What are the $R$ mixtures? What do they do in (4) as $R$ grows?
+# With which single key of a changed score could you replace them?
 #
 # <details><summary>Solution</summary>
 #
-# All are the mean $\bar k$ of the keys, with the mean of the values. $R$ copies of a key have the weight
-# $R e^{s q \cdot \bar k} = e^{s q \cdot \bar k + \log R}$: one key whose score is $\log R$ higher. More copies of the
-# mean push every output towards the mean of all values; more columns are of use only when they differ.
+# All are the mean $\bar k$ of the keys, with the mean of the values. $R$ copies of a key have the weight $R e^{s q
+# \cdot \bar k} = e^{s q \cdot \bar k + \log R}$, like one key whose score is $\log R$ higher. More copies of the mean
+# push every output towards the mean of all values. More columns are useful only when they differ.
 #
 # </details>
 
@@ -582,10 +588,11 @@ np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), ato
 #
 # <details><summary>Solution</summary>
 #
-# The weights of the mixtures, times their shares in near keys. With long sequences the shares are small, unless a
-# column of $W_p$ points at a near key. It could be cured by a projection for each segment, of all keys but its near
-# ones: $R$ mixtures per segment, at $N^2 R / w$ again. It is not a fault as such: the mechanism does not claim to
-# approximate softmax attention, and there is nothing wrong with a key that can be reached in two ways.
+# It is the weights of the mixtures times the near keys' shares in them. With long sequences the shares are small,
+# unless a column of $W_p$ points at a near key. It could be cured by one projection per segment, of all keys except its
+# near ones. That is quadratic again: $R$ mixtures of $N$ keys for each of $N / w$ segments, $N^2 R / w$. It is not a
+# fault as such: the mechanism does not claim to approximate softmax attention, and there is nothing wrong with a key
+# that can be reached in two ways.
 #
 # </details>
 
@@ -608,16 +615,15 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 
 # %% [markdown]
 # **4. What a norm does not see.** Show from (6) that a row's gradient sums to 0 and, but for the $10^{-5}$, is
-# orthogonal to $x - \mu$. What does that say about queries that meet a normed key? And why do the gradients of the two
+# orthogonal to $x - \mu$. What does that mean for a key that is to get more weight? And why do the gradients of the two
 # key biases, near and far, add up to 0?
 #
 # <details><summary>Solution</summary>
 #
 # Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i)\, \cdot = 0$, as $\sum_i y_i = 0$. Times $y_i$ and summed:
-# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and
-# $\tfrac1W \sum_i y_i^2 = \mathrm{var} / \sigma^2 = 1 - 10^{-5} /
-# \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction counts, as in
-# random feature attention, whose division by the length is this without the mean.
+# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / \sigma^2 =
+# 1 - 10^{-5} / \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction
+# counts. So it is in random feature attention, which divides by the length but does not subtract the mean.
 #
 # The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only
 # their difference matters.
@@ -640,13 +646,13 @@ assert abs(grads.norm_local[0][1]).max() > 0.1
 # %% [markdown]
 # ## What to remember
 #
-# - Short term: segments with a margin, dense blocks, $2 w N$ pairs. Long term: $R$ mixtures of everything, weighted by
-#   content.
+# - The short term consists of segments with a margin: dense blocks with $2 w N$ pairs. The long term consists of $R$
+#   mixtures of everything, weighted by content.
 # - The dynamic projection is softmax attention of $R$ learned queries. It follows content, and fits any length.
 # - Means are short: near keys and mixtures get a layer norm each before they meet in one softmax.
-# - $P$ is no constant: its gradient goes on into the keys and $W_p$.
-# - The causal form has one projection per segment, which later segments alone see: $N^2 R / w$, quadratic with a
-#   small factor, or $N^{3/2}$ with the best $w$.
+# - $P$ is not a constant: its gradient goes on into the keys and $W_p$.
+# - The causal form has one projection per segment, which only later segments see. It makes $N^2 R / 2w$ pairs,
+#   quadratic with a small factor, or $N^{3/2}$ with the best $w$.
 #
 # **Sources.** Zhu et al. (2021), *Long-short Transformer: efficient Transformers for language and vision*. Wang et al.
 # (2020), *Linformer*. Ba, Kiros and Hinton (2016), *Layer normalization*. Lee et al. (2019), *Set Transformer* (learned

@@ -5,8 +5,8 @@
 # scores?
 #
 # The keys with the largest scores are those in the direction of the query: finding them is a *nearest neighbour
-# search*. Reformer (Kitaev et al. 2020) does it by **locality-sensitive hashing**: a random function that gives similar
-# vectors the same bucket more often than others. In this chapter you will
+# search*. Reformer (Kitaev et al. 2020) does it by **locality-sensitive hashing**: a random function that puts similar
+# vectors into the same bucket more often than others. In this chapter you will
 #
 # 1. derive how often two vectors at an angle share a bucket, and measure it;
 # 2. turn buckets of any size into chunks of one size, by sorting;
@@ -48,8 +48,9 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # | 4 | A | 1 | 1 |
 # | 8 | B | 2, and 1, 4 | $7 / 3$ |
 #
-# The first chunk has none before it. Hashing decides into which bucket a vector falls. In two dimensions, with four
-# buckets and no rotation, it is the side on which the vector lies: (3, 1) right, (1, 3) above, (-3, 1) left.
+# The first chunk has no chunk before it. Hashing decides into which bucket a vector falls. In two dimensions, with four
+# buckets and no rotation, the bucket is the side on which the vector lies. So (3, 1) lies to the right, (1, 3) above,
+# and (-3, 1) to the left.
 
 # %%
 alike, four_values = np.ones((4, 2)), np.array([[1.0], [2.0], [4.0], [8.0]])
@@ -64,16 +65,16 @@ same(met.ravel(), [4, 13 / 3, 1, 7 / 3])
 #
 # $$q_i = x_i, \qquad k_j = \frac{x_j}{\lVert x_j \rVert} \qquad (1)$$
 #
-# Then a score is $s\, q_i^\top k_j = s \lVert x_i \rVert \cos \angle(x_i, x_j)$: for a given query the order of the
-# keys is the order of the *angles*. In each of several rounds the tokens are hashed, sorted and cut into chunks; let
-# $P_r(i)$ be those that token $i$ meets in round $r$. The output is softmax attention to all that it meets in any
-# round:
+# Then a score is $s\, q_i^\top k_j = s \lVert x_i \rVert \cos \angle(x_i, x_j)$, with $s = 1 / \sqrt D$: for a given
+# query the order of the keys is the order of the *angles*. In each of several rounds the tokens are hashed, sorted and
+# cut into chunks. Let $P_r(i)$ be the tokens that token $i$ meets in round $r$. The output is softmax attention to all
+# tokens that it meets in any round:
 #
 # $$o_i = \sum_{j \in P(i)} e^{s\, q_i^\top k_j - z_i}\, v_j, \qquad P(i) = \bigcup_r P_r(i), \qquad
 # z_i = \log \sum_{j \in P(i)} e^{s\, q_i^\top k_j} \qquad (6)$$
 #
-# The page that computes it hashes and sorts, and goes over the rounds and their chunks. Equations have the numbers of
-# that page's docstring, `reformer`; those that are not in it have letters.
+# The code hashes and sorts, and then goes over the rounds and their chunks. Equations have the numbers of the docstring
+# of `reformer`; those that are not in it have letters.
 
 # %%
 chapter.source(reformer.forward, reformer.find_order, doc=False)
@@ -90,8 +91,9 @@ chapter.source(reformer.forward, reformer.find_order, doc=False)
 chapter.source(lsh_hashing.buckets, doc=False)
 
 # %% [markdown]
-# The length of $x$ does not matter, only its direction; the opposite direction gets the opposite bucket. In the plane
-# each bucket is the union of directions nearest to one random arrow (here weighted by the arrow's length):
+# The length of $x$ does not matter, only its direction, and the opposite direction gets the opposite bucket. In the
+# plane each bucket is the set of directions that are nearest to one random arrow (where a longer arrow counts as
+# nearer):
 
 # %%
 directions = np.linspace(0, 2 * np.pi, 721)[:-1]
@@ -126,12 +128,13 @@ np.testing.assert_array_equal(reformer.buckets(-x, rotations), (there + 4) % 8)
 # %% [markdown]
 # ### How often do two vectors collide?
 #
-# Let $x, y$ have length 1 and the angle $\theta$, $\rho = \cos \theta$. A column $r$ of $R$ gives two numbers
-# $(x^\top r, y^\top r)$: both standard normal, with covariance $x^\top y = \rho$. The columns are independent. So the
-# width $D$ drops out, and only $\rho$ and $B$ count.
+# Let $x$ and $y$ have length 1 and the angle $\theta$ between them, and let $\rho = \cos \theta$. A column $r$ of $R$
+# yields two numbers $(x^\top r, y^\top r)$, both standard normal, with covariance $x^\top y = \rho$. The columns are
+# independent. So the width $D$ drops out, and only $\rho$ and $B$ count.
 #
-# Both vectors are in bucket 0 if column 0 makes two numbers $u, w > 0$, and all the $B/2 - 1$ other columns make
-# numbers smaller in size, for $x$ than $u$ and for $y$ than $w$. By symmetry all $B$ buckets are alike:
+# Both vectors are in bucket 0 if two things hold. Column 0 makes two numbers $u, w > 0$, and each of the $B/2 - 1$
+# other columns makes two numbers that are smaller in size: for $x$ smaller than $u$, for $y$ smaller than $w$. By
+# symmetry all $B$ buckets are alike:
 #
 # $$p(\rho) = B \int_0^\infty \!\! \int_0^\infty \phi_\rho(u, w)\, G(u, w)^{B/2 - 1}\, du\, dw, \qquad
 # G(u, w) = \Pr(|U| < u, |W| < w) \qquad (b)$$
@@ -160,7 +163,7 @@ chapter.table(("angle", "B = 2: (b)", "drawn", "B = 16: (b)", "drawn", "B = 64: 
 # %% [markdown]
 # For many buckets $p(\rho) = B^{-(1 - \rho)/(1 + \rho) + o(1)}$ (Andoni et al. 2015): doubling $B$ costs near vectors
 # little and far ones much. That is what makes the hash *locality-sensitive*. And one round is a gamble: neighbours at
-# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share one at least once
+# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share a bucket at least once
 # with probability $1 - (1 - p)^r$:
 
 # %%
@@ -182,8 +185,8 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 #
 # $$\text{$i$ meets $j$ in round $r$} \iff \mathrm{chunk}_r(i) - \mathrm{chunk}_r(j) \in \{0, 1\} \qquad (c)$$
 #
-# whatever their buckets. It is the *chunks* that decide; the buckets only bring the order. The last chunk may be
-# shorter.
+# whatever their buckets, for $j \ne i$. It is the *chunks* that decide; the buckets only determine the order. The last
+# chunk may be shorter.
 
 # %%
 chapter.source(lsh_hashing.order_by_bucket, lsh_hashing.chunk_of_token, lsh_hashing.pattern_of, doc=False)
@@ -232,6 +235,7 @@ assert found[1] > 0.8
 
 # %% [markdown]
 # A chunk is not a bucket: a pair with a common bucket may be more than a chunk apart, and a pair without one may meet.
+# In this example both happen:
 
 # %%
 hashed = reformer.buckets(tokens, four_rounds[:1])[0]
@@ -242,7 +246,7 @@ assert (patterns[0] & ~common).any()
 # %% [markdown]
 # ## Several rounds are one softmax
 #
-# A kernel works round by round. It can compute, from what meets in round $r$ alone,
+# A kernel works round by round. From what token $i$ meets in round $r$ alone, it can compute
 #
 # $$z_{ri} = \log \sum_{j \in P_r(i)} \frac{e^{s\,q_i^\top k_j}}{c_{ij}}, \qquad
 # o_{ri} = \sum_{j \in P_r(i)} \frac{e^{s\,q_i^\top k_j - z_{ri}}}{c_{ij}}\, v_j \qquad (3), (4)$$
@@ -311,7 +315,7 @@ assert abs(uncorrected - out).max() > 0.1
 print(f"without the correction the output is off by up to {abs(uncorrected - out).max():.2f}")
 
 # %% [markdown]
-# Repeating the same round changes nothing, as it should be:
+# Repeating the same round changes nothing, as it should. (Then the cell shows what is kept.)
 
 # %%
 once = reformer.forward(qk, v, rotations=three[:1], chunk=CHUNK)[0]
@@ -322,13 +326,13 @@ chapter.source(reformer.Saved, doc=False)
 # %% [markdown]
 # ### Itself, the future, and padding
 #
-# - **Itself.** Since $q_i = x_i$, a token's largest score is most often with itself. It is left out, unless there is
-#   nobody else in any round: then it attends to itself alone, and $o_i = v_i$. In causal order that is the case for the
-#   first token.
+# - **Itself.** Since $q_i = x_i$, a token's largest score is usually with itself. So the token is left out, unless it
+#   meets nobody else in any round. Then it attends to itself alone, and $o_i = v_i$. In causal order that is the case
+#   for the first token.
 # - **The future.** With `causal=True` a token meets earlier ones only. Still, the future has some influence: a later
-#   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met.
-#   No weight falls on the future, but a choice does depend on it; when text is generated token by token, a token
-#   meets others.
+#   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met. No
+#   weight falls on the future, but a choice does depend on it. When text is generated token by token, a token may
+#   therefore meet other tokens than it did in training.
 # - **Padding.** A masked token is sorted last and takes no part, neither as a key nor as a query.
 
 # %%
@@ -351,9 +355,9 @@ np.testing.assert_array_equal(
 # %% [markdown]
 # ## The gradient, by hand
 #
-# The hash is constant but for jumps, so who meets whom is held fixed: its derivative is 0 wherever it has one. What
-# is left is (6), a softmax over $P(i)$. With $P_{ij} = e^{s\,q_i^\top k_j - z_i}$ for $j \in P(i)$, else 0, chapter 1
-# gives
+# The hash is constant except where it jumps: its derivative is 0 wherever it has one. So we hold fixed who meets whom.
+# What is left is (6), a softmax over $P(i)$. With $P_{ij} = e^{s\,q_i^\top k_j - z_i}$ for $j \in P(i)$, else 0,
+# chapter 1 gives
 #
 # $$dV = P^\top dO, \qquad dA_{ij} = P_{ij}\, \big(dO_i^\top v_j - dO_i^\top o_i\big) \qquad (8), (9)$$
 #
@@ -393,15 +397,15 @@ same(fast.v, gradients.v)
 # %% [markdown]
 # ### Right with one round, wrong with several
 #
-# Here is a tempting mistake. "Each round is a softmax with output $o_{ri}$ and the shares $P^{(r)}_{ij}$. The output
-# is their average with the weights $w_{ri} = e^{z_{ri} - z_i}$. So the gradient is the average of the rounds'
-# gradients":
+# Here is a tempting mistake. "Each round is a softmax with output $o_{ri}$ and the shares $P^{(r)}_{ij}$. The output is
+# the average of the $o_{ri}$ with the weights $w_{ri} = e^{z_{ri} - z_i}$. So the gradient is the average of the
+# rounds' gradients":
 #
 # $$dA_{ij} \overset{?}{=} \sum_r w_{ri}\, P^{(r)}_{ij} \big(dO_i^\top v_j - dO_i^\top o_{ri}\big)$$
 #
-# It forgets that $w_{ri}$ depends on the scores too, $\partial w_{ri} / \partial z_{ri} = w_{ri} (1 - w_{ri})$. The
-# right formula has $o_i$ in place of $o_{ri}$. With one round they are the same, and a test with one round cannot see
-# it.
+# This forgets that $w_{ri}$ depends on the scores too: $\partial w_{ri} / \partial z_{ri} = w_{ri} (1 - w_{ri})$. The
+# right formula has $o_i$ in place of $o_{ri}$. With one round the two are the same, and a test with one round cannot
+# see the mistake.
 
 # %%
 _, totals, rounds = combine(count)
@@ -459,7 +463,7 @@ chapter.table(
 
 # %% [markdown]
 # The next cell computes the record's first rounds once more, for every chunk and number of buckets, by sorting and
-# ranks alone. It uses nothing of the package's but the draw of the rotations.
+# ranks alone. It uses nothing from the package except the draw of the rotations.
 
 
 # %%
@@ -490,19 +494,19 @@ for each in (*measured.by_buckets, *measured.by_chunk):
 print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 32))} heads: as in the record")
 
 # %% [markdown]
-# One round of small chunks finds less than half of them; several rounds find most. More rounds also meet more tokens
-# that do not matter: the dotted line is what random chunks find. Look at the last column too. Where attention is
-# spread over many keys, as here, the nearest ten hold little of the weight. There LSH attention, which renormalises
-# over what it meets, is far from softmax attention.
+# One round of small chunks finds less than half of the ten keys; several rounds find most. More rounds also meet more
+# tokens that do not matter: the dotted line is what random chunks find. Look at the last column of the table too. Where
+# attention is spread over many keys, as here, the nearest ten hold little of the weight. There LSH attention, which
+# renormalises over what it meets, is far from softmax attention.
 #
 # ### How near does it come to full attention?
 #
 # The paper says (section 5) that LSH attention approximates full attention better the more rounds there are, and that
-# with eight it nearly matches it. It compares networks that were *trained* with either. That can hold only where
-# attention is sharp, as a network trained with LSH can learn to make it. (A small one that was trained with full
-# attention, and then run with eight rounds, gets 95% of a copying task right instead of all: section 2.1, table 2.)
-# We try both cases without training: 512 tokens in 64 groups of eight neighbours. With a large scale a token attends
-# to its neighbours alone, with a small one to all.
+# with eight it nearly matches it. It compares networks that were *trained* with LSH attention or with full attention.
+# That can hold only where attention is sharp, as a network trained with LSH can learn to make it. (A small one that was
+# trained with full attention, and then run with eight rounds, gets 95% of a copying task right instead of all: section
+# 2.1, table 2.) We try both cases without training: 512 tokens in 64 groups of eight neighbours. With a large scale a
+# token attends to its neighbours alone, with a small one to all.
 
 # %%
 rng, ROUNDS = np.random.default_rng(20), (1, 2, 4, 8, 16)
@@ -525,15 +529,15 @@ assert sharp[8] < 0.25 < 0.5 < spread[8]
 chapter.table(("attention", *(f"error, {rounds} rounds" for rounds in ROUNDS)), rows)
 
 # %% [markdown]
-# More rounds always help. Where attention is sharp, eight come close, as the paper says; where it is spread out, most
-# of the weight lies on pairs that never meet.
+# More rounds help in both cases. Where attention is sharp, eight rounds come close, as the paper says. Where it is
+# spread out, much of the weight lies on pairs that do not meet.
 #
 # ## What it costs
 #
-# Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$; and the hash takes $N D B / 2$
+# Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$, and its hash takes $N D B / 2$
 # multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, in addition to the
-# inputs, are the output, a length and a log-sum-exp per row, and a permutation per round: $N (M + 2 +
-# \mathrm{rounds})$ numbers.
+# inputs, are the output, a length and a log-sum-exp per row, and a permutation per round: $N (M + 2 + \mathrm{rounds})$
+# numbers.
 #
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:
@@ -589,8 +593,8 @@ for name, length in crossings.items():
     print(f"{name.replace('_', '-')} is faster than softmax attention online from N = {length:.0f} on")
 
 # %% [markdown]
-# - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings
-#   show from where on that pays: the more rounds of hashing, the later. Linear attention is the fastest from there
+# - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings show
+#   from which length on that pays: the more rounds of hashing, the later. Linear attention is the fastest from there
 #   on.
 # - **Memory is quadratic only where the matrix is kept**, as it was in the paper. Softmax attention online needs the
 #   least memory of all, and the number of rounds hardly shows.
@@ -614,11 +618,10 @@ assert max(reach, key=reach.get).startswith("online")
 
 # %% [markdown]
 # The lengths themselves cannot be compared: there it is PyTorch on a GPU, here kernels that keep little between the
-# passes. What can be compared is the order. In both, softmax attention with its
-# matrix is the first to run out of memory. The paper's LSH attention got four times as far; here it would be some
-# hundred times, and softmax attention without the matrix further still. And in the paper linear attention needs the
-# least memory of all at every length; here it is the fastest but not the smallest, as it keeps the features of queries
-# and keys.
+# passes. What can be compared is the order. In both, softmax attention with its matrix is the first to run out of
+# memory. The paper's LSH attention got four times as far. Here it would get nearly a hundred times as far, and softmax
+# attention without the matrix further still. And in the paper linear attention needs the least memory of all at every
+# length. Here it is the fastest but does not need the least memory, as it keeps the features of queries and keys.
 #
 # ## Exercises
 #
@@ -628,7 +631,8 @@ assert max(reach, key=reach.get).startswith("online")
 #
 # <details><summary>Solution</summary>
 #
-# $1 - (1 - p)^r \ge 0.99$ means $r \ge \log 0.01 / \log(1 - p)$.
+# $1 - (1 - p)^r \ge 0.99$ means $r \ge \log 0.01 / \log(1 - p)$. Orthogonal vectors have $p = 1/16$ in each round. The
+# cell puts in the numbers.
 #
 # </details>
 
@@ -640,16 +644,17 @@ assert 1 - (1 - p_45) ** needed >= 0.99 > 1 - (1 - p_45) ** (needed - 1)
 print(f"p = {p_45:.3f}: {needed} rounds; orthogonal vectors share a bucket in {orthogonal:.2f} of the cases")
 
 # %% [markdown]
-# **2. Count once, or count shares?** The NumPy kernel gives a pair the share $1 / c_{ij}$ in each of its rounds. The
-# Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the same,
-# and what does it save?
+# **2. Count once, or count shares?** The NumPy kernel counts a pair with the share $1 / c_{ij}$ in each of its rounds.
+# The Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the
+# same, and what does it save?
 #
 # <details><summary>Solution</summary>
 #
 # In the derivation the bracket has to be 1 for every pair: any weights $a^{(r)}_{ij} \ge 0$ with $\sum_r a^{(r)}_{ij} =
 # 1$ will do. $1/c$ in each round is one choice, 1 in the first round another. For the second, round $r$ has to be
-# compared only with the rounds before it, half of the comparisons. And a pair is hidden instead of weighed, so there
-# is no division. In one round alone, $z_{ri}$ is another number, but no $z_{ri}$ is left at the end.
+# compared only with the rounds before it, which saves half of the comparisons. And a pair is hidden instead of weighed,
+# so there is no division. The $z_{ri}$ of a single round are then different numbers, but no $z_{ri}$ is left at the
+# end.
 #
 # </details>
 
@@ -665,11 +670,11 @@ same((first_shares @ v).sum(axis=0) / first_shares.sum(axis=(0, 2))[:, None], ou
 #
 # <details><summary>Solution</summary>
 #
-# The sorted list would hold queries and keys, and a chunk might hold only queries, which then see nothing. With
-# shared vectors every chunk has as many keys as queries. And an attention that was trained without sharing has keys
-# whose length matters. A long key far from the query in angle can have a larger score than a short one close by, but
-# the hash sees only the angle. Hence keys of length 1. The cell below has keys of different lengths: the largest
-# score is often not at the smallest angle.
+# The sorted list would hold queries and keys, and a chunk might hold only queries, which then see nothing. With shared
+# vectors every chunk has as many keys as queries. And a network that was trained without sharing has keys whose length
+# matters. A long key far from the query in angle can have a larger score than a short one close by, but the hash sees
+# only the angle. Hence keys of length 1. The cell below has keys of different lengths: the largest score is often not
+# at the smallest angle.
 #
 # </details>
 
@@ -686,8 +691,8 @@ print(f"the key with the largest score is the one at the smallest angle for {agr
 #
 # <details><summary>Solution</summary>
 #
-# Everybody meets everybody: softmax attention with keys of length 1 and without the diagonal, whatever the hash and the
-# number of rounds.
+# Everybody meets everybody. It is softmax attention with keys of length 1 and without the diagonal, whatever the hash
+# and the number of rounds.
 #
 # </details>
 
@@ -700,10 +705,11 @@ for i in range(N):
 # %% [markdown]
 # ## What to remember
 #
-# - The largest scores are at the smallest angles: finding them is a search for neighbours, and a random hash finds most
-#   of them in several rounds, at a cost linear in $N$ for fixed chunks.
-# - Buckets bring the order, chunks decide who meets whom.
-# - Rounds combine by their log-sum-exp; with each pair's share divided by the number of its rounds it is one softmax.
+# - With keys of one length, the largest scores are at the smallest angles, and finding them is a search for neighbours.
+#   A random hash finds most of them in several rounds, at a cost linear in $N$ for fixed chunks.
+# - Buckets determine the order, and chunks decide who meets whom.
+# - Rounds combine by their log-sum-exp. With each pair's weight divided by the number of its rounds, they are one
+#   softmax.
 # - The gradient takes $z_i$ and $o_i$ of all rounds together. Test with several rounds.
 # - The hash is not differentiated, and finite differences have to hold it fixed.
 #

@@ -14,8 +14,8 @@
 # 5. see what the whole network still knows then, and what a little training brings back;
 # 6. compare this with what a paper prints of trained networks, and make a choice.
 #
-# You need chapters 1, 4 and 5, and of the others the first page. How a network is fine-tuned is the subject of
-# chapter 24; here we only read its results.
+# You need chapters 1, 4 and 5, and the beginnings of the others. How a network is fine-tuned is the subject of chapter
+# 24; here we only read its results.
 
 # %%
 from functools import partial
@@ -35,12 +35,13 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take four tokens with the values 1, 2, 3 and 6, and queries of 0: no key scores more than another. Softmax attention
-# averages everything, 3 in each row. What does each family make of it?
+# Take four tokens with the values 1, 2, 3 and 6, and queries of 0, so that no key scores more than another. Softmax
+# attention averages everything and returns 3 in each row. What does each family return?
 #
-# - *Low rank*: Linformer with two mixtures by mean pooling. The mixed values are 1.5 and 4.5, their mean is 3.
-# - *A kernel*: linear attention. All similarities are alike, so the output is 3.
-# - *Pairs*: a window of one key on both sides. The outputs are means of what is near, $1.5,\ 2,\ 3\tfrac23,\ 4.5$.
+# - *Low rank*: take Linformer with two mixtures by mean pooling. The mixed values are 1.5 and 4.5, and their mean is 3.
+# - *A kernel*: take linear attention. All similarities are alike, so the output is 3.
+# - *Pairs*: take a window of one key on either side. The outputs are means of what is near, $1.5,\ 2,\ 3\tfrac23,\
+#   4.5$.
 #
 # For a query that prefers nothing, only the pairs differ. The chapter is about queries that do.
 
@@ -61,8 +62,9 @@ same(four_ways["pairs"].ravel(), [1.5, 2, 11 / 3, 4.5])
 # %% [markdown]
 # ## Three families
 #
-# A survey of linear transformers (B of this course's [sources](README.md)) ends in a table of eight methods: what
-# each is built on, and what it puts in the place of softmax attention. Here it is, with the files that compute them.
+# A survey of linear transformers (B of this course's [sources](README.md)) ends in a table of eight methods. It says
+# what each is built on, and what it puts in the place of softmax attention. Here it is, with the files that compute
+# them.
 
 # %%
 EIGHT = {
@@ -97,14 +99,14 @@ assert others == sorted(after_2021 + before)
 # The survey's last column says where each was available in 2021. The authors' own code was there for Linformer
 # (fairseq), Nyströmformer, Longformer, BigBird (TensorFlow), linear attention (fast-transformers) and Performer
 # (TensorFlow). Others had written Linformer, Nyströmformer, Long-Short and Performer again in PyTorch; Hugging Face's
-# transformers had Longformer, BigBird and Performer. For random feature attention there was none. Of these the
-# gallery compares fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch with this
-# package.
+# transformers had Longformer, BigBird and Performer. For random feature attention there was no code. Of these
+# libraries, the gallery compares fast-transformers, Hugging Face's Longformer and BigBird, and a Performer in PyTorch
+# with this package.
 #
-# Four things are not in that table. They are softmax attention; windows or blocks alone, Sparse Transformer and
-# Reformer, which belong with the local ones, since they are exact over the pairs they keep; and the combination of
-# Linformer with linear attention. The last is what came later, states that fade and correct themselves ([chapter
-# 19](19_write_fade_erase.ipynb)).
+# Four things are not in that table. The first is softmax attention itself. The second is windows or blocks alone,
+# Sparse Transformer and Reformer; they belong with the local ones, since they are exact over the pairs they keep. The
+# third is the combination of Linformer with linear attention. The last is what came later, states that fade and correct
+# themselves ([chapter 19](19_write_fade_erase.ipynb)).
 #
 # Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
 #
@@ -114,15 +116,14 @@ assert others == sorted(after_2021 + before)
 #
 # $$\text{low rank:}\quad O = A\, (B V), \qquad A \in \mathbb R^{N \times R}, \; B \in \mathbb R^{R \times L}$$
 #
-# Pairs keep the exponential and leave out most $j$. Kernels keep all $j$ and give up the exponential. Low rank gives
-# up both the exact weights and the pairs, and keeps the softmax inside $A$ (Linformer) or inside both
-# (Nyströmformer).
+# Pairs keep the exponential and leave out most $j$. Kernels keep all $j$ and give up the exponential. Low rank gives up
+# both, and keeps a softmax inside $A$ (Linformer), or inside $A$ and $B$ (Nyströmformer).
 #
 # ## The matrices
 #
 # All of them are linear in the values. So the matrix that a mechanism applies, although none of them forms it, is its
-# output for the identity: $\tilde P = \mathrm{forward}(q, k, I)$. We take the same queries and keys for all: 160
-# tokens whose content changes slowly, and which all look at the first three too, as heads often look at the first
+# output for the identity: $\tilde P = \mathrm{forward}(q, k, I)$. We take the same queries and keys for all. There are
+# 160 tokens whose content changes slowly, and all of them look at the first three too, as heads often look at the first
 # token (chapter 2):
 
 # %%
@@ -213,12 +214,13 @@ assert few.min() < 0  # four directions: sines and cosines of either sign
 # Is the table of families more than three names? The formulas say how to tell from the matrix alone. Take one query and
 # two keys next to it, and look at the ratio of their two weights. For pairs and for kernels each weight comes from its
 # own query and key, and the ratio stays when a third key changes. For low rank it moves if the third key is in a
-# mixture or a landmark with one of them. And for pairs the ratio is that of two exponentials, for kernels it is not.
+# mixture or a landmark with one of them. And for pairs the ratio is that of two exponentials, while for kernels it is
+# not.
 #
-# One query is not enough. The two keys next to query 85 are in one segment of Linformer's mean pooling, as for eight
-# of ten queries, so their weights are equal whichever third key changes. So take 150 queries, with a third key near
-# each at random, and look at two numbers. One is how often the ratio moves by more than 5%; the other is how far it
-# is from that of the exponentials in the median.
+# One query is not enough. The two keys next to query 85 are in one segment of Linformer's mean pooling, as for eight of
+# ten queries, so their weights are equal whichever third key changes. So take 150 queries, with a third key near each
+# at random, and look at two numbers. One is how often the ratio moves by more than 5%. The other is how far the ratio
+# is from that of the exponentials, in the median and in logarithms.
 
 
 # %%
@@ -255,12 +257,12 @@ assert np.mean(moved["linformer"]) < 0.5  # most triples do not tell
 
 # %% [markdown]
 # The matrices are sorted as the table is, but only by many triples: for Linformer most third keys change nothing.
-# Long-Short has something of two families. It has a window, and mixtures of low rank in which its near keys are too.
+# Long-Short has something of two families. It has a window, and mixtures of low rank that also contain its near keys.
 # So its ratio is not exactly that of the exponentials, and now and then a third key moves it.
 #
-# Two things in the table of the matrices are warnings. A Nyström approximation can have negative weights and rows that
-# do not sum to 1, so its output is no average of the values. And sines and cosines, RFA's features, estimate a positive
-# kernel by numbers of either sign: with 64 directions no entry comes out negative here, with 4 some do.
+# There are two warnings in the table of the matrices. A Nyström approximation can have negative weights and rows that
+# do not sum to 1, so its output is not an average of the values. And RFA's features, sines and cosines, estimate a
+# positive kernel by numbers of either sign: with 64 directions no entry comes out negative here, with 4 some do.
 #
 # ## One gradient for two families
 #
@@ -276,8 +278,8 @@ assert np.mean(moved["linformer"]) < 0.5  # most triples do not tell
 # $$\frac{\partial \ell}{\partial w_{ij}} = \frac{g_i^\top (v_j - o_i)}{z_i}, \qquad
 # \frac{\partial \ell}{\partial v_j} = \sum_i \frac{w_{ij}}{z_i}\, g_i \qquad (\ast)$$
 #
-# In words: raise the weight of $j$ if its value, seen from where the output is now, lies in the direction that the
-# loss wants. From here the families part.
+# In words: raise the weight of $j$ if its value, seen from where the output is now, lies in a direction that lowers the
+# loss. From here the families part.
 #
 # **Pairs.** $w_{ij} = e^{a_{ij}}$, so $\partial \ell / \partial a_{ij} = w_{ij}\, \partial \ell / \partial w_{ij}
 # = P_{ij}\, (g_i^\top v_j - g_i^\top o_i)$: the softmax gradient of chapter 1, and 0 for a pair that is left out.
@@ -335,10 +337,11 @@ for phi, eps in ((feature_maps.elu_plus_one, 1e-300), (feature_maps.favor_positi
     same(got.v, d_v)
 
 # %% [markdown]
-# **Low rank.** $O = A\, (B V)$, and the product rule is all there is to it: $\partial \ell / \partial A = g\, (B
-# V)^\top$ and $\partial \ell / \partial (B V) = A^\top g$, from which $\partial \ell / \partial B = (A^\top g)\,
-# V^\top$ and $\partial \ell / \partial V = B^\top A^\top g$. Then each of $A$ and $B$ passes on what it gets: for
-# Linformer $A = \mathrm{softmax}(s\, Q (E K)^\top)$ is a softmax of $R$ columns and $B = F$ is a parameter.
+# **Low rank.** Let $g$ be the matrix with the rows $g_i^\top$. $O = A\, (B V)$ needs nothing but the product rule:
+# $\partial \ell / \partial A = g\, (B V)^\top$ and $\partial \ell / \partial (B V) = A^\top g$. From the latter,
+# $\partial \ell / \partial B = (A^\top g)\, V^\top$ and $\partial \ell / \partial V = B^\top A^\top g$. Then each of
+# $A$ and $B$ passes on what it gets. For Linformer $A = \mathrm{softmax}(s\, Q (E K)^\top)$ is a softmax over $R$
+# columns, and $B = F$ is a parameter.
 
 # %%
 E, F = rng.standard_normal((2, 5, 24)) / 5**0.5
@@ -358,11 +361,11 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # %% [markdown]
 # ## What each costs
 #
-# There is one table for all, made from the code. The orders of time and memory, and whether the result is softmax
-# attention's, stand in the docstring of each file and are tested there. The rest is measured in a call of both passes
-# with $N = 4096$ tokens, $H = 8$ heads of width 64, in float32. Learned and drawn count the numbers in arrays beyond
-# those that a layer makes from its tokens; kept are the bytes that the forward pass passes to the backward pass
-# beyond all inputs.
+# One table has all mechanisms, made from the code. The orders of time and memory, and whether the result is softmax
+# attention's, are in the docstring of each file and are tested. The rest is measured in a call of both passes with $N =
+# 4096$ tokens, $H = 8$ heads of width 64, in float32. "Learned" and "drawn" count the numbers in arrays beyond those
+# that a layer makes from its tokens. "Kept" counts the bytes, beyond all inputs, that the forward pass passes to the
+# backward pass.
 
 # %%
 chapter.source(comparison_calls.cost, doc=False)
@@ -390,10 +393,10 @@ longer = {name: comparison_calls.cost(name, comparison_calls.Sizes(n=8192)).save
 assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
 
 # %% [markdown]
-# It shows three things.
+# The table shows three things.
 #
 # - Softmax attention keeps as little as any, because the scores are computed again in the backward pass (chapter 1).
-#   Gated linear attention keeps no more: it has neither features nor a denominator. What the others save is time; the
+#   Gated linear attention keeps no more: it has neither features nor a denominator. What the others save is time. The
 #   memory of the matrix is saved by not keeping it.
 # - Random features keep $C$ numbers per token for queries and for keys, and $C$ is several times the width.
 # - Only six have a recurrent form; of these only softmax attention's state grows (chapter 8).
@@ -408,17 +411,17 @@ assert [name for name, row in mechanisms.items() if row.recurrent] == [
 
 # %% [markdown]
 # > **A break.** There are three families: keep few pairs, keep few keys, or replace the exponential by features. Their
-# > matrices can be told apart by changing a third key. Pairs and kernels share one gradient. What they save is time,
-# > since softmax attention without its matrix already saves the memory. After the break we measure which of them come
-# > near softmax attention, and what a trained network keeps.
+# > matrices can be told apart by the ratio of two weights, and by changing a third key. Pairs and kernels share one
+# > gradient. What they save is time, since softmax attention without its matrix already saves the memory. After the
+# > break we measure which of them come near softmax attention, and what a trained network keeps.
 
 # %% [markdown]
 # ## At equal cost, which is near softmax attention?
 #
-# Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of
-# 512 tokens; its weights stay as they are and nothing is fitted. It is **one network** (all-MiniLM-L6-v2), all its
-# **72 heads**, and **eight reviews**: 576 matrices in all. Heads differ widely, so each median has the middle 80% of
-# heads and texts next to it. Where one method is called the best, we say in how many layers and texts it is. Each
+# Now the experiment. The queries, keys and values are those of a pretrained 6-layer encoder reading film reviews of 512
+# tokens; its weights stay as they are and nothing is fitted. It is **one network** (all-MiniLM-L6-v2), all its **72
+# heads**, and **eight reviews**: 576 matrices in all. Heads differ widely, so each median has the middle 80% of heads
+# and texts next to it. Where one method is called the best, we say in how many layers and texts it is the best. Each
 # mechanism replaces softmax attention at several sizes. Its cost is counted: multiply-adds in the matrix products of
 # its own code, over those of softmax attention.
 
@@ -429,8 +432,9 @@ results = chapter.results("comparison")
 chapter.show(
     comparison.draw,
     results,
-    alt="Relative error of the output and of the matrix over the counted cost, one line per mechanism: the truncated "
-    "SVD is far below all; windows and blocks fall steeply, low rank methods slowly, random features hardly",
+    alt="Relative error of the output and of the matrix over the counted cost, one line per mechanism: "
+    "windows and blocks fall steeply, low rank methods slowly, random features hardly; dashed across, truncated SVDs "
+    "of rank 8 and 32, the first reached only by the most expensive",
 )
 
 # %%
@@ -488,6 +492,7 @@ for name in ("nystromformer", "longformer"):  # which draw nothing
     np.testing.assert_allclose(again.matrix.by_sentence[:, 0], kept.matrix.by_sentence[:, 0], rtol=1e-3)
 # Nobody comes near what a matrix of rank 8 could do, at a hundredth of the cost, to one who knows P.
 assert min(cheap.values()) > results.svd.output.median[0]
+assert min(curve.output.median.min() for curve in results.ways.values()) > results.svd.output.median[2]  # rank 32
 # Cheap: low rank. At 0.4 of the cost: blocks and windows with global tokens.
 assert min(cheap, key=cheap.get) == "nystromformer"
 assert set(best_at(0.1, "by_sentence")) == {"nystromformer"}
@@ -510,34 +515,34 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 # %% [markdown]
 # Here is what the figure shows, and what it does not:
 #
-# - **Pairs** get better steadily, since in the end they keep all pairs. At 0.4 of the cost BigBird and Longformer
-#   are the best, alike in the median; on average over the heads it is BigBird, in each text and in five of six layers.
-#   Global tokens help much: real heads look at the first token, `[CLS]`, far more than at any other (measured in
-#   chapter 2; `[SEP]` is nothing special there).
-# - **Low rank** is best where little may be spent: Nyström attention in the median, in each text and in four of six
-#   layers (Longformer in the others). Mean pooling is Linformer without training; fitted projections do a little better
-#   (chapter 4). The truncated SVD is far below all, so the matrices *are* near low rank; what is missing is a cheap way
-#   to find the subspace.
-# - **Kernels** hardly gain by more features here. Linear attention does not try to be softmax attention, and for
-#   Performer the scores of a trained network are too large: the square of the relative error of positive features
-#   grows as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
-# - **Heads differ as much as mechanisms do**, texts less. At equal cost the errors of the best mechanism span a
-#   factor of 2.6 to 2.8 from head to head (the middle 80%), and the medians of all mechanisms span 2.2 to 2.8. What a
-#   mechanism does to a network depends on what its heads do. And this is one network at one length; another may give
-#   another order.
+# - **Pairs** get better steadily, since in the end they keep all pairs. At 0.4 of the cost BigBird and Longformer are
+#   the best, with the same median. On average over the heads BigBird is best, in each text and in five of six layers.
+#   Global tokens help much, since real heads look at the first token, `[CLS]`, far more than at any other. (This is
+#   measured in chapter 2; `[SEP]` is nothing special there.)
+# - **Low rank** is best where little may be spent: Nyström attention is best in the median, in each text and in four of
+#   six layers (Longformer in the others). Mean pooling is Linformer without training; fitted projections do a little
+#   better (chapter 4). Truncated at rank 32, the SVD is below all, so the matrices *are* near low rank; what is
+#   missing is a cheap way to find the subspace.
+# - **Kernels** gain hardly anything from more features here. Linear attention does not try to be softmax attention. For
+#   Performer the scores of a trained network are too large: the square of the relative error of positive features grows
+#   as $e^{\lVert q + k \rVert^2 / \sqrt D}$ (chapter 9).
+# - **Heads differ as much as mechanisms do**, texts less. At equal cost the errors of the best mechanism span a factor
+#   of 2.6 to 2.8 from head to head (the middle 80%), and the medians of all mechanisms span 2.2 to 2.8. What a
+#   mechanism does to a network depends on what its heads do. And this is one network at one length; with another the
+#   order may differ.
 # - None of this is about networks *trained* with a mechanism, and nothing was trained here. The papers train theirs
 #   with it, from the start or for some time more, and report results near those of softmax attention on their tasks.
 #
 # ## One network, every mechanism
 #
 # A network does not exist for the error of a head's output. The same pretrained network learned to tell praise from
-# blame in film reviews, with softmax attention; then each mechanism took its place in all six layers, with the
-# projections that were trained for softmax attention. How many test texts does it still get right, and how many after
-# a few more updates of all its parameters, the same number for each, on the same batches, at one rate?
+# blame in film reviews, with softmax attention. Then each mechanism took its place in all six layers, with the
+# projections that were trained for softmax attention. How many test texts does the network still get right? And how
+# many after a few more updates of all its parameters, the same number for each, on the same batches, at one rate?
 #
-# Each has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features, with $k$
-# a quarter of the length. Linear attention has as many features as a head is wide. The runs are recorded
-# (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
+# Each mechanism has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features,
+# with $k$ a quarter of the length. Linear attention alone has no choice: it has as many features as a head is wide. The
+# runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
 # %%
 trained = chapter.results("every_mechanism")
@@ -559,18 +564,19 @@ for source in trained.values():
 # %% [markdown]
 # Here is what the two tables show:
 #
-# - **Near softmax attention at once**, on both: Nyström attention and Longformer. Softmax attention's accuracy is
-#   within their intervals. They keep the exponential, and its pairs or landmarks from the text itself.
-# - **A window alone** does as well on sentences, where a quarter of the length sees much of what there is to see. On
-#   reviews it loses a lot, while Longformer and BigBird, which add some tokens that everybody sees, have no loss that
+# - **Nyström attention and Longformer** are near softmax attention at once, on both data sets: its accuracy is within
+#   their intervals. They keep the exponential, and take their pairs or landmarks from the text itself.
+# - **A window alone** does as well on sentences, where a quarter of the length covers much of what there is to see. On
+#   reviews it loses a lot. Longformer and BigBird, which add some tokens that every query sees, have no loss there that
 #   could be measured. On sentences BigBird's blocks are single tokens at this price, and it loses a little.
-# - **Far from it**, on both: the three kernels, and Linformer with mixtures by position, which nobody has trained.
-#   Their intervals end below it. Reformer too: it has one projection for queries and keys, and the network was trained
-#   with two. Long-Short is hardly better than guessing: its mixtures are drawn, and its norms are new.
+# - **Far from softmax attention**, on both, are the three kernels, Linformer with mixtures by position, which nobody
+#   has trained, and Reformer. Their intervals end below its accuracy. Reformer has one projection for queries and keys,
+#   and the network was trained with two. Long-Short is further still, and hardly better than guessing: its mixtures are
+#   drawn, and its norms are new.
 # - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for the
 #   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates
 #   recovers next to nothing, except for Long-Short. Performers recover little on either.
-# - Neighbours in the table are not known to differ, but the two groups are. Softmax attention's own row shows how
+# - Neighbours in the table are not known to differ, but the two groups do differ. Softmax attention's own row shows how
 #   much further updates change by themselves.
 
 # %%
@@ -599,10 +605,10 @@ assert max(gained[key]["performer"] for key in gained) < 0.05
 # %% [markdown]
 # ### And what it costs
 #
-# The table shows both passes of a whole network of that size, at the length of the table above and at a longer one,
-# divided by the same with softmax attention that keeps no matrix. At 128 tokens attention is a twentieth of a layer's
-# multiply-adds (chapter 24 counts them), and nothing can be saved; the more complicated mechanisms only cost more. At
-# 2,048 tokens the order changes.
+# The figure shows the time of both passes of a whole network of that size, at the length of the table above and at a
+# longer one. It is divided by the time with softmax attention that keeps no matrix. The table has the milliseconds. At
+# 128 tokens attention is a twentieth of a layer's multiply-adds (chapter 24 counts them), and almost nothing can be
+# saved; the more complicated mechanisms only cost more. At 2,048 tokens the order changes.
 
 # %%
 of_network = chapter.results("mechanism_time")
@@ -629,10 +635,11 @@ assert min(long, key=long.get) == "linear"
 # ### What training made of three of them
 #
 # Here are the numbers of one paper. The authors of linear attention trained four networks to recognise speech on the
-# Wall Street Journal data, with 800 frames on average and at most 2,400 (Katharopoulos et al. 2020, section 4.3 and
-# table 3): softmax attention made the fewest errors, and linear attention fewer than LSH, in the shortest epochs.
-# None of this is repeated here. What we can compare is time: theirs for an epoch, divided by that of linear
-# attention, and from chapter 14's record the time of both passes of attention alone, divided in the same way.
+# Wall Street Journal data (Katharopoulos et al. 2020, section 4.3 and table 3). An utterance has 800 frames on average
+# and at most 2,400. Softmax attention made the fewest errors, and linear attention fewer than LSH, in the shortest
+# epochs. None of this is repeated here. What we can compare is time. Theirs is the time of an epoch, divided by that of
+# linear attention. Ours, from chapter 14's record, is the time of both passes of attention alone, divided in the same
+# way.
 
 # %%
 curves = chapter.results("resources").curves
@@ -663,14 +670,14 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
     assert times_linear("dense", n) > times_linear("lsh_4", n) > 1
 
 # %% [markdown]
-# The order is the same: linear attention, LSH, softmax attention. Their ratios are smaller than those at 1,024 tokens
-# here, since an epoch is more than attention; and they are from a GPU, these from one thread of a processor.
+# The order is the same: linear attention, LSH, softmax attention. Their ratios are smaller than ours at 1,024 tokens,
+# since an epoch is more than attention. And theirs are from a GPU, ours from one thread of a processor.
 #
 # ## When to use which
 #
 # What this course has measured comes down to a few questions, to be asked in this order.
 #
-# 1. **Does attention dominate the cost?** Below some thousand tokens most of a layer is its products with weights.
+# 1. **Does attention dominate the cost?** Below about a thousand tokens most of a layer is its products with weights.
 #    There a softmax attention that keeps no matrix (chapter 1) is the answer: it is exact, and no slower than the
 #    others.
 # 2. **Are tokens generated one after the other?** Then what counts is the state. Linear attention, RFA and the delta
@@ -680,27 +687,28 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #    keep the exponential and the pairs that matter, or that choose their landmarks from the text, need the least
 #    repair. Another kernel needs training.
 # 4. **Is it trained from the start?** Then the errors of this chapter say little, for a network learns what its
-#    attention can do. Take what fits the data. Use windows and blocks where neighbours matter (chapter 12), with
-#    global tokens where everybody needs something of everybody. Use mixtures where the length is fixed (chapter 4),
-#    or mixtures that depend on the text where it is not (11 and 13). Use hashing where few keys matter and nobody
-#    knows which (14).
-# 5. **What can be measured?** One length, one network, one thread are three choices. Put yours in: a function with
-#    its line in the table of `encoder_attention`, and its title in that of `encoder_names`. The same commands then
-#    accept it for `--attention`, and the same figures show it.
+#    attention can do. Take what fits the data. Use windows and blocks where neighbours matter (chapter 12), with global
+#    tokens where every token may need every other. Use mixtures where the length is fixed (chapter 4), or mixtures that
+#    depend on the text where it is not (11 and 13). Use hashing where few keys matter and it is not known beforehand
+#    which (14).
+# 5. **What can be measured?** One length, one network and one thread are three choices. You can add a mechanism of your
+#    own: write a function, enter it in the table of `encoder_attention`, and enter its title in that of
+#    `encoder_names`. The same commands then accept it for `--attention`, and the same figures show it.
 #
 # ### What the table cannot say
 #
-# - It is **one network**, of 22.6 million parameters, pretrained by others for sentences' similarity, on **one task**
-#   that asks for little. Whether a review is praise can be seen from many words, each by itself. A task that needs
-#   one token found among thousands would punish others.
-# - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 the same number of keys is nothing.
+# - It is **one network**, of 22.6 million parameters, which others pretrained to measure how similar sentences are. And
+#   it is **one task** that asks for little: whether a review is praise can be seen from many words, each by itself. A
+#   task that needs one token found among thousands would punish other mechanisms.
+# - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 tokens the same number of keys is
+#   next to nothing.
 # - **Each was trained once**, for a few updates at a rate that was chosen for softmax attention. More training, or a
 #   rate of its own, would bring some of them nearer. The intervals cover only the choice of test texts, not another
 #   seed.
 # - Equal $k$ is not equal time, and time is that of **one processor**. Chapter 16 has other kernels.
 # - It says nothing about networks that are *pretrained* with a mechanism, which is what the papers do.
 #
-# Sliders: how the matrix of the Nyström method, of the Performer or of a window fills in with size.
+# The slider shows how the matrices of Nyström attention, of the Performer and of a window fill in with size.
 
 
 # %%
@@ -725,15 +733,15 @@ chapter.explore(
 # %% [markdown]
 # ## Exercises
 #
-# **1. Looking at oneself.** A head that copies has $P = I$. Which family can do that, at what size, and what is the
+# **1. Looking at oneself.** A head that copies has $P = I$. Which family can do that, and at what size? What is the
 # least error of a matrix of rank $R$?
 #
 # <details><summary>Solution</summary>
 #
 # A window of any width can: every pair on the diagonal is kept. For low rank, the identity is the worst matrix that
-# there is. All its singular values are 1, and by Eckart, Young and Mirsky the best approximation of rank $R$ is off
-# by $\sqrt{N - R}$, a relative error of $\sqrt{1 - R/N}$. Kernels with $C$ features have rank at most $C$, and the
-# same bound.
+# there is. All its singular values are 1, and by Eckart, Young and Mirsky the best approximation of rank $R$ is off by
+# $\sqrt{N - R}$, a relative error of $\sqrt{1 - R/N}$. Kernels with $C$ features have rank at most $C$, so the same
+# bound holds with $C$ for $R$.
 #
 # </details>
 
@@ -748,14 +756,14 @@ phi = linear.matrix(sharp, sharp)  # C = 64 features of elu + 1 could do it; tho
 assert np.linalg.norm(np.eye(n) - phi) / np.sqrt(n) > 0.1
 
 # %% [markdown]
-# **2. Looking at everybody.** Now take a head that averages all tokens, $P_{ij} = 1/N$. Which can do it, and what do
-# the others do, given $q = 0$?
+# **2. Looking at everybody.** Now take a head that averages all tokens, $P_{ij} = 1/N$. Which family can do it, and
+# what do the others do, given $q = 0$?
 #
 # <details><summary>Solution</summary>
 #
-# This matrix has rank 1: low rank and kernels can do it at their smallest size. Over pairs $S_i$ a query with
-# $q = 0$ averages its $S_i$, which is all tokens only for a global one. The error of a window of $s$ keys is, row by
-# row, $\sqrt{s (1/s - 1/N)^2 + (N - s)/N^2} = \sqrt{1/s - 1/N}$ against $\sqrt{1/N}$.
+# This matrix has rank 1: low rank and kernels can do it at their smallest size. Over pairs $S_i$ a query with $q = 0$
+# averages its $S_i$, which is all tokens only for a global one. The error of a window of $s$ keys is, row by row,
+# $\sqrt{s (1/s - 1/N)^2 + (N - s)/N^2} = \sqrt{1/s - 1/N}$; the row itself has the norm $\sqrt{1/N}$.
 #
 # </details>
 
@@ -769,14 +777,14 @@ window = local.forward(nothing, nothing, np.eye(n), window=5)[0]
 same(((window - uniform) ** 2).sum(axis=1)[5:-5], 1 / 11 - 1 / n)
 
 # %% [markdown]
-# **3. Two layers.** A window leaves out most pairs, Longformer with one global token too. Which tokens can influence
-# which after two layers? After how many with the window alone?
+# **3. Two layers.** A window leaves out most pairs, and so does Longformer with one global token. With which of them
+# can every token influence every other after two layers? How many layers does the other one take?
 #
 # <details><summary>Solution</summary>
 #
-# Layers multiply: token $j$ reaches $i$ in two layers if there is an $l$ with $i$ seeing $l$ and $l$ seeing $j$, an
-# entry of the pattern's square. With a global token $l$ is the global one, for every pair. A window of $w$ reaches $w$
-# further in each layer, so it takes $\lceil (N - 1) / w \rceil$.
+# Layers multiply: token $j$ reaches $i$ in two layers if there is an $l$ such that $i$ sees $l$ and $l$ sees $j$. This
+# is an entry of the pattern's square. Longformer's global token is such an $l$ for every pair. A window of $w$ reaches
+# $w$ further in each layer, so it takes $\lceil (N - 1) / w \rceil$ layers.
 #
 # </details>
 
@@ -794,15 +802,15 @@ assert layers_needed(patterns.longformer(n, window=3, global_tokens=(0,))) == 2
 assert layers_needed(patterns.local(n, window=3)) == -(-(n - 1) // 3)
 
 # %% [markdown]
-# **4. Where does linear begin to pay?** Softmax attention takes $N^2 (D + M)$ multiply-adds, linear attention
-# $2 N C M$, a Performer with $m$ features $2 N m (D + M)$ with its projections. From which $N$ on is each the
-# cheaper, for $D = M = C = 64$ and $m = 256$?
+# **4. Where does linear begin to pay?** Softmax attention takes $N^2 (D + M)$ multiply-adds, linear attention $2 N C
+# M$, a Performer with $m$ features $2 N m (D + M)$ with its projections. From which $N$ on is each of the two cheaper
+# than softmax attention, for $D = M = C = 64$ and $m = 256$?
 #
 # <details><summary>Solution</summary>
 #
-# $N^2 (D + M) = 2 N C M$ at $N = 2 C M / (D + M) = C = 64$, and $N = 2 m = 512$ for the Performer. That is counted,
-# not timed: the features have to be computed too, and small products run at a lower rate than large ones. For linear
-# attention the length is measured in the resource figure of chapter 14.
+# $N^2 (D + M) = 2 N C M$ at $N = 2 C M / (D + M) = C = 64$, and $N = 2 m = 512$ for the Performer. That is counted, not
+# timed: exponentials cost time too, and small products run at a lower rate than large ones. For linear attention the
+# resource figure of chapter 14 measures the length.
 #
 # </details>
 
@@ -818,14 +826,15 @@ assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * m_ * (D_ + M_)][0] == 2 *
 # - Three families: keep few pairs, keep few keys, or put features in the place of the exponential. All are linear in
 #   the values, and the first and the last share one gradient.
 # - What they save is time. Memory is saved already by softmax attention that does not keep its matrix.
-# - In place of softmax attention in a network trained with it, none comes free of loss. At a tenth of the cost
-#   Nyström attention is nearest, at 0.4 BigBird, on average over the heads of the one network measured here.
-# - The truncated SVD is far below all of them. That the matrices are near low rank does not show us how to find the
-#   subspace.
+# - In place of softmax attention in a network trained with it, every mechanism changes what the heads return. At a
+#   tenth of the cost Nyström attention is nearest, at 0.4 BigBird, on average over the heads of the one network
+#   measured here.
+# - Truncated at rank 32, the SVD is below all of them. That the matrices are near low rank does not show us how to
+#   find the subspace.
 # - Put into a trained network, those that keep the exponential and take their pairs or landmarks from the text lose
 #   little; other kernels, and mixtures by position, lose much. How much training brings back differs from task to task.
 # - At the lengths of sentences there is nothing to save; at thousands of tokens there is much.
-# - None of this shows how well a network does that is *pretrained* with a mechanism.
+# - None of this shows how well a network does if it is *pretrained* with a mechanism.
 #
 # **Sources.** Each mechanism's are at the end of its chapter. Katharopoulos et al. (2020), *Transformers are RNNs*,
 # table 3. Tay et al. (2020), *Efficient transformers: a survey*, has the families in more detail, and Tay et al.

@@ -6,19 +6,20 @@
 #
 # At the end of this chapter you will have
 #
-# 1. two small kernels of your own: a thread for each number, and a tile in shared memory, with their reads counted;
+# 1. two small kernels of your own, one with a thread for each number, one with a tile in shared memory, and their reads
+#    counted;
 # 2. Algorithm 1 cut into three steps, two of which wait for nothing, and what that costs in memory;
 # 3. the package's kernels for linear and softmax attention, read and run, and softmax a second time on tensor cores;
 # 4. the three gradients as three calls of one product;
-# 5. what a simulator can show about a kernel and what only a compiler can: float64 that crept in, registers;
+# 5. what a simulator can show about a kernel, and what only a compiler can (float64 that crept in, and registers);
 # 6. a formula for which part waits for memory and which for arithmetic.
 #
 # You need chapter 7: the causal product, its gradient and chunks. The letters are $N$ tokens, $C$ features, $M$
 # values, and $T$ for the rows of a chunk, which are also those of a tile.
 #
-# Everything here runs on the processor, in Numba's *simulator*: each GPU thread is a Python thread, and the kernels
-# are the same. **No GPU was at hand when this was written, and no time in this chapter was measured on one.** What
-# can be said without one is counted, compiled or a formula; `linattn-ref bench cuda` measures.
+# Everything here runs on the processor, in Numba's *simulator*: each GPU thread is a Python thread, and the kernels are
+# the same. **No time in this chapter was measured on a GPU.** What can be said without one is counted, compiled or
+# derived; `linattn-ref bench cuda` measures. At the end we say what happened when the kernels met a GPU.
 #
 # Numba chooses the simulator when it is first imported, so this has to come first. *On a GPU* (with
 # `pip install -e '.[cuda12]'` in a clone) leave this line out of your own program; nothing else changes.
@@ -90,8 +91,8 @@ def close(ours, expected):
 # | the first tile | 2 | $\tfrac12 + 1 = 1.5$ | $0 + 7 = 7$ |
 # | the second | 4 | $1.5 \cdot \tfrac24 + 1 = 1.75$ | $7 \cdot \tfrac24 + 14 = 17.5$ |
 #
-# The output is $17.5 / 1.75 = 10$. With all three keys at once it is $(0 + 14 + 56) / 7 = 10$. So different threads
-# may read different tiles, and one factor reconciles what they found.
+# The output is $17.5 / 1.75 = 10$. With all three keys at once it is $(0 + 14 + 56) / 7 = 10$. So the keys can be read
+# tile by tile, and one factor reconciles each tile with those before.
 
 # %%
 three_keys, three_values = np.log([[1.0], [2.0], [4.0]]), np.array([[0.0], [7.0], [14.0]])
@@ -108,8 +109,8 @@ assert abs(tiles_saved.s.item() - 1.75) < 1e-12
 # (about a hundred of them), in any order, and a block stays where it is. Within a block, threads run in **warps** of
 # 32 that take each instruction together.
 #
-# The simplest kernel computes one number of the result per thread. Take the state after all
-# tokens, $S = \phi(K)^\top V$, that is $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
+# The simplest kernel computes one number of the result per thread. Take the state after all tokens, $S = \phi(K)^\top
+# V$, with the entries $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
 
 
 # %%
@@ -132,8 +133,8 @@ one_number_a_thread[grid, block](phi_k, v, s)
 close(s, phi_k.T @ v)
 
 # %% [markdown]
-# There is no loop over $c$ and $m$: the grid is that loop. The code does not say which comes first, and nothing may
-# depend on it.
+# There is no loop over $c$ and $m$: the grid is that loop. The code does not determine which comes first, and nothing
+# may depend on it.
 #
 # What does it cost? Arithmetic is cheap on a GPU, and reading from its large *global memory* is not. Each of the $C M$
 # threads reads $2 N$ numbers, for $N$ multiply-adds:
@@ -179,10 +180,10 @@ print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
 # %% [markdown]
 # ### Neighbours read neighbours
 #
-# A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of
-# a warp read 32 neighbouring numbers, that is 4 sectors. If they read down a column, it is 32 sectors, of which an
-# eighth is used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along
-# `threadIdx.x` first. Here are both ways, for one warp:
+# A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of a
+# warp read 32 neighbouring numbers, that is 4 sectors. If they read down a column, it is 32 sectors, and an eighth of
+# each is used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along `threadIdx.x`
+# first. The cell prints nothing. It checks 4 and 32 sectors for one warp, and then the reads of our kernel:
 
 
 # %%
@@ -218,8 +219,8 @@ assert sectors(reads["phi_k"]) == [1, 1, 1]  # the same number for the whole war
 # ## A tile that is shared
 #
 # The threads of a block read the same numbers over and over: all threads of one row read the same $\phi(k_j)_c$. A
-# block has some tens of kilobytes of **shared memory**, close by and fast. So let the block fetch a tile of $\phi(K)$
-# and one of $V$ together, each thread one number of each, and let everyone read from there:
+# block has some tens of kilobytes of **shared memory**, close by and fast. So let the threads of the block fetch a tile
+# of $\phi(K)$ and one of $V$ together, with one number of each per thread. Then let all of them read from there:
 
 
 # %%
@@ -251,13 +252,14 @@ assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M 
 
 # %% [markdown]
 # The number of reads falls by a factor of $T$, the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the
-# package. The same thread makes the same sum in the same order; only where it reads from has changed.
+# package. The same thread computes the same sum in the same order. Only where it reads from has changed.
 #
 # ### The barrier, and a simulator in three lines
 #
-# `syncthreads` is a **barrier**: a thread waits there until every thread of its block has come. Forgetting one is
-# *the* mistake of GPU programming, since the program still runs, and is often right. To see what happens we write down
-# what a simulator does. A thread is a generator that stands still at each `yield`, our barrier:
+# `syncthreads` is a **barrier**: a thread waits there until every thread of its block has come. Forgetting one is *the*
+# mistake of GPU programming, since the program still runs, and is often right. To see what happens we write a small
+# simulator. A thread is a generator that stands still at each `yield`, our barrier. Without the barrier, half of the
+# transpose is still missing:
 
 
 # %%
@@ -296,8 +298,8 @@ assert (np.triu(transpose(a, barrier=False), 1) == 0).all()  # had not been writ
 # ## Algorithm 1 on a GPU, as it stands
 #
 # Now the causal product, $S_i = S_{i-1} + \phi(k_i) v_i^\top$ and $o_i = S_i^\top \phi(q_i)$ (chapter 7, equations 4
-# and 3). Token $i$ waits for token $i - 1$. What can run side by side is the columns of $S$: column $m$ takes part in
-# output $m$ only. So take one thread per column, and no barrier anywhere:
+# and 3). Token $i$ waits for token $i - 1$. The columns of $S$ can run side by side: column $m$ takes part in output
+# $m$ only. So take one thread per column, and no barrier anywhere:
 
 # %%
 chapter.source(causal_product_plain.columns_of_a_head, causal_product_plain.forward_by_row, doc=False)
@@ -347,11 +349,11 @@ for ours, expected in zip(
     close(ours, expected)
 
 # %% [markdown]
-# Correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU keeps about two
-# thousand threads on each of its hundred multiprocessors. It does not have so many arithmetic units. But a thread
-# that waits for memory, a hundred times as long as an addition takes, should be replaced by another that need not
-# wait. The share of those places that is taken is the **occupancy**. And each thread goes through $N$ steps, one
-# after the other.
+# This is correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU keeps
+# about two thousand threads on each of its hundred multiprocessors. It does not have that many arithmetic units. But
+# waiting for memory takes about a hundred times as long as an addition, and meanwhile another thread, which need not
+# wait, should run. The share of those places that is taken is the **occupancy**. And each thread goes through $N$
+# steps, one after the other.
 #
 # ## Chunks: three steps, two of which wait for nothing
 #
@@ -362,12 +364,12 @@ for ours, expected in zip(
 #
 # $$S^{(n+1)} = S^{(n)} + \phi_K^\top V \qquad (11)$$
 #
-# What waits here? Only the $+$ in (11). Take it out:
+# What waits here? Only the $+$ in (11) does. Take it out:
 #
-# 1. **sums**: $\phi_K^\top V$ of every chunk, all at the same time;
-# 2. **scan**: $S^{(n)}$ as the sum of those before; all $C M$ numbers at the same time, $N / T$ additions one after the
-#    other;
-# 3. **outputs**: (10) for every chunk, all at the same time.
+# 1. **sums** computes $\phi_K^\top V$ of every chunk, all at the same time;
+# 2. **scan** computes $S^{(n)}$ as the sum of those before, all $C M$ numbers at the same time, with $N / T$ additions
+#    one after the other;
+# 3. **outputs** computes (10) for every chunk, all at the same time.
 #
 # In NumPy, where "at the same time" is an axis:
 
@@ -387,8 +389,8 @@ for length in (1, 4, 20):
 
 # %% [markdown]
 # We count for one layer of the size that the paper uses, $H = 8$ heads, $C = M = 64$, $N = 2^{16}$. The table has the
-# number of threads, the length of the longest chain of steps that wait for one another, and the multiply-adds per
-# row. The scores are made in full, above the diagonal too: sorting them out would take longer.
+# number of threads, the length of the longest chain of steps that wait for one another, and the multiply-adds per row.
+# The scores are computed in full, above the diagonal too, since leaving some out would take longer.
 
 # %%
 rows = []
@@ -403,11 +405,11 @@ assert rows[2][1] == 4096 * rows[0][1] > 100_000
 assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 
 # %% [markdown]
-# It has twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps *one* state:
-# linear time, constant memory (Katharopoulos et al. 2020, section 3.3.1). Here all $N / T$ of them are in memory
-# between step 2 and step 3: $N C M / T$ numbers per head, which for $T = M$ is as much as $\phi(K)$. That is linear,
-# but not constant, and the module's docstring says so. For the backward pass in both forms, we watch the bytes of all
-# arrays made on the GPU beyond the outputs:
+# With $T = 64$ this is twice the arithmetic, and 4096 times the threads. There is another price. Algorithm 1 keeps
+# *one* state: linear time, constant memory (Katharopoulos et al. 2020, section 3.3.1). Here all $N / T$ of them are in
+# memory between step 2 and step 3: $N C M / T$ numbers per head, which for $T = M$ is as much as $\phi(K)$. That is
+# linear, but not constant, and the module's docstring says so. For the backward pass in both forms, we watch the bytes
+# of all arrays made on the GPU beyond the outputs:
 
 
 # %%
@@ -463,9 +465,9 @@ chapter.source(tile.load_rows, tile.load_panel, tile.add_rows_by_rows, tile.add_
 chapter.source(causal_states.sums, causal_states.scan)
 
 # %% [markdown]
-# In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the
-# column of ones of chapter 7). In `scan` a thread has one number of the state. It is the only loop from chunk to
-# chunk, and it reads eight chunks ahead, so that eight reads are in flight at a time.
+# In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the column
+# of ones of chapter 7). In `scan` a thread has one number of the state. This is the only loop from chunk to chunk, and
+# it reads eight chunks ahead, so that eight reads are in flight at a time.
 #
 # ### A chunk's output
 
@@ -473,12 +475,12 @@ chapter.source(causal_states.sums, causal_states.scan)
 chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 
 # %% [markdown]
-# Read it next to (10). The first loop makes *both* products that sum over features, $\phi_Q \phi_K^\top$ and $\phi_Q
+# Read it next to (10). The first loop computes *both* products that sum over features, $\phi_Q \phi_K^\top$ and $\phi_Q
 # S$, from one reading of $\phi_Q$. Then the scores go to shared memory, with 0 above the diagonal (`scores_to_tile`),
 # since the second product sums over what other threads hold. The last loop adds $\mathrm{tril}(\cdot) V$. Nothing is
 # ever written to global memory except `out` and the denominator.
 #
-# The function that launches them, which the mechanism calls:
+# Here is the function that launches them, which the mechanism calls:
 
 # %%
 chapter.source(causal_product.forward_of_heads, causal_product.states_of_chunks, doc=False)
@@ -495,7 +497,8 @@ for ours, expected in zip(causal_product.forward(*given), by_page(*given), stric
 # %% [markdown]
 # And how often are the arrays read? With one block per chunk and $\lceil C / T \rceil \lceil M / T \rceil$ tiles of a
 # state, `sums` reads $\phi_K$ once for each column of tiles and $V$ once for each row of them. `forward` has a block
-# for every $T$ columns of the output, and each reads $\phi_Q, \phi_K$, its columns of $S$ and of $V$:
+# for every $T$ columns of a chunk's output, and each reads $\phi_Q$ and $\phi_K$, and its columns of $S$ and $V$. The
+# cell counts both:
 
 # %%
 n, c, m = 2 * T, 2 * T, 2 * T
@@ -686,10 +689,10 @@ print(holds_c[[0, 1, 7, 8, 15]])
 assert (np.hstack([holds_c, holds_c]) == holds_a).all()
 
 # %% [markdown]
-# The assertion is worth a second look: two results $C$ side by side lie in the lanes just as an $A$ does. Attention is
-# two products, one after the other, $P = \exp(Q K^\top)$ and $P V$. So the result of the first, rounded to 16 bits,
-# *is* an operand of the second, in the very lane that needs it. $P$, for which the kernel above had a square of shared
-# memory and a barrier before each use, never leaves the registers:
+# The assertion is worth a second look: two results $C$ side by side are distributed over the lanes just as an $A$ is.
+# Attention is two products, one after the other, $P = \exp(Q K^\top)$ and $P V$. So the result of the first, rounded to
+# 16 bits, *is* an operand of the second, in the very lane that needs it. $P$, for which the kernel above had a square
+# of shared memory and a barrier before each use, never leaves the registers:
 
 # %%
 chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
@@ -729,8 +732,8 @@ print(len(orders), "results of 20 orders of the same 1000 terms")
 assert len(orders) > 5
 
 # %% [markdown]
-# So training twice would give two models. There is no atomic in these kernels: every number is written by one block,
-# and its sum has one order. (The simulator's threads do come as they like.)
+# So training twice would lead to two models. These kernels have no atomic additions: every number is written by one
+# block, and its sum has one order. (The simulator's threads do come as they like.) Two runs below agree in every bit:
 
 # %%
 short = [x[:, :11] for x in (d_out, phi_q, phi_k, v)]
@@ -786,15 +789,14 @@ for row in compiled.rows:
 # %% [markdown]
 # ### Occupancy
 #
-# A multiprocessor has 65 536 registers and room for 64 warps. A warp of threads with $r$ registers takes $32 r$
-# (rounded up to a multiple of 256), and blocks come whole. With 256 threads per block that allows
+# A multiprocessor has 65 536 registers and room for 64 warps. A warp of threads with $r$ registers each takes $32 r$
+# registers (rounded up to a multiple of 256), and blocks come whole. With 256 threads per block that allows
 #
 # $$\text{blocks} = \min\Big(\Big\lfloor \frac{65\,536}{8 \cdot 256 \lceil 32 r / 256 \rceil} \Big\rfloor,\;
 # \Big\lfloor \frac{\text{shared memory}}{\text{of a block} + 1\,\text{KiB}} \Big\rfloor,\; 8\Big)$$
 #
-# Registers decide: tiles of $4 \times 4$ for scores and output at once need more than a hundred. The kernels are
-# compiled with the bound of 128, which is where two blocks, 16 warps, just fit. One register more, and it is one
-# block.
+# Registers decide: tiles of $4 \times 4$ for scores and output at once need a hundred or more. The kernels are compiled
+# with a bound of 128, with which two blocks, i.e. 16 warps, just fit. With one register more, only one block fits.
 
 # %%
 chapter.show(
@@ -809,9 +811,9 @@ assert cuda_occupancy.resident_warps(limits, 129, 20_800) == 8
 assert min(row.warps for row in compiled.rows) == 16
 
 # %% [markdown]
-# The compiler's numbers are a record; two of them can be computed without it. The shared memory is what the sources
-# above ask for: count their arrays. And the warps are what is placed until something runs out: fill a multiprocessor,
-# block after block. For the registers there is a bound from below, the sums that a thread keeps in them.
+# The compiler's numbers are a record, but two of them can be computed without it. For the shared memory, count the
+# arrays in the sources above. For the warps, fill a multiprocessor block by block until something runs out. For the
+# registers there is a lower bound, the sums that a thread keeps in them.
 
 # %%
 STRIP, SQUARE = 16 * 65, 64 * 65  # numbers of (STEP, PITCH) and of (TILE, PITCH)
@@ -846,12 +848,12 @@ for row in compiled.rows:
 print(f"{len(compiled.rows)} rows of the record: shared memory and warps as counted")
 
 # %% [markdown]
-# 16 of 64 warps sounds little. It is the usual trade of matrix products: a thread with 16 sums in registers has 16
-# multiply-adds to do that do not wait for each other, which serves the same end as more threads. Whether it is the
-# right trade is one of the things that only a measurement can tell.
+# 16 of 64 warps may seem little. It is the usual compromise of matrix products. A thread with 16 sums in registers has
+# 16 multiply-adds that do not wait for each other, which serves the same end as more threads. Whether it is the right
+# compromise is one of the things that only a measurement can show.
 #
 # The other way to leave a GPU idle is a grid with fewer blocks than it has multiprocessors. Numba warns of that at each
-# launch (`NumbaPerformanceWarning`); the package turns the warning off, since a short sequence is no mistake.
+# launch (`NumbaPerformanceWarning`). The package turns the warning off, since a short sequence is not a mistake.
 #
 # ## Which part waits for what: the roofline
 #
@@ -860,7 +862,7 @@ print(f"{len(compiled.rows)} rows of the record: shared memory and warps as coun
 # $$t \ge \max\Big(\frac{F}{\text{rate}}, \frac{B}{\text{bandwidth}}\Big)$$
 #
 # and which of the two is larger depends on its **arithmetic intensity** $F / B$ alone. Rate and bandwidth below are
-# from NVIDIA's data sheets, for float32 without tensor cores. Put your own there.
+# from NVIDIA's data sheets, for float32 without tensor cores. Put the numbers of your own GPU there.
 
 
 # %%
@@ -909,9 +911,9 @@ print(f"the three steps move {moved / ideal} times the bytes of inputs and outpu
 assert moved / ideal == 2.5
 
 # %% [markdown]
-# The two steps with products in them are near the corner where memory and arithmetic take equally long. The scan is
-# far on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches:
-# $\phi(K)$ and $V$ are read twice, the states written, read, written and read. These are bounds, not times. A kernel
+# The two steps with products in them are near the corner where memory and arithmetic take equally long. The scan is far
+# on the memory side, but has little to do. Moving 2.5 times what is needed is the price of three launches: $\phi(K)$
+# and $V$ are read twice, and the states are written, read, written and read. These are bounds, not times. A kernel
 # reaches some share of them; `linattn-ref bench cuda` measures which, together with the GPU's own copy bandwidth and
 # matrix rate.
 #
@@ -956,8 +958,9 @@ chapter.explore(
 # <details><summary>Solution</summary>
 #
 # The reads change places: the warp now reads 32 neighbours of $\phi(K)$ (4 sectors) and one number of $V$ (1 sector).
-# But the results $S_{cm}$ for 32 values of $c$ lie a row apart: 32 sectors are written for 128 bytes. Writes can be
-# watched like reads, or read off the formula: place $c M + m$, sector $\lfloor 4 (c M + m) / 32 \rfloor$.
+# But the results $S_{cm}$ for 32 values of $c$ lie a row apart: 32 sectors are written for 128 bytes. Writes could be
+# watched like reads. The cell uses the formula instead: $S_{cm}$ is at place $c M + m$, in sector $\lfloor 4 (c M + m)
+# / 32 \rfloor$.
 #
 # </details>
 
@@ -966,14 +969,14 @@ assert len({4 * (c * 64 + 0) // 32 for c in range(32)}) == 32  # x is c
 assert len({4 * (0 * 64 + m) // 32 for m in range(32)}) == 4  # x is m
 
 # %% [markdown]
-# **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and at a time each bank
-# delivers one number. Why are rows of `tile` `PITCH = 65` apart, and not 64?
+# **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and each bank delivers one
+# number at a time. Why are rows of `tile` `PITCH = 65` apart, and not 64?
 #
 # <details><summary>Solution</summary>
 #
 # In `add_rows_by_rows` thread $x$ reads `tile[x + SIDE s, STEP + c]`: 16 threads, one below the other. With rows 64
-# apart all 16 are in one bank and wait for one another; with 65 each is in the bank next to the one before. (The
-# other half of the warp, with the next $y$, reads the same 16 numbers, which costs nothing.)
+# apart all 16 are in one bank and wait for one another. With 65, each is in the bank next to that of the one before.
+# (The other half of the warp, with the next $y$, reads the same 16 numbers, which costs nothing.)
 #
 # </details>
 
@@ -990,9 +993,10 @@ for pitch, banks in ((64, 1), (65, 16)):
 #
 # For a warp, $e^2$ multiply-add instructions take $e^2 \cdot 32 / 64$ clocks on the A100 and $e^2 \cdot 32 / 128$ on
 # the H100; $2 e$ reads take $2 e$ clocks. With $e = 4$ that is 8 against 8 on the A100, balanced. On the H100 it is 4
-# against 8, so shared memory is the limit, at half the rate. With $e = 8$ both are fine, 32 and 16 against 16. But
-# scores and output would take $2 \cdot 64$ registers by themselves, more than 128 with all the rest, and then one
-# block of 256 threads fits. (The next step would be tensor cores, which take whole tiles from registers.)
+# against 8, so shared memory is the limit, at half the rate. With $e = 8$ shared memory is not the limit on either,
+# with 32 and 16 against 16. But scores and output would take $2 \cdot 64$ registers by themselves, more than 128 with
+# all the rest, and then only one block of 256 threads fits. (The next step would be tensor cores, which take whole
+# tiles from registers.)
 #
 # </details>
 
@@ -1007,9 +1011,10 @@ for each, expected in ((4, (1, 2)), (8, (0.5, 1))):
 # <details><summary>Solution</summary>
 #
 # After the step with $d$, each place holds the sum of the last $2 d$ chunks. For $N = 2^{16}$ and $T = 64$ that is 10
-# steps in place of 1024; but each step reads and writes *all* states, so 10 times the bytes, and the scan is limited
-# by memory. And the sums are added up in another order, a fixed one. With 8 heads there are $8 \cdot 64^2 = 32\,768$
-# threads in the plain scan: enough to keep memory busy. With one head and a narrow state it can be worth it.
+# steps in place of 1024. But each step reads and writes *all* states, so 10 times the bytes are moved, and the scan is
+# limited by memory. And the sums are added up in another order, though a fixed one. With 8 heads there are $8 \cdot
+# 64^2 = 32\,768$ threads in the plain scan: enough to keep memory busy. With one head and a narrow state it can be
+# worth it.
 #
 # </details>
 
@@ -1029,23 +1034,40 @@ np.testing.assert_allclose(states, np.cumsum(sums, axis=0), rtol=0, atol=1e-12)
 assert steps == 10
 
 # %% [markdown]
+# ## The first day on a GPU
+#
+# All this had been written, compiled and simulated before any of it ran on a GPU. Then, on 27 November 2026, it ran on
+# an NVIDIA H200 (driver 580, PyTorch 2.11, numba-cuda 0.30.4). Of 1,777 tests 1,776 passed in the first run. The other
+# one failed through a mistake in the test itself, which tried to copy a gradient that is not there. The judge of
+# chapter 25 found no fault in softmax, linear, gated and delta attention, neither in float32 nor in 16 bits. So a
+# simulator that checks indices and barriers, and a compiler that counts registers, had found what was wrong in the
+# kernels.
+#
+# What they had missed lay around the kernels. Where a call failed, Python's garbage collector took the error, the
+# arrays and the function that frees their memory in one sweep. The function was gone before the arrays, and the process
+# ended with a segmentation fault. Now one function frees all memory, and it is never collected. The benchmark called a
+# module of the reference where it meant a kernel; a stand-in for PyTorch now runs those lines on any machine. And
+# numba-cuda could not be imported with NumPy 2.5, which is why the extras ask for an older one. No times were measured
+# that day.
+
+# %% [markdown]
 # ## Where to go from here
 #
-# - On a machine with a GPU: `python -m pytest -m gpu` runs the tests of all mechanisms on it, and
-#   `linattn-ref bench cuda` writes time and memory against $N$ with the device's own limits beside them. Neither had
-#   been run on one when this was written.
-# - `linattn_ref/kernels/cuda/loops/pattern_tiles.py` and `lsh_tiles.py`: the softmax tile for chapters 12 and 14, whose
-#   keys are not neighbours.
+# - On a machine with a GPU, `python -m pytest -m gpu` runs the tests of all mechanisms on it. `linattn-ref bench cuda`
+#   writes time and memory against $N$, next to the device's own limits.
+# - `linattn_ref/kernels/cuda/loops/pattern_tiles.py` and `lsh_tiles.py` are the softmax tile for chapters 12 and 14,
+#   whose keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, sections 3.3 and 4.3:
 #   the chunks on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
 
 # %% [markdown]
 # ## What to remember
 #
-# - Find what waits. In the causal product it is one addition per chunk. Sums and outputs of all chunks run at the
-#   same time, for twice the arithmetic and $N / T$ states in memory.
-# - Read from global memory once, neighbours by neighbours, and reuse: tiles in shared memory, then in registers.
-# - All three gradients are the forward product again, two of them from the end.
+# - Find what waits. In the causal product only one addition per chunk waits. Sums and outputs of all chunks run at the
+#   same time, at the price of twice the arithmetic and $N / T$ states in memory.
+# - Read from global memory once, with neighbouring threads reading neighbouring numbers, and reuse what was read: in
+#   tiles in shared memory, then in registers.
+# - All three gradients are the forward product again, two of them from the last token to the first.
 # - A simulator finds wrong indices and missing barriers. Only a compiler finds float64 that crept in, and counts
 #   registers. Only a measurement shows time.
 # - Operations divided by bytes show whether memory or arithmetic is the limit.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 17. A transformer by hand: every layer, every gradient, and a network that writes
 #
-# What is between an attention layer and a network that writes, how is the gradient of all of it written out without any
-# software that differentiates, and what is the smallest such network that learns?
+# What lies between an attention layer and a network that writes? How is the gradient of all of it written out, without
+# any software that differentiates? And what is the smallest such network that learns?
 #
-# Chapters 1 to 16 are about one layer. Here are the others, seven in all, and then the whole network:
+# Chapters 1 to 16 are about one layer. Here are the other six, seven with attention, and then the whole network:
 #
 # 1. one rule that gives every gradient, used once per layer: embedding and positions, affine, layer norm, GELU,
 #    attention with many heads, residual, cross-entropy;
@@ -16,7 +16,7 @@
 #
 # You need chapters 5 and 7; chapter 8 helps. The letters are $B$ sequences of $N$ tokens, each a row of $E$ numbers;
 # $H$ heads of width $D = E / H$; $F$ hidden units; an alphabet of $A$ characters. Equations (1) to (17) are this
-# chapter's; the files count for themselves.
+# chapter's. The source files that are shown have numbers of their own.
 
 # %%
 import inspect
@@ -57,9 +57,9 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-11)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take one affine layer with two inputs and one output: $x = (1, 2)$, weights 3 and 4, bias $\frac12$, so
-# $y = 3 + 8 + \frac12 = 11.5$. Let the loss grow by 1 when $y$ does. Then it grows by 3 when $x_1$ does, and by 4 when
-# $x_2$ does. It grows by $x_1 = 1$ and $x_2 = 2$ with the weights, and by 1 with the bias.
+# Take one affine layer with two inputs and one output: $x = (1, 2)$, weights 3 and 4, bias $\frac12$, so $y = 3 + 8 +
+# \frac12 = 11.5$. Suppose that the loss grows by 1 when $y$ grows by 1. Then it grows by 3 when $x_1$ grows by 1, and
+# by 4 when $x_2$ does. With the weights it grows by $x_1 = 1$ and $x_2 = 2$, and with the bias by 1.
 #
 # Now take one layer norm. The row $(1, 3)$ has mean 2 and deviation 1, and becomes $(-1, 1)$. If 1 is added to both
 # entries, nothing changes. If their distances from the mean are doubled, nothing changes either. With two entries that
@@ -88,27 +88,30 @@ same(d_normed, 0)
 #
 # $$d\ell = \langle G, dy \rangle = \sum_i G_i\, dy_i \qquad (1)$$
 #
-# That is the whole rule. To find the gradients of a layer, write down $dy$ for small changes $dx$ and $d\theta$, put
-# it into (1), and sort. The factor of $dx$ is $\partial \ell / \partial x$, and the factor of $d\theta$ is $\partial
-# \ell / \partial \theta$. For matrices two moves are needed again and again: $\langle G, XY \rangle = \langle G
-# Y^\top, X \rangle = \langle X^\top G, Y \rangle$.
+# That is the whole rule. To find the gradients of a layer, write down $dy$ for small changes $dx$ and $d\theta$, put it
+# into (1), and sort. The factor of $dx$ is $\partial \ell / \partial x$, and the factor of $d\theta$ is $\partial \ell
+# / \partial \theta$. For matrices we need two moves again and again: $\langle G, XY \rangle = \langle G Y^\top, X
+# \rangle = \langle X^\top G, Y \rangle$.
 #
 # A network is layers one after the other, and its gradient is the layers' gradients from the last to the first. Each
-# passes $\partial \ell / \partial x$ to the one before, for which it is $G$. What is used in two places gets the sum
-# of two gradients, because both have their $dx$ in (1). Nothing else is needed, no graph and no tape: the lines are
-# differentiated in reverse order.
+# layer passes $\partial \ell / \partial x$ to the one before, for which it is $G$. What is used in two places gets the
+# sum of two gradients, because both uses contribute a $dx$ to (1). Nothing else is needed, no graph and no tape: the
+# lines are differentiated in reverse order.
 #
 # ## Embedding and positions
 #
-# Token $t_i$ takes row $t_i$ of a table $T$; place $i$ adds row $i$ of another table, as attention by itself knows of
-# no order:
+# Token $t_i$ takes row $t_i$ of a table $T$. Place $i$ adds row $i$ of another table $P$, because attention by itself
+# knows no order:
 #
 # $$y_i = T_{t_i} + P_i \qquad (2)$$
 #
-# $dy_i = dT_{t_i} + dP_i$. In (1), each row of $T$ collects the $G_i$ of all places where its token stands:
+# $dy_i = dT_{t_i} + dP_i$. In (1), each row of $T$ collects the $G_i$ of all places where its token stands (with
+# several sequences, each $P_i$ collects its $G_i$ from all of them):
 #
 # $$\frac{\partial \ell}{\partial T_t} = \sum_{i:\, t_i = t} G_i, \qquad \frac{\partial \ell}{\partial P_i} = G_i
 # \qquad (3)$$
+#
+# After the source, a cell checks (2) and (3) on five tokens of three kinds, and prints nothing.
 
 # %%
 chapter.source(embedding.forward, embedding.backward, doc=False)
@@ -136,7 +139,8 @@ same(embedding.backward(of_rows.x, embedded).params.table[2], G[0, [1, 2, 4]].su
 # $$\langle G, dy \rangle = \langle G W^\top, dx \rangle + \langle x^\top G, dW \rangle + \Big\langle \sum_i G_i, db
 # \Big\rangle \qquad (5)$$
 #
-# There is one product forward and two backward. That is why a training step costs three times a forward pass.
+# There is one product forward and two backward. That is why a training step costs about three times as much as a
+# forward pass.
 
 # %%
 chapter.source(affine.forward, affine.backward, doc=False)
@@ -156,13 +160,14 @@ print("affine:", check(affine.forward, affine.backward, x, affine.draw(E, 3, rng
 # %% [markdown]
 # ## Layer norm
 #
-# Each row gets mean 0 and variance 1, then one gain $a$ and one bias $b$ per entry:
+# Each row gets mean 0 and variance 1, then one gain $\gamma$ and one bias $b$ per entry:
 #
-# $$y = a \hat x + b, \qquad \hat x = \frac{x - \bar x}{s}, \qquad
+# $$y = \gamma\, \hat x + b, \qquad \hat x = \frac{x - \bar x}{s}, \qquad
 # s = \sqrt{\mathrm{var}\, x + \varepsilon} \qquad (6)$$
 #
-# The gain and the bias are as in (5): $\partial \ell / \partial a = \sum G \hat x$ and $\partial \ell / \partial b =
-# \sum G$ over all rows. And $\hat G = a\, G$ is the gradient of $\hat x$. For one row of $E$ entries,
+# The gain and the bias are as in (5): $\partial \ell / \partial \gamma = \sum G \hat x$ and
+# $\partial \ell / \partial b = \sum G$ over all rows. And $\hat G = \gamma\, G$ is the gradient of $\hat x$. For one
+# row of $E$ entries,
 #
 # $$d\hat x = \frac{dx - d\bar x}{s} - \hat x\, \frac{ds}{s}, \qquad
 # ds = \frac{1}{E} \sum_j \hat x_j\, dx_j$$
@@ -173,8 +178,8 @@ print("affine:", check(affine.forward, affine.backward, x, affine.draw(E, 3, rng
 # $$\frac{\partial \ell}{\partial x} = \frac{1}{s} \Big( \hat G - \mathrm{mean}\, \hat G - \hat x\,
 # \mathrm{mean}(\hat G \hat x) \Big) \qquad (7)$$
 #
-# The two means are what a gradient loses by going through the norm: a shift of the row, and a stretch of it, change
-# nothing behind it.
+# The two means are what a gradient loses by going through the norm: shifting or stretching a row of $x$ does not change
+# $\hat x$. The last two lines of the check below show it.
 
 # %%
 chapter.source(layer_norm.forward, layer_norm.backward, doc=False)
@@ -190,16 +195,16 @@ np.testing.assert_allclose((d_x * saved.n).sum(axis=-1), 0, atol=1e-9)  # no str
 # %% [markdown]
 # ## GELU, and the feed-forward layer
 #
-# Number by number, it is $x$ times the probability that a standard normal variable is below it:
+# GELU acts on each number by itself. It returns $x$ times the probability that a standard normal variable is below $x$:
 #
 # $$y = x\, \Phi(x), \qquad \Phi(x) = \tfrac12 \big(1 + \mathrm{erf}(x / \sqrt 2)\big) \qquad (8)$$
 #
 # $$\frac{\partial \ell}{\partial x} = G \big(\Phi(x) + x\, \Phi'(x)\big), \qquad
 # \Phi'(x) = \frac{e^{-x^2/2}}{\sqrt{2 \pi}} \qquad (9)$$
 #
-# Between two affine layers, $E \to F \to E$, it makes the feed-forward layer. (The compiled backend computes the
-# bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to compute,
-# it keeps neither the hidden units nor the bracket, and computes both again in the backward pass.)
+# Two affine layers, $E \to F \to E$, with GELU between them are the feed-forward layer. (The compiled backend computes
+# the bracket of (9) while $\Phi$ is at hand. In the feed-forward layer, where a number costs more to keep than to
+# compute, it keeps neither the hidden units nor the bracket, and computes both again in the backward pass.)
 
 # %%
 chapter.source(gelu.forward, gelu.backward, feed_forward.forward, feed_forward.backward, doc=False)
@@ -212,10 +217,10 @@ print("feed-forward:", check(feed_forward.forward, feed_forward.backward, x, fed
 # %% [markdown]
 # ## Attention with many heads
 #
-# One affine layer makes queries, keys and values of all heads, $E \to 3E$. Its columns are cut into $H$ heads, and
-# each head attends by itself. Joined again, the outputs go through a last affine layer. To cut and to join moves no
-# numbers, so it has nothing to differentiate. What is left is one head, here causal linear attention with $\phi =
-# \mathrm{elu} + 1$ (chapter 5):
+# One affine layer, $E \to 3E$, makes queries, keys and values of all heads. Its columns are cut into $H$ heads, and
+# each head attends by itself. Joined again, the outputs go through a last affine layer. Cutting and joining only
+# rearrange numbers, so their backward pass rearranges them back. What is left is one head, here causal linear attention
+# with $\phi = \mathrm{elu} + 1$ (chapter 5):
 #
 # $$S_{ij} = \phi(q_i)^\top \phi(k_j) \ \text{ for } j \le i, \text{ else } 0, \qquad
 # z_i = \sum_j S_{ij}, \qquad o_i = \frac{1}{z_i} \sum_j S_{ij}\, v_j \qquad (10)$$
@@ -225,17 +230,17 @@ print("feed-forward:", check(feed_forward.forward, feed_forward.backward, x, fed
 # $$\frac{\partial \ell}{\partial S_{ij}} = \frac{G_i^\top (v_j - o_i)}{z_i} \ \text{ for } j \le i, \qquad
 # \frac{\partial \ell}{\partial v_j} = \sum_{i \ge j} S_{ij}\, \frac{G_i}{z_i} \qquad (11)$$
 #
-# and by the two moves, with $dS$ short for the first of them,
+# Write $dS$, from here on, for the matrix of the $\partial \ell / \partial S_{ij}$. By the two moves,
 #
 # $$\frac{\partial \ell}{\partial \phi(Q)} = dS\; \phi(K), \qquad
 # \frac{\partial \ell}{\partial \phi(K)} = dS^\top \phi(Q) \qquad (12)$$
 #
-# and through the map, whose slope is 1 where $x > 0$ and $e^x$ elsewhere:
+# Then the gradient goes through the map, whose slope is 1 where $x > 0$ and $e^x$ elsewhere:
 #
 # $$\phi'(x) = \min(\phi(x), 1) \qquad (13)$$
 #
-# Written like this it takes $N \times N$ matrices. Chapter 7 computes the same sums over $j \le i$ and $i \ge j$ in
-# one pass each; the package calls that here.
+# Written like this, attention takes $N \times N$ matrices. Chapter 7 computes the same sums over $j \le i$ and $i \ge
+# j$ in one pass each, and that is what the package calls here.
 
 # %%
 chapter.source(multi_head.forward, multi_head.backward, doc=False)
@@ -252,9 +257,10 @@ def two_heads(x, params):
 print("multi-head:", check(two_heads, multi_head.backward, x, heads_params), "derivatives")
 
 # %% [markdown]
-# A network that writes keeps keys and values, or sums of them, for every head. Heads of queries can share them: with
-# `groups=2` two heads of queries read each head of keys and values (grouped-query attention, Ainslie et al. 2023). The
-# state is half as large, and so are $W_k$ and $W_v$. The gradient of a shared head is the sum over those that read it.
+# A network that writes keeps keys and values, or sums of them, for every head. Several heads of queries can share one
+# head of keys and values: with `groups=2` two heads of queries read each head of keys and values (grouped-query
+# attention, Ainslie et al. 2023). The state is half as large, and so are $W_k$ and $W_v$. The gradient of a shared head
+# is the sum over the heads that read it.
 
 # %%
 shared_params = multi_head.draw(E, rng, groups=2)
@@ -271,13 +277,13 @@ assert multi_head.init_state(1, shared_params, attention, heads=2, groups=2).s.s
 # %% [markdown]
 # ## Residual, and the block
 #
-# The output of a layer is added to its input, so that there is a way through the network on which nothing is done:
+# The output of a layer is added to its input, so that there is a path through the network on which nothing is done:
 #
 # $$y = x + f(x), \qquad \frac{\partial \ell}{\partial x} = G + \big(G \text{ through } f\big) \qquad (14)$$
 #
 # since $x$ is used twice. A block consists of two of these: attention and feed-forward, each after a layer norm. The
-# backward pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. `dropouts`
-# is dropout, in training: it leaves out some numbers at random, and without a generator none.
+# backward pass is the forward pass in a mirror, and where the forward pass adds, the backward pass copies. In the code,
+# `dropouts` sets some numbers to 0 at random during training; without a generator it sets none.
 #
 # ![A block of a transformer, forward and backward, drawn](../figures/schematic_block.svg)
 
@@ -297,8 +303,8 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 # %% [markdown]
 # ## Cross-entropy
 #
-# The network gives $A$ scores $a$ for the character that comes next. A softmax makes probabilities of them. The loss
-# is the surprise at the character $t$ that came, in nats, averaged over the $n$ places:
+# The network outputs $A$ scores $a$ for the character that comes next. A softmax turns them into probabilities $p$. The
+# loss is the surprise at the character $t$ that came, in nats, averaged over all $n = BN$ places:
 #
 # $$\ell = -\frac1n \sum_i \log p_{i t_i}, \qquad \log p_{ic} = a_{ic} - \log \sum_{c'} e^{a_{ic'}} \qquad (15)$$
 #
@@ -306,7 +312,7 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 #
 # $$\frac{\partial \ell}{\partial a_{ic}} = \frac1n \big(p_{ic} - [c = t_i]\big) \qquad (16)$$
 #
-# It is what the network predicted minus what it should have predicted, and here the backward pass begins.
+# This is what the network predicted minus what it should have predicted, and here the backward pass begins.
 
 # %%
 chapter.source(cross_entropy.forward, cross_entropy.backward, doc=False)
@@ -325,16 +331,18 @@ same(cross_entropy.backward(1.0, saved).scores, (p - np.eye(A)[targets]) / targe
 # %% [markdown]
 # ## The network
 #
-# (2), then blocks, a last norm, and an affine layer to the scores. There is nothing new in it, in either direction:
+# The network is (2), then blocks, a last norm, and an affine layer to the scores. There is nothing new in it, in either
+# direction:
 
 # %%
 chapter.source(causal.forward, causal.backward, doc=False)
 
 # %% [markdown]
-# Is the gradient of the whole right? Each layer's was checked entry by entry. What may have gone wrong is how they
-# are put together, and that shows in almost any direction. Move *all* parameters along a random direction $w$, and
-# compare the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All parameters are views of
-# one flat array, so that this is one line. The check takes two blocks, twenty directions, and float64:
+# Is the gradient of the whole network right? Each layer's gradient was checked entry by entry. What may have gone wrong
+# is how they are put together, and such a mistake shows in almost any direction. Move *all* parameters along a random
+# direction $w$, and compare the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All
+# parameters are views of one flat array, so a move is one line. The check takes two blocks, twenty directions, and
+# float64:
 
 # %%
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz.,'"
@@ -373,10 +381,10 @@ assert off < 1e-7  # h^2, and the rounding of a loss of 3 over h
 # %% [markdown]
 # ## Everything on one page
 #
-# Karpathy's *microgpt* (2026) trains a GPT and writes with it in some 200 lines of plain Python, with a tape for
-# single numbers. Here is the same idea with arrays, and with every gradient written where its layer is: the formulas
-# above, from (2) to (16), once more from the beginning. It uses NumPy and one function of SciPy, and nothing of this
-# package. (Data and loops come later; microgpt's lines count them too, and its comments.)
+# Karpathy's *microgpt* (2026) trains a GPT and writes with it in some 200 lines of plain Python (243 when it came out),
+# with a tape for single numbers. Here is the same idea with arrays, and with every gradient written where its layer is:
+# the formulas above, from (2) to (16), once more from the beginning. It uses NumPy and one function of SciPy, and
+# nothing of this package. (Data and loops come later. The 243 lines of microgpt include them, and its comments.)
 
 
 # %%
@@ -524,9 +532,10 @@ print(f"{len(page)} functions, {lines} lines")
 assert lines < 243 / 2
 
 # %% [markdown]
-# The two programs have nothing in common but the formulas: the package's layers, with prefix sums, and the page, with
-# masked matrices. They compute the same loss and the same gradient of every array, and five steps of training take
-# both to the same parameters. Token by token, the page outputs what it outputs in parallel:
+# The package's layers use prefix sums, and the page uses masked matrices, so the two programs have nothing in common
+# but the formulas. They compute the same loss and the same gradient of every array, and five steps of training take
+# both to the same parameters. Token by token, the page outputs what it outputs in parallel. The next cell checks all of
+# this, and prints nothing:
 
 # %%
 loss, gradients = loss_and_gradient(params, model, windows)
@@ -552,9 +561,9 @@ same(np.stack(by_steps, axis=1), network(windows[:, :-1], params)[0])
 # %% [markdown]
 # ## The smallest thing that learns
 #
-# The text is film reviews, in lower case, of 31 characters; all others are left out. The network reads windows of 32
-# characters and predicts at each place which comes next. Two yardsticks need no network: how often each character
-# occurs, and how often after which one.
+# The text consists of film reviews in lower case. The alphabet has 31 characters, and all others are left out. The
+# network reads windows of 32 characters and predicts at each place which comes next. Two yardsticks need no network:
+# how often each character occurs, and how often each follows each other one.
 
 # %%
 reviews = text.read_reviews(fetch.open_content(fetch.REVIEWS)).documents[:4000]
@@ -570,13 +579,14 @@ in_pairs = -np.log(following[held_out[:-1], held_out[1:]]).mean()
 print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pairs {in_pairs:.2f}")
 
 # %% [markdown]
-# Adam moves each parameter by about the learning rate, whatever the size of its gradient $g$. It keeps means $m$ of
-# $g$ and $v$ of $g^2$ over the last steps, both started from 0 and corrected for that,
+# Adam moves each parameter by about the learning rate $\eta$, whatever the size of its gradient $g$. It keeps running
+# means $m$ of $g$ and $v$ of $g^2$, which forget by $\beta_1 = 0.9$ and $\beta_2 = 0.999$ per step. Both start from 0
+# and are corrected for that at step $t$; $\varepsilon$ keeps the denominator away from 0:
 #
 # $$\theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} \qquad (17)$$
 #
-# The rate $\eta$ rises for fifty steps and falls to 0 like half a cosine. Training is a loop of ten lines. The
-# package's compiled kernels run the loops, and within a `workspace` the memory of freed arrays is used again:
+# The rate $\eta$ rises for fifty steps and then falls to 0 like half a cosine wave. Training is a loop of ten lines.
+# The package's compiled kernels do the work, and within a `workspace` the memory of freed arrays is used again:
 
 # %%
 STEPS, BATCH, PEAK = 1500, 16, 4e-3
@@ -654,9 +664,9 @@ chapter.show(
 # %% [markdown]
 # ## It writes, as a recurrent network
 #
-# The next character is drawn from what the network predicts, appended, and read in turn. Token by token each layer
-# keeps two sums per head and nothing else, however long the text is. With $\tau$ the temperature, characters are
-# drawn from $\mathrm{softmax}(a / \tau)$.
+# The next character is drawn from what the network predicts, appended, and read in turn. Token by token, each layer
+# keeps two sums per head and nothing else, however long the text is. Characters are drawn from $\mathrm{softmax}(a /
+# \tau)$, where $\tau$ is the temperature.
 
 # %%
 written = write(7)
@@ -669,8 +679,8 @@ print(f"carried from character to character: {kept:,} numbers")
 assert kept == sums  # claim 23: whatever the length
 
 # %% [markdown]
-# And here is the same text from the parallel form, which reads the whole sequence again for each character: the same
-# network, the same numbers from the generator, the same characters. The scores differ by roundings of float32:
+# And here is the same text from the parallel form, which reads the whole sequence again for each character. The network
+# and the random numbers are the same, and so are the characters. The scores differ by roundings of float32:
 
 # %%
 for way in generate.ways(learned, fast):  # a step compiled for all layers, the steps of the text, whole sequences
@@ -687,7 +697,7 @@ assert apart < 1e-3
 
 
 # %% [markdown]
-# Is it more than noise? We count how many of its words occur in the reviews, and compare with a text drawn from the
+# Is this more than noise? We count how many of the words occur in the reviews, and compare with a text drawn from the
 # frequencies of pairs:
 
 # %%
@@ -706,7 +716,7 @@ print(f"in the reviews: {share_known(written):.0%} of its words, {share_known(by
 assert share_known(written) > 1.2 * share_known(by_pairs)
 
 # %% [markdown]
-# What does it know after the beginning of a word? Here are the probabilities of the next character, at three
+# What does the network know after the beginning of a word? Here are the probabilities of the next character at three
 # temperatures:
 
 # %%
@@ -738,13 +748,14 @@ chapter.explore(
 #
 # A sheet of homework goes further: `linattn-ref assignment transformer --out DIR` (see [the course](README.md)).
 #
-# **1. One table for both ends.** Many networks use the embedding's table $T$ a second time, in the last layer:
-# $a = \mathrm{norm}(x)\, T^\top$. What is the gradient of $T$? Check it on the page above.
+# **1. One table for both ends.** Many networks use the embedding's table $T$ a second time, in the last layer: $a =
+# \mathrm{norm}(x)\, T^\top$. What is the gradient of $T$? Check it with the page above.
 #
 # <details><summary>Solution</summary>
 #
 # $T$ is used twice, so it gets the sum of two gradients: (3), and the transpose of that of the last layer's $W =
-# T^\top$ from (5). In the package the two are added by `into`, in one array.
+# T^\top$ from (5). In the package the two are added by `into`, in one array. The cell checks this along random
+# directions.
 #
 # </details>
 
@@ -760,13 +771,13 @@ numeric, by_hand = slopes(tied, params).T
 assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 
 # %% [markdown]
-# **2. A forgotten copy.** In `block_back` the line `g = g + d` is written as `g = d`. The page still runs. Which
-# check finds it, and what is lost by it?
+# **2. A forgotten copy.** In `block_back` the line `g = g + d` is written as `g = d`. The page still runs. Which check
+# finds the mistake, and what is lost by it?
 #
 # <details><summary>Solution</summary>
 #
-# Directions find it: the gradient of everything below is another one. What is lost is the way past the feed-forward
-# layers on which nothing is done: the gradient of a low block has to come through every layer above it.
+# The check along random directions finds it, since the gradient of everything below is wrong. What is lost is the path
+# past the feed-forward layers: the gradient of a low block has to come through every feed-forward layer above it.
 #
 # </details>
 
@@ -789,9 +800,9 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 #
 # <details><summary>Solution</summary>
 #
-# One word: the mechanism that `multi_head` is given. The gradient is right in any direction, and the text written
-# token by token is still that of the parallel form. But the state is a cache of all keys and values, $2 N E$ numbers
-# per layer, in the place of $H (D^2 + D)$.
+# Only one word changes: the mechanism that is passed to `multi_head`. The gradient is right in any direction, and the
+# text written token by token is still that of the parallel form. But the state is now a cache of all keys and values:
+# $2 N E$ numbers per layer, instead of $H (D^2 + D)$. The cell checks gradient and text.
 #
 # </details>
 
@@ -807,15 +818,15 @@ np.testing.assert_array_equal(*texts)
 
 # %% [markdown]
 # **4. The first loss.** A network that knows nothing assigns $1/A$ to each character and is surprised by $\log A =
-# 3.43$ nats. The network begins above that. Why, and by how much?
+# 3.43$ nats. The loss of our network begins above that. Why, and by how much?
 #
 # <details><summary>Solution</summary>
 #
-# It does predict something, and what it predicts is noise. Let its scores be independent normal numbers of variance
-# $\sigma^2$. The target's score is 0 on average, and $\mathbb E\, e^a = e^{\sigma^2 / 2}$, so the loss is about $\log
-# A + \sigma^2 / 2$. The last norm gives rows of length $\sqrt E$, and entries of $W$ that are uniform up to $\sqrt{6
-# / (E + A)}$ have the variance $2 / (E + A)$: $\sigma^2 = 2 E / (E + A)$, and the loss begins $E / (E + A)$ above
-# $\log A$. Small weights in the last layer would spare the network the first steps, in which it learns to predict
+# The network does predict something, and what it predicts is noise. Let its scores be independent normal numbers of
+# variance $\sigma^2$. The target's score is 0 on average, and $\mathbb E\, e^a = e^{\sigma^2 / 2}$, so the loss is
+# about $\log A + \sigma^2 / 2$. The last norm gives rows of length $\sqrt E$, and entries of $W$ that are uniform up to
+# $\sqrt{6 / (E + A)}$ have the variance $2 / (E + A)$: $\sigma^2 = 2 E / (E + A)$, and the loss begins $E / (E + A)$
+# above $\log A$. Small weights in the last layer would spare the network the first steps, in which it learns to predict
 # nothing in particular.
 #
 # </details>
@@ -833,8 +844,8 @@ assert abs(losses[0] - stated) < 0.25
 #   adds, the backward pass copies.
 # - Check layers entry by entry, the whole along random directions, and a program against another one that has only the
 #   formulas in common.
-# - With linear attention one set of parameters is trained in parallel and writes as a recurrent network, from two
-#   sums per head, the same text.
+# - With linear attention one set of parameters is trained in parallel. As a recurrent network it then writes the same
+#   text from two sums per head.
 #
 # **Sources.** Karpathy (2026), *microgpt*, and (2020) *micrograd*. Vaswani et al. (2017), *Attention is all you need*.
 # Radford et al. (2019), *Language models are unsupervised multitask learners* (norms first). Ba, Kiros and Hinton

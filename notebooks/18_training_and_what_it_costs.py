@@ -82,17 +82,18 @@ assert moves == [0.9, 0.8]
 # $$b_t = \mu\, b_{t-1} + g_t, \qquad p_t = p_{t-1} - \eta\, b_t \qquad (1)$$
 #
 # If $g$ stays the same, $b$ grows to $g / (1 - \mu)$: with $\mu = 0.9$ steps become ten times as long. If $g$ changes
-# its sign at each step, $b$ is $g / (1 + \mu)$, half as long. So momentum is fast along a valley and slow across it.
-# Across the valley, where the loss is $\tfrac12 \lambda p^2$ and $g = \lambda p$, eliminate $b$ from (1):
+# its sign at each step, $b$ is $g / (1 + \mu)$, about half as long. So momentum is fast along a valley and slow across
+# it. Across the valley, where the loss is $\tfrac12 \lambda p^2$ and $g = \lambda p$, eliminate $b$ from (1):
 #
 # $$p_{t+1} = (1 + \mu - \eta \lambda)\, p_t - \mu\, p_{t-1} \qquad (2)$$
 #
 # Solutions are powers $z^t$ with $z^2 - (1 + \mu - \eta\lambda) z + \mu = 0$. Both roots are inside the unit circle if
-# and only if $\mu < 1$ and $|1 + \mu - \eta \lambda| < 1 + \mu$, that is
+# and only if $\mu < 1$ and $|1 + \mu - \eta \lambda| < 1 + \mu$, i.e.
 #
 # $$\eta < \frac{2 (1 + \mu)}{\lambda} \qquad (3)$$
 #
-# The steepest direction of the loss decides which rates are possible, for all of them.
+# The steepest direction of the loss limits the rate for all directions. The check below goes to within one per cent of
+# (3) on both sides.
 
 # %%
 chapter.source(sgd.step, doc=False)
@@ -118,7 +119,7 @@ same(abs(p - before), [1 / (1 - 0.9), 1 / (1 + 0.9)], atol=1e-7)
 
 # %% [markdown]
 # Take a valley, 25 times as steep across as along, and forty steps from the same place at the same rate. Without
-# momentum the way along is slow; with too much of it, it swings:
+# momentum the way along is slow. With too much momentum the path swings:
 
 
 # %%
@@ -195,15 +196,16 @@ same(moves[-1].std(), math.sqrt(0.1 / 1.9), atol=0.02)  # (6); v is a mean of 30
 print("root mean square of Adam's step 1, 2, 5, 20, 300:", *(f"{moves[t - 1].std():.2f}" for t in (1, 2, 5, 20, 300)))
 
 # %% [markdown]
-# **Weight decay** draws all parameters towards 0, at the rate $\eta \lambda$. Added to the gradient, as $\lambda p$,
-# it is divided by $\sqrt v$ with it: a parameter whose gradients are ten times as large decays a tenth as fast. AdamW
-# subtracts it separately, next to (5):
+# **Weight decay** draws all parameters towards 0, at the rate $\eta \lambda$. If $\lambda p$ is added to the gradient,
+# it is divided by $\sqrt v$ together with it. Then a parameter whose gradients are ten times as large decays a tenth as
+# fast. AdamW subtracts the decay separately, next to (5):
 #
 # $$p_t = (1 - \eta \lambda)\, p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
 # \qquad (7)$$
 #
 # Take two groups of parameters that all start at 1, with gradients that are noise of size 1 and 10. With $\lambda =
-# 0.1$ and a thousand steps of $\eta = 10^{-3}$, the decay should leave $e^{-0.1} = 0.905$ of both:
+# 0.1$ and a thousand steps of $\eta = 10^{-3}$, the decay should leave $e^{-0.1} = 0.905$ of each parameter in both
+# groups:
 
 # %%
 sizes, rows = np.repeat([1.0, 10.0], 4000), []
@@ -222,19 +224,20 @@ same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
 # ## RAdam: why it warms up by itself
 #
 # Networks are trained with a warm-up: $\eta$ rises from 0 over some hundreds or thousands of steps. Liu et al. (2020)
-# ask why, and answer: because of the *variance of $1/\sqrt v$*. At first $v$ is a mean of very few squares. One of
-# them may be close to 0 by chance, and dividing by its root makes a step of any size.
+# ask why, and answer: because of the *variance of $1/\sqrt v$*. At first $v$ is a mean of very few squares. They may be
+# close to 0 by chance, and then $1/\sqrt v$, the rate of that parameter, is as large as you like.
 #
 # Let $\psi_t = \sqrt{(1 - \beta_2^t) / v_t}$, and let gradients be independent and normal, $g_i \sim N(0, \sigma^2)$,
 # as at a random start. If $v_t / (1 - \beta_2^t)$ were a plain mean of $\rho$ squares, it would be $\sigma^2
-# \chi^2_\rho / \rho$, and negative moments of $\chi^2$ are known, $\mathbb E (\chi^2_\rho)^{-s} = 2^{-s}\,
+# \chi^2_\rho / \rho$. The negative moments of $\chi^2$ are known: $\mathbb E (\chi^2_\rho)^{-s} = 2^{-s}\,
 # \Gamma(\rho/2 - s) / \Gamma(\rho / 2)$ for $s < \rho/2$. With $s = 1$ and $s = 1/2$ (theorem 1 of the paper, section
 # 3.2):
 #
 # $$\mathrm{Var}\, \psi = \mathbb E\, \psi^2 - (\mathbb E\, \psi)^2 = \frac{1}{\sigma^2} \left( \frac{\rho}{\rho - 2} -
 # \frac{\rho}{2} \Big( \frac{\Gamma((\rho - 1)/2)}{\Gamma(\rho/2)} \Big)^2 \right) \qquad (8)$$
 #
-# For $\rho \le 2$ it is infinite: after one or two steps the length of a step is unpredictable.
+# For $\rho \le 2$ it is infinite: after one or two steps $\psi$ is unpredictable. (The step itself is not. Its
+# numerator $m$ is made of the same gradients, and the first step is exactly $\eta$, as we saw.)
 #
 # **How many squares is $v$ a mean of?** It weights step $t - a$ with $(1 - \beta_2) \beta_2^a / (1 - \beta_2^t)$. The
 # paper (section 4.1) takes as many squares as have the same *centre of mass*. The mean age of $\rho$ squares is
@@ -253,9 +256,9 @@ same(rows[1][1:], 2 * [(1 - 1e-4) ** 1000], atol=0.005)  # (7)
 # $$\mathrm{Var}\, \psi \approx \frac{\rho}{2 (\rho - 2)(\rho - 4)\, \sigma^2}, \qquad
 # r_t = \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\, \rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\, \rho_t}} \qquad (10)$$
 #
-# That is all of RAdam: Adam with the rate $r_t \eta$. As long as $\rho_t$ is small, where (10) means nothing, it
-# takes steps of momentum without $v$. The paper says 4; its authors' code and PyTorch say 5, which leaves five such
-# steps (and the authors' code, unless told otherwise, none: it waits).
+# That is all of RAdam: Adam with the rate $r_t \eta$. As long as $\rho_t$ is small, (10) means nothing, and RAdam takes
+# steps of momentum without $v$. The threshold for $\rho_t$ is 4 in the paper. It is 5 in its authors' code and in
+# PyTorch, which leaves five such steps. (By default the authors' code takes none of the five: it waits.)
 
 # %%
 chapter.source(radam.rectification, radam.step, doc=False)
@@ -318,13 +321,13 @@ chapter.show(
 )
 
 # %% [markdown]
-# So RAdam's warm-up is as long as $v$'s memory, and nobody has to choose it. It is careful where it matters most: at
-# $\rho = 5$ the first order overstates the variance threefold.
+# So RAdam's warm-up is as long as $v$'s memory, and nobody has to choose it. It is most careful at the start: at
+# $\rho = 5$ the first order overstates the variance more than threefold.
 #
 # ### Does a network need it?
 #
-# The data are sentences of film reviews, one character at a time. The network is one that is hard to train: four
-# blocks whose norms come *after* each sum (`post_norm`), so that no way through it is left alone. Here is one step,
+# The data are sentences of film reviews, one character at a time. The network is one that is hard to train: four blocks
+# whose norms come *after* each sum (`post_norm`), so that no path through the network is left alone. Here is one step,
 # for all the runs that follow:
 
 # %%
@@ -422,13 +425,14 @@ chapter.show(
 # Without a warm-up the network falls, within ten steps, into a state in which it predicts the same whatever it reads,
 # and stays there. RAdam does not, and nobody set for it how long to be careful.
 #
-# But is the *variance* the reason? The last line is the paper's own test (section 3.1, "Adam-2k"), in small: $v$ sees
-# 200 batches before anything is moved, more than the whole warm-up of the second line. There it helped. Here it does
-# not: the run is lost as before. Ma and Yarats (2021) refute the variance as the reason for warm-ups, and name the
-# *size of the steps*. Adam's first step is a whole rate for each parameter that has a gradient, and while gradients
-# agree from step to step, so are the next ones. A warm-up makes those small, whatever $1/\sqrt v$ does. And a linear
-# one over $2 / (1 - \beta_2)$ steps, the grey line in the figure of $r_t$, does what RAdam does. So RAdam warms up by
-# itself, and that is useful. The reason that it was derived from need not be the reason why it works.
+# But is the *variance* the reason? The last line of the table is the paper's own test (section 3.1, "Adam-2k"), in
+# small: $v$ sees 200 batches before anything is moved, more than the whole warm-up of the second line. In the paper
+# this helped. Here it does not: the run is lost as before. Ma and Yarats (2021) reject the variance as the reason for
+# warm-ups, and name the *size of the steps*. Adam's first step is a whole rate for each parameter that has a gradient,
+# and as long as gradients agree from step to step, so are the next steps. A warm-up makes these steps small, whatever
+# $1/\sqrt v$ does. They also report that Adam with a linear warm-up over $2 / (1 - \beta_2)$ steps, the grey line in
+# the figure of $r_t$, trains almost exactly like RAdam. (We did not repeat that.) So RAdam warms up by itself, and that
+# is useful. The reason that it was derived from need not be the reason why it works.
 #
 # > **A break.** Momentum is fast along a valley and slow across it. Adam takes steps of the rate's size, whatever the
 # > size of the gradient, and AdamW lets parameters decay separately. RAdam's warm-up follows from $\beta_2$ alone, and
@@ -444,7 +448,7 @@ chapter.show(
 #
 # Forward, nothing grows or shrinks with $\mathrm{Var}\, w = 1/E$; backward, with $1/F$. Glorot and Bengio (2010) take
 # the compromise $2 / (E + F)$. Numbers that are uniform in $[-a, a]$ have the variance $a^2/3$, so $a = \sqrt{6 / (E +
-# F)}$. What a factor costs shows in twenty layers:
+# F)}$. Twenty layers show what a wrong factor costs:
 
 # %%
 chapter.source(affine.draw, doc=False)
@@ -473,10 +477,10 @@ chapter.table(("20 layers of 512", "variance forward", "backward", "by (11)"), r
 #
 # $$4E \cdot \frac{2}{5E} \cdot \mathbb E\, \mathrm{gelu}(\sqrt{0.4}\, z)^2, \qquad z \sim N(0, 1) \qquad (12)$$
 #
-# whatever the layer. Attention's matrices are square, so (11) leaves a variance of 1. But it averages, which divides
-# by $n$ where it looks at $n$ independent rows, and by nothing where they agree. At the bottom they are independent.
-# Further up they share what the layers below have averaged into all of them. Contributions are nearly independent of
-# each other, so variances add up:
+# whatever the layer. Attention's matrices are square, so (11) leaves a variance of 1. But attention averages, which
+# divides the variance by $n$ where it looks at $n$ independent rows, and by 1 where the rows agree. At the bottom the
+# rows are independent. Further up they share what the layers below have averaged into all of them. Contributions are
+# nearly independent of each other, so variances add up:
 
 # %%
 SHAPE = {"tokens": 500, "places": 128, "width": 128, "hidden": 512, "layers": 8}
@@ -514,13 +518,14 @@ assert longest == "embedding.table"
 
 # %% [markdown]
 # Note the bottom layer: embeddings have size 0.02, and a norm stretches them to 1. In the backward pass, it stretches
-# their gradient by as much: the table's is the longest of all. Adam does not mind; gradient descent and clipping do.
+# their gradient by as much: the table's is the longest of all. That does not matter to Adam, but it does to gradient
+# descent and clipping.
 #
 # ## Mixed lengths
 #
 # A batch is one array, and sentences are not of one length. There are three ways:
 #
-# - **Padding**: fill up to the longest. Of $\sum_s \max n$ places, $\sum_s n_s$ are used.
+# - **Padding**: fill up to the longest. Of $B \max_s n_s$ places, $\sum_s n_s$ are used.
 # - **Buckets**: sort by length first, so that sentences of a batch are alike, and shuffle the batches.
 # - **Packing**: one sentence after the other in rows of fixed length. Hardly a place is lost; but a sentence must not
 #   read the one before. Softmax attention needs a mask of blocks for that; a state has to be thrown away (chapter 19
@@ -564,8 +569,8 @@ assert packed.mean() / 320 > 0.97
 assert of_pairs < 0.5  # packed, softmax attention needs kernels that skip what the mask forbids
 
 # %% [markdown]
-# **What a mask does, and what it costs.** A causal network needs none: padding stands at the end, and nobody looks
-# ahead. Put anything there, and no score of the sentence changes. A bidirectional one needs `key_mask`. It saves
+# **What a mask does, and what it costs.** A causal network needs no mask: padding stands at the end, and no query looks
+# ahead. Whatever is put there, no score of the sentence changes. A bidirectional one needs `key_mask`. It saves
 # nothing: the products are computed all the same.
 
 # %%
@@ -593,15 +598,15 @@ for module in (linear, softmax):
 
 # %% [markdown]
 # **The weights of the loss.** Padded targets have weight 0. The rest is a choice. It may be the mean over all $n$
-# tokens, in which a long sentence counts more, or the mean of the sentences' means. It must not depend on how the
-# batch was cut. Let there be micro-batches of $n_a$ tokens, one after the other, with gradients added up
-# (*accumulation*: a large batch in the memory of a small one),
+# tokens, in which a long sentence counts more, or the mean of the sentences' means. But it must not depend on how the
+# batch was cut. Suppose that micro-batches of $n_a$ tokens are computed one after the other, and their gradients added
+# up. (This is *accumulation*: a large batch in the memory of a small one.) Then
 #
 # $$\ell = \frac1n \sum_i \ell_i = \sum_a \frac{n_a}{n}\, \ell_a, \qquad \ell_a = \frac{1}{n_a} \sum_{i \in a} \ell_i
 # \qquad (13)$$
 #
-# so each part gets the share $n_a / n$. With equal shares, one over the number of parts, tokens of short sentences
-# count more. The transformers library did that until October 2024 (pull request 34191). The loop of this
+# so the loss of each part gets the share $n_a / n$. With equal shares, one over the number of parts, tokens of short
+# sentences count more. The transformers library did that until October 2024 (pull request 34191). The loop of this
 # package takes equal shares, which is right for windows of one length, unless a task says what its batches weigh.
 
 # %%
@@ -645,8 +650,8 @@ assert off > 0.05
 #
 # $$g \leftarrow g\; \min\Big(1, \frac{c}{\lVert g \rVert}\Big) \qquad (14)$$
 #
-# Adam does not care how long gradients are; why clip at all? Because it remembers. One gradient 100 times as long as
-# the others fills $m$ for ten steps, and $v$ for a thousand:
+# Adam does not care how long gradients are, so why clip at all? Because Adam remembers. One gradient 100 times as long
+# as the others fills $m$ for ten steps, and $v$ for a thousand:
 
 # %%
 chapter.source(clip.by_global_norm, doc=False)
@@ -678,10 +683,10 @@ assert sizes["as it is"][599] < 0.6 * sizes["clipped"][599]  # and then, for lon
 #
 # $$\text{multiply-adds of the products} = 3\, P\, B N, \qquad P = 12\, L E^2 + E V \qquad (15)$$
 #
-# for $V$ scores, and a feed-forward layer that is $4E$ wide. Softmax attention adds two products of $N \times N$ by
-# $D$ forward and five backward, $7 B L N^2 E$ together, half of which a causal kernel skips. They are as many as the
-# block's $36\, B N L E^2$ from $N = 72 E / 7 \approx 10 E$ on. Linear attention's do not grow with $N$ at all, per
-# token. Here they are counted while the package's own code runs:
+# for $V$ scores, and a feed-forward layer that is $4E$ wide. Softmax attention adds two products of $N \times N$ by $D$
+# forward and five backward, $7 B L N^2 E$ together, half of which a causal kernel skips. From $N = 72 E / 7 \approx 10
+# E$ on, that half is as much as the blocks' $36\, B N L E^2$. Linear attention's multiply-adds per token do not grow
+# with $N$ at all. Here multiply-adds are counted while the package's own code runs:
 
 # %%
 SMALL = {"tokens": 31, "places": 64, "width": 32, "hidden": 128, "layers": 3}
@@ -705,9 +710,9 @@ assert counted(online_softmax) == products + 7 * 2 * 3 * 64**2 * 32  # the page 
 print(f"products {products:,}, softmax attention {counted(online_softmax) - products:,}")
 
 # %% [markdown]
-# Counting is not timing: a norm, GELU and Adam have next to no multiply-adds, but go over all the memory there is.
-# Here is one step of four blocks of 128 on two sequences of 784 tokens, with its products alone and its attention
-# alone for comparison, in CPU time on one thread. The rest is norms, GELU, residuals, cross-entropy, Adam and Python.
+# Counting is not timing: a norm, GELU and Adam have next to no multiply-adds, but they go over all of their memory.
+# Here is one step of four blocks of 128 on two sequences of 784 tokens, with its products alone and its attention alone
+# for comparison, in CPU time on one thread. The rest is norms, GELU, residuals, cross-entropy, Adam and Python.
 
 # %%
 E, N, LAYERS, V = 128, 784, 4, 256
@@ -790,29 +795,30 @@ for layers, name in dict.fromkeys(key[:2] for key in found):
 chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times it"), rows)
 
 # %% [markdown]
-# Most of a step is products, which nobody can avoid, and PyTorch's are nearly as fast. It loses its time in the rest,
-# where each small operation goes over the memory once more.
+# Most of a step is products, which nobody can avoid, and PyTorch's products are nearly as fast. PyTorch loses its time
+# in the rest, where each small operation goes over the memory once more.
 #
 # ## The memory of a step
 #
-# Four rows of $P$ numbers are permanent: parameters, gradients, $m$ and $v$. What a step adds is what the forward
-# pass keeps for the backward pass. Count it from the `Saved` of each layer, in numbers per token and block:
+# Four rows of $P$ numbers are permanent: parameters, gradients, $m$ and $v$. A step adds what the forward pass keeps
+# for the backward pass. Count it from the `Saved` of each layer, in numbers per token and block:
 #
 # | kept | numbers |
 # | --- | --- |
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
 # | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ and $v$ | $3E$ |
-# | what attention says, the last layer's input too | $E$ |
+# | what attention outputs, which is also its last layer's input | $E$ |
 # | linear: one denominator per head; softmax: one sum per head | $H$ |
 # | what GELU reads | $4E$ |
 #
 # $$10 E + H + 4 \qquad (16)$$
 #
-# What costs little to compute again is not kept. Attention and the feed-forward layer read the output of a norm: one
-# pass over the sum that is kept, $2E$. GELU's result and its slope take one more pass of GELU, $8E$. A framework that
-# keeps what each operation needs by itself keeps these too: $16 E$ for softmax. What is left is largely the
-# feed-forward layer's: its $4E$ are a product of the layer's input, a ninth of the block's products. Chen et al.
-# (2016) compute such things again too, in whole networks.
+# What costs little to compute again is not kept. Attention and the feed-forward layer read the output of a norm, $2E$:
+# that takes one more pass over the sums that are kept. GELU's result and its slope, $8E$, take one more pass of GELU. A
+# framework that keeps what each operation needs by itself keeps the outputs of the norms and GELU's result too, $6E$
+# more: $16 E$ for softmax. The largest part of what is left, $4E$, belongs to the feed-forward layer. To compute it
+# again would take a product, a ninth of all products of the block's step. Chen et al. (2016) compute such things again
+# too, in whole networks.
 #
 # Linear attention also keeps $2 (D^2 + D)$ numbers per head and sequence, two states. (It no longer needs $q$ and
 # $k$, and they are freed.) The last norm keeps $E + 2$ per token, the last layer $E$.
@@ -863,11 +869,11 @@ header = ("bytes", "parameters, gradients, m, v", "Saved by hand", "its arrays",
 chapter.table(header, rows)
 
 # %% [markdown]
-# The peak of a step is higher. It consists of the forward pass, scores, their gradient, and what the backward pass
-# needs on top, such as the hidden units of one block and their slope, $8E$. Gradients inside a block are of no use to
-# the block before, and gradients of parameters arrive as what was kept is freed. A new array is memory that the
-# system first sets to zero, which takes an eighth of a step. So the C library is told to keep what is freed, within a
-# `workspace`:
+# The peak of a step is higher. It consists of what the forward pass keeps, scores, their gradient, and what the
+# backward pass needs on top, such as the hidden units of one block and their slope, $8E$. Gradients inside a block are
+# of no use to the block before, and gradients of parameters arrive as what was kept is freed. The memory of a new array
+# is first set to zero by the system, which took an eighth of a step when it was measured. So within a `workspace` the C
+# library keeps what is freed:
 
 # %%
 chapter.source(workspace)
@@ -883,9 +889,9 @@ assert 0 < beyond < 2.5 * by_hand(softmax) / LAYERS  # scores and backward pass:
 assert abs(sizes[B // 2] / sizes[B] - 0.5) < 0.06  # accumulation: half the batch, half the memory
 
 # %% [markdown]
-# How does it compare with PyTorch? The bench measures the most that a process has in memory, beyond what it had
-# before the network was built. PyTorch keeps more for each token. There, as here, gradients come on the way back,
-# where what was kept is freed.
+# How does it compare with PyTorch? The bench measures the most that a process has in memory, beyond what it had before
+# the network was built. PyTorch keeps more per token. In both, gradients of parameters arrive in the backward pass,
+# while what was kept is freed.
 
 # %%
 peak = {(each["attention"], each["kernel"]): each["megabytes"] for each in bench["memory"]}
@@ -901,14 +907,14 @@ chapter.table(("step", "MB", "PyTorch's best, MB", "memory over it", "time over 
 assert ratio["linear"] < 0.8 < ratio["softmax"] < 1
 
 # %% [markdown]
-# With softmax attention (16) does not fall below four fifths of PyTorch's memory: of this network's, two fifths are
-# the four rows of $P$.
+# With softmax attention we need more than four fifths of PyTorch's memory, in spite of (16). Nearly two fifths of this
+# network's memory are the four rows of $P$, which both programs need.
 #
 # ## Two threads
 #
 # Products, norms, GELU, attention and Adam are cut into tasks, and the bits do not depend on which thread has which
-# task. Two threads on a machine that is shared do not do twice as much, even with work that has nothing in common. So
-# the bench also measures that: the products of the step, once on one thread, and once on each of two at the same
+# task. On a shared machine two threads do not do twice as much, even if their work has nothing in common. So the bench
+# also measures that limit: it runs the products of the step once on one thread, and once on each of two at the same
 # time.
 
 # %%
@@ -934,7 +940,7 @@ chapter.table(("step", "two threads, times one", "at best", "share"), rows)
 #
 # With weights $w_a$ that sum to 1 the variance is $2 \sigma^4 \sum w_a^2$, so $\rho = 1 / \sum_a w_a^2 = \frac{(1 +
 # \beta_2)(1 - \beta_2^t)}{(1 - \beta_2)(1 + \beta_2^t)}$, by two geometric series. The limit is $\frac{1 + \beta_2}{1 -
-# \beta_2} = \rho_\infty$, the same. In between it is up to a ninth larger, and nearer.
+# \beta_2} = \rho_\infty$, the same. In between this $\rho_t$ is up to 12 per cent larger, and nearer to the simulation.
 #
 # </details>
 
@@ -952,8 +958,9 @@ same(rho_inf, (1 + BETA) / (1 - BETA), atol=1e-9)
 #
 # <details><summary>Solution</summary>
 #
-# For Adam nothing changes but the part of $\varepsilon$: all gradients are a thousandth, and the steps are the same.
-# Gradient descent takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+# For Adam only the influence of $\varepsilon$ changes: all gradients are a thousandth of what they were, and the steps
+# are the same. Gradient descent takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+# The cell checks both.
 #
 # </details>
 
@@ -973,7 +980,8 @@ np.testing.assert_allclose(ways[0], ways[1], rtol=1e-6)  # 1e-6 stands in clip's
 # <details><summary>Solution</summary>
 #
 # A block has $12 E^2$ entries, 16 bytes each with gradient, $m$ and $v$: $192 E^2$. A token keeps about $40 E$ bytes
-# per block. So from $4.8 E = 1229$ tokens on, two sequences of an image of 784 pixels, what is kept fills the memory.
+# per block. So from $4.8 E = 1229$ tokens on, what is kept takes more memory than what stays. Two images of 784 pixels
+# are enough. The cell checks the count with a block of the package.
 #
 # </details>
 
@@ -987,9 +995,9 @@ assert abs(stays / (4 * (10 * 256 + 8 + 4)) / (4.8 * 256) - 1) < 0.02
 #
 # - Momentum: $\eta < 2 (1 + \mu) / \lambda$. Adam: steps have the rate's size, whatever the gradient's; the decay is
 #   separate.
-# - RAdam's warm-up follows from $\beta_2$ alone. It works; the variance it was derived from is not all that a warm-up
-#   is good for. If a claim can be run, run it.
-# - Variance $2/(E + F)$ keeps numbers in size in both directions; where widths differ it is a compromise.
+# - RAdam's warm-up follows from $\beta_2$ alone. It works, but the variance from which it was derived is not all that a
+#   warm-up is good for. If a claim can be run, run it.
+# - Variance $2/(E + F)$ keeps numbers at their size in both directions; where widths differ it is a compromise.
 # - Sort by length; weight parts of a batch by their tokens; a mask costs as much as what it hides.
 # - A step takes $3 P B N$ multiply-adds; a block keeps 10 numbers per token and channel, 4 of them the feed-forward
 #   layer's.

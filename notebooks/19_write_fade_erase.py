@@ -4,19 +4,20 @@
 # Linear attention only ever adds to its state. What becomes of it when the state may also fade, and correct itself?
 #
 # The course's sources end in 2021. From 2023 on linear attention came back, in RetNet, Mamba-2, DeltaNet, Gated
-# DeltaNet and Kimi Delta Attention. They share two ideas about the state $S$ of $C \times M$ numbers: it *fades*, and
-# it is *corrected* where it is wrong. In this chapter you will
+# DeltaNet and Kimi Delta Attention. All of them use one or both of two ideas about the state $S$ of $C \times M$
+# numbers: it *fades*, and it is *corrected* where it is wrong. In this chapter you will
 #
-# 1. compute how many keys a sum can hold, and why the sum is the wrong one to take;
+# 1. compute how many keys a sum can hold, and see what a sum gets wrong;
 # 2. derive the delta rule as least squares, one equation at a time;
-# 3. measure what it buys and what it does not: with small steps it holds as many keys as a sum, with full ones fewer;
+# 3. measure what the delta rule buys and what it does not: with small steps it holds as many keys as a sum, with full
+#    steps fewer;
 # 4. let the state fade, and start a new document in the middle of a sequence;
 # 5. derive the backward pass, and find the delta rule in it again, running backward in time;
 # 6. replace the loop over rows by a triangular system of equations for each chunk;
-# 7. find the gradient of the gate in numbers that are available anyway.
+# 7. compute the gradient of the gate from numbers that are available anyway.
 #
-# You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations are
-# numbered by chapter in the text and by file in the source that is shown.
+# You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations with
+# letters are this chapter's; those with numbers are those of the source that is shown.
 
 # %%
 import math
@@ -53,7 +54,8 @@ def unit(x):
 # | 5 | $1 + 5 = 6$ | $0.5 + 5 = 5.5$ | $1 + (5 - 1) = 5$ | $0.5 + (5 - 0.5)/2 = 2.75$ |
 # | 3 | $6 + 3 = 9$ | $2.75 + 3 = 5.75$ | $5 + (3 - 5) = 3$ | $2.75 + (3 - 2.75)/2 = 2.875$ |
 #
-# The sum has lost which value was the last. The delta rule with $\beta = 1$ has nothing but the last. The pages agree:
+# In the sum, nothing shows which value was the last. The delta rule with $\beta = 1$ keeps nothing but the last. The
+# code agrees:
 
 # %%
 key, value = np.ones((3, 1)), np.array([[1.0], [5.0], [3.0]])
@@ -79,9 +81,9 @@ same(np.hstack(list(by_hand.values())), [[1, 1, 1, 0.5], [6, 5.5, 5, 2.75], [9, 
 #
 # $$S^\top k_i = v_i + \sum_{j \ne i} (k_j^\top k_i)\, v_j \qquad (b)$$
 #
-# Orthogonal keys do not disturb each other, and of those there are $C$. Random ones of length 1 have
-# $\mathbb E (k_j^\top k_i)^2 = 1/C$, so that with values of length 1 the squared error of (b) is $(n - 1)/C$. At
-# $n = C$ the noise is as long as the answer.
+# Orthogonal keys do not disturb each other, but there are only $C$ of them. Random keys of length 1 have $\mathbb E
+# (k_j^\top k_i)^2 = 1/C$, so that with values of length 1 the squared error of (b) is $(n - 1)/C$. At $n = C$ the noise
+# is as long as the answer.
 
 # %%
 C, n = 64, 64
@@ -92,13 +94,13 @@ print(f"squared error of a sum of {n} keys in {C} channels: {error:.3f}; (n - 1)
 assert abs(error / ((n - 1) / C) - 1) < 0.02  # (b)
 
 # %% [markdown]
-# A sum fails worse when a key *comes back*. If $x = 3$ is followed by $x = 5$, the sum returns 8 for $x$. No query
-# can tell which was last.
+# A sum fails worse when a key *comes back*. If $x = 3$ is followed by $x = 5$, the sum returns 8 for $x$. No query can
+# find out which value was last.
 #
 # ## Erasing: least squares, one equation at a time
 #
-# What should $S$ satisfy? $S^\top k_i = v_i$ for each token: linear equations, as many as tokens, for $C \times M$
-# unknowns. Measure how wrong the state is about token $i$, and in which direction that grows:
+# What should $S$ satisfy? $S^\top k_i = v_i$ for each token. These are linear equations, $M$ per token, for $C \times
+# M$ unknowns. Measure how wrong the state is about token $i$, and in which direction that grows:
 #
 # $$\ell_i(S) = \tfrac12 \lVert v_i - S^\top k_i \rVert^2, \qquad
 # \frac{\partial \ell_i}{\partial S} = -k_i\, (v_i - S^\top k_i)^\top \qquad (c)$$
@@ -108,10 +110,10 @@ assert abs(error / ((n - 1) / C) - 1) < 0.02  # (b)
 # $$S_i = S_{i-1} + \beta_i\, k_i\, (v_i - S_{i-1}^\top k_i)^\top \qquad (d)$$
 #
 # Look first, then write what is missing. With a unit key and $\beta = 1$ the state then returns $v_i$ at $k_i$:
-# $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right
-# angles to $k_i$. Of all states that satisfy the equation it is the nearest: (d) is a projection. Kaczmarz solved
-# systems of equations in this way in 1937, one equation after the other, round and round; Widrow and Hoff's filter of
-# 1960 is the same step.
+# $S_i^\top k_i = S_{i-1}^\top k_i + (v_i - S_{i-1}^\top k_i)\, k_i^\top k_i = v_i$. And nothing changes at right angles
+# to $k_i$. Of all states that satisfy the equation, this one is the nearest to $S_{i-1}$: (d) is a projection. Kaczmarz
+# solved systems of equations in this way in 1937, one equation after the other, round and round. Widrow and Hoff's
+# filter of 1960 takes the same step.
 #
 # ![The delta rule, drawn](../figures/schematic_delta.svg)
 
@@ -137,10 +139,10 @@ print("largest error after 1, 10, 20, 40 rounds:", *(f"{distances[r - 1]:.0e}" f
 assert distances[-1] < 1e-5 < 0.1 < distances[0]
 
 # %% [markdown]
-# What does that do to the matrix that is applied to the values? Take 40 tokens with only five keys, at right angles,
-# which come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every row has
-# one entry, at the last token with that key. With less, the ones before fade geometrically, each key by its own
-# count. Move the slider:
+# What does the delta rule do to the matrix that is applied to the values? Take 40 tokens with only five keys, at right
+# angles, which come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every
+# row has one entry, at the last token with that key. With a smaller $\beta$, earlier entries fade geometrically, each
+# with the number of times that its own key has come back. Move the slider:
 
 # %%
 turns = np.random.default_rng(3).integers(5, size=40)
@@ -176,12 +178,12 @@ for i in range(1, 40):
 #
 # $$S_i = (I - \beta_i k_i k_i^\top)\, S_{i-1} + \beta_i k_i v_i^\top \qquad (e)$$
 #
-# The first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in $[0, 2]$ none is
-# larger than 1 in size: no token magnifies what the state held before. What is *written* can still add up, at most
-# $\beta \lVert v \rVert$ per token, so a state grows in proportion to the length at worst. It does so with $\beta =
-# 2$ and a single key whose values alternate, 1, -1, 1: each token flips the state's sign and adds 2 to its size. With
-# $\beta = 1$, keys that are each at right angles to what the state holds make its squared length grow by $\lVert v
-# \rVert^2$ per token.
+# For a key of length 1, the first factor has the eigenvalue $1 - \beta_i$ along the key and 1 across it. For $\beta$ in
+# $[0, 2]$ neither is larger than 1 in size: no token magnifies what the state held before. What is *written* can still
+# add up, at most $\beta \lVert v \rVert$ per token, so a state grows in proportion to the length at worst. It does so
+# with $\beta = 2$ and a single key whose values alternate, 1, -1, 1 and so on: each token flips the state's sign and
+# adds 2 to its size. With $\beta = 1$, keys that are each at right angles to what the state holds make its squared
+# length grow by $\lVert v \rVert^2$ per token.
 
 # %%
 n = 50
@@ -198,9 +200,10 @@ print(f"beta = 1, {n} keys at right angles to the state: its length is {np.linal
 same(np.linalg.norm(state.s), math.sqrt(n))
 
 # %% [markdown]
-# Above $\beta = 1$ one eigenvalue is negative, and a negative number is what it takes to count modulo two (Grazzi et
-# al. 2025, who prove that in finite precision positive eigenvalues cannot). Flip the sign for every 1, leave it for
-# every 0: with $\beta = 2$ times the bit, and nothing written, the state is the parity.
+# Above $\beta = 1$ one eigenvalue is negative, and a negative number is what it takes to count modulo two. (Grazzi et
+# al. 2025 prove that in finite precision positive eigenvalues alone cannot.) Flip the sign for every 1, and leave it
+# for every 0. With $\beta = 2$ times the bit, and nothing written, the state is the parity. The cell checks this for 50
+# random bits, and prints nothing:
 
 # %%
 bits = rng.integers(2, size=50)
@@ -213,8 +216,8 @@ same(signs[:, 0], (-1.0) ** np.cumsum(bits))
 # ## What does a state hold?
 #
 # The usual claim is that the delta rule stores more. Let us check. We take random unit keys, $C = M = 64$, and a list
-# of 512 values. After all is written, each key is read; the *error* is squared and relative, the *recall* is the
-# share of answers that are nearest to the right one of the 512. We compare the sum and the delta rule, first with
+# of 512 values. After everything is written, each key is read. The *error* is squared and relative. The *recall* is the
+# share of answers whose nearest value among the 512 is the right one. We compare the sum and the delta rule, first with
 # $\beta = 1$, with a sum that fades by $g = 31/32$ per token.
 
 # %%
@@ -243,11 +246,11 @@ once_64, once_128, three_values, others_again, stream = held.tasks.values()
 # keys with each new one that is not orthogonal to them. The sum answers with a vector that is too long, but it still
 # points in the right direction for all of them.
 #
-# Both halves need a second look. First, the smaller *error* of the delta rule only shows that the sum is too long.
-# Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys
-# $\min_a \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the smaller
-# *recall* comes from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the
-# sum, and its recall is the sum's at every number of keys:
+# Both results need a second look. First, the smaller *error* of the delta rule only shows that the sum is too long.
+# Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys $\min_a
+# \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the smaller *recall* comes
+# from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the sum, and its recall
+# is the sum's at every number of keys:
 
 # %%
 assert once_64["add"].recall > 0.99 > 0.95 > once_64["delta"].recall > 0.8
@@ -282,15 +285,16 @@ for keys, recall in held.by_beta.items():
 assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 
 # %% [markdown]
-# So $\beta$ is a choice between two things. A small one keeps as many keys as the sum, and a key that comes back has
-# nearly the sum of its values. A large one keeps the last value, and fewer keys.
+# So $\beta$ is a choice between two things. A small one keeps as many keys as the sum, and for a key that comes back it
+# returns nearly a multiple of the sum of its values. A large one keeps the last value, and fewer keys.
 #
-# **What is written again.** There are 32 keys with three values each, of which the last counts. A sum answers with
-# the sum of the three, and softmax attention without positions with the mean, since equal keys have equal weights.
-# Both can only guess one of three. The delta rule with $\beta = 1$ answers with the last, as the table's last row
-# says for each $\beta$. But so does a sum that fades, because here what counts is also what is recent. The two differ
-# when something must be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times.
-# Fading forgets by the clock. The delta rule erases by the key, and 31 of the 32 rounds cost the first keys nothing.
+# **What is written again.** There are 32 keys with three values each, of which the last counts. A sum answers with the
+# sum of the three. Softmax attention without positions answers with the mean, since equal keys have equal weights. Both
+# can only guess one of three. The delta rule with $\beta = 1$ answers with the last (the table's last row has the other
+# $\beta$). But so does a sum that fades, because here what counts is also what is recent. The two differ when something
+# must be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading forgets by
+# the clock. The delta rule erases by the key: the figure shows that it finds the first 8 keys however often the others
+# are rewritten. The next cell checks these statements on the numbers of the table:
 
 # %%
 assert three_values["delta"].recall > 0.97
@@ -302,18 +306,19 @@ assert others_again["fade"].recall < 0.02
 assert others_again["add"].recall < 0.75
 
 # %% [markdown]
-# **A long stream.** After 1024 keys the sum is noise, 16 times as large as any answer. The delta rule's state has
-# reached its limit long ago and stays there. Let $q = 1 - 1/C$, and $\epsilon_a$ be the squared error at a key $k$
-# after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the mean over $k'$,
-# where $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$ has come to
-# rest at 1 for random keys (and up to terms of $1/C^2$),
+# **A long stream.** After 1024 keys the sum is noise, 16 times as large as any answer. The delta rule's state reached
+# its limit long ago and stays there. Let $\gamma = 1 - 1/C$, and let $\epsilon_a$ be the squared error at a key $k$
+# after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the mean over $k'$, where
+# $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$ has come to rest at 1
+# for random keys (and up to terms of $1/C^2$),
 #
-# $$\mathbb E\, v^\top S^\top k = q^a, \qquad
-# \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - q^a)\big), \qquad
+# $$\mathbb E\, v^\top S^\top k = \gamma^a, \qquad
+# \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - \gamma^a)\big), \qquad
 # \epsilon_0 = 0 \qquad (f)$$
 #
-# whose solution is $\epsilon_a = 2 (1 - q^a)$, as you can check by putting it in. So the last keys are held almost
-# exactly: with $C = 64$ the error passes 1, that of answering 0, after $C \log 2 = 44$ keys.
+# whose solution is $\epsilon_a = 2 (1 - \gamma^a)$, as you can check by putting it in. So the last keys are held almost
+# exactly. With $C = 64$ the error passes 1, the error of answering 0, after $C \log 2 = 44$ keys. The next cell checks
+# (f), and the curves of the figure against it:
 
 # %%
 e = 0.0
@@ -328,7 +333,7 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
     np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
 
 # %% [markdown]
-# So **of what is written once the delta rule holds no more than the sum, with any $\beta$. It wins where something is
+# So **of what is written once, the delta rule holds no more than the sum, with any $\beta$. It wins where something is
 # rewritten, and on long streams**, where a sum has to be forgotten by the clock.
 #
 # ## Fading
@@ -341,12 +346,13 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 # $$S_i = \tilde S_i + k_i u_i^\top \qquad (3)$$
 # $$o_i = S_i^\top q_i \qquad (4)$$
 #
-# Fade, look at $e_i$, write, read. Each member of the family fills in $g$, $e$ and $v$:
+# Fade, look at $e_i$, write, read. Each member of the family fills in $g$, $e$ and $v$. (In Mamba-2, $\Delta$ is a step
+# in time made from the token, and $a$ a learned number per head.)
 #
 # | member | gate | erase $e$ | value |
 # | --- | --- | --- | --- |
 # | RetNet (Sun et al. 2023), retention alone | $1 - 2^{-5-h}$ for head $h$, fixed | – | $v$ |
-# | Mamba-2 (Dao and Gu 2024) | $\exp(-e^{a} \Delta)$, one per head | – | $\Delta v$ |
+# | Mamba-2 (Dao and Gu 2024) | $\exp(-\exp(a)\, \Delta)$, one per head | – | $\Delta v$ |
 # | Gated linear attention (Yang et al. 2024) | one per channel | – | $v$ |
 # | DeltaNet (Schlag et al. 2021, Yang et al. 2024) | – | $\beta k$ | $\beta v$ |
 # | Gated DeltaNet (Yang et al. 2025) | one per head | $\beta k$ | $\beta v$ |
@@ -362,9 +368,10 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 #   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),
 #   [order](https://github.com/fla-org/flash-linear-attention/issues/885)).
 #
-# There is no denominator: a state that fades needs no mean, and a normalisation of the output follows. Queries and
-# keys of the delta rule are divided by their lengths, and queries by $\sqrt C$. `gated_linear` is the first half of
-# the table, `delta` the second; both run one loop, `delta_rule`. The numbers (1) to (11) are those of its docstring.
+# There is no denominator: a state that fades needs no mean, and the networks that use it normalise the output next.
+# Queries and keys of the delta rule are divided by their lengths, and queries by $\sqrt C$ as well. `gated_linear` is
+# the first half of the table and `delta` the second. Both run one loop, `delta_rule`. The numbers (1) to (11) are those
+# of its docstring.
 
 # %%
 chapter.source(delta_rule.forward, doc=False)
@@ -403,9 +410,10 @@ report.assert_ok()
 # %% [markdown]
 # ### Two documents, one sequence
 #
-# Training packs documents into sequences of one length, and the second should not read the first. Softmax attention
-# needs a mask for that. Here a gate of 0 does it, `log_gate = -inf` at the first token of a document: the state is
-# thrown away. And nothing flows back across it: each document gets the same gradients as it would alone.
+# Training packs documents into sequences of one length, and the second document should not read the first. Softmax
+# attention needs a mask for that. Here a gate of 0 does it, `log_gate = -inf` at the first token of a document: the
+# state is thrown away. Nothing flows back across such a gate, so each document gets the same gradients as it would
+# alone. The cell checks both, and prints nothing:
 
 # %%
 packed = log_gate.copy()
@@ -421,9 +429,10 @@ assert not gradients.log_gate[25].any()  # throwing away is not a matter of degr
 assert all(np.isfinite(x).all() for x in gradients[:5])
 
 # %% [markdown]
-# A reset leaves one state, the last document's. Where each document comes with a state and leaves one, say because
-# long documents are read in pieces, tell the mechanism where documents begin. `offsets` runs from 0 to $N$, and states
-# get a first axis, one entry for each document. Softmax attention, linear attention and this chapter's two take it.
+# A reset leaves one state, the last document's. Sometimes each document comes with a state and leaves one, for example
+# because long documents are read in pieces. Then pass the places where documents begin. `offsets` runs from 0 to $N$,
+# and states get a first axis, with one entry per document. Softmax attention, linear attention and this chapter's two
+# mechanisms take it.
 
 # %%
 offsets = np.array([0, 25, N])
@@ -436,9 +445,10 @@ for p in range(2):
     same(saved.state.s[p], kept.state.s)
 
 # %% [markdown]
-# > **A break.** A state that only adds keeps every value of a key. The delta rule reads before it writes, so that a key
-# > has its latest value, and a gate lets what is old fade. A gate of 0 begins a new document. After the break come the
-# > gradients, the chunks that make this as fast as matrix products, states on several machines, and what a token costs.
+# > **A break.** A state that only adds keeps the sum of all values of a key. The delta rule reads before it writes, so
+# > that a key has its latest value, and a gate lets what is old fade. A gate of 0 begins a new document. After the
+# > break come the gradients, the chunks that make this as fast as matrix products, states on several machines, and what
+# > a token costs.
 
 # %% [markdown]
 # ## The backward pass is a delta rule
@@ -459,9 +469,10 @@ for p in range(2):
 #
 # $$\tilde A_i = A_i - e_i r_i^\top \qquad (7)$$
 #
-# Read (6) and (7) again. *Look* at $k_i$, then *erase* along $e_i$ what was found: it is (2) and (3) with $k$ and $e$
+# Read (6) and (7) again. *Look* at $k_i$, then *erase* along $e_i$ what was found. This is (2) and (3) with $k$ and $e$
 # exchanged, nothing written but the $q_i G_i^\top$ of (5), and time running backward. What corrects on the way forward
-# corrects on the way back, and for the same reason no row magnifies the gradient that passes it.
+# corrects on the way back. For the same reason no row magnifies the gradient that passes it, as long as $e_i = \beta_i
+# k_i$ with a key of length 1 and $\beta_i \le 2$.
 
 # %%
 chapter.source(delta_rule.backward, delta_rule.decayed_states, doc=False)
@@ -486,7 +497,7 @@ found = delta_rule.forward(**rows)[1].u
 same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sign
 
 # %% [markdown]
-# What is left is read off (3), (2) and (4), each with a state at one side of the row:
+# The other three gradients can be read off (3), (2) and (4), each with a state on one side of the row:
 #
 # $$\frac{\partial \ell}{\partial k_i} = A_i u_i \quad (8) \qquad
 # \frac{\partial \ell}{\partial e_i} = -\tilde S_i r_i \quad (9) \qquad
@@ -517,14 +528,14 @@ report.assert_ok()
 #
 # $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (11)$$
 #
-# ($\mathrm{rowsum}$ leaves one number per channel.) Unfortunately this needs $A$ and $S$ of the same row, and one
-# runs backward. The code has the states anyway, for (9) and (10). There is a shorter way. Put (7) in, then (3):
+# ($\mathrm{rowsum}$ leaves one number per channel.) Unfortunately this needs $A$ and $S$ of the same row, and $A$ runs
+# backward. (The code has the states anyway, for (9) and (10).) There is a shorter way. Put in (7), then (3):
 #
 # $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
 # = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
 #
-# The last two are in (8) and (9). And the first, by (5), is $q_i * (S_i G_i)$ and
-# $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$, where the gate may as well stand at $S_i$, which
+# The last two terms contain (8) and (9). By (5), the first is $q_i * (S_i G_i)$ plus
+# $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$. There the gate may as well stand at $S_i$, which
 # makes it $\mathrm{rowsum}(\tilde A_{i+1} * \tilde S_{i+1}) = d_{i+1}$:
 #
 # $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
@@ -532,9 +543,9 @@ report.assert_ok()
 #
 # The gradient of every gate is a running sum of products that are available anyway. The code does not use it, because
 # with strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in
-# float32. The identity has a reason: multiply the channel $c$ of $q$ and $e$ by $t$ from row $i$ on, and that of $k$
-# by $1/t$. Inside, nothing changes but the scale in which the channel of the state is kept. For what comes in from
-# before, it is a gate of $t$ at row $i$.
+# float32. The identity has a reason. From row $i$ on, multiply one channel of $q$ and $e$ by $t$, and the same channel
+# of $k$ by $1/t$. From then on, only the scale changes in which this channel of the state is kept. For what comes in
+# from before, the change is a gate of $t$ at row $i$. The cell checks (g), and then this reason:
 
 # %%
 _, saved = delta_rule.forward(**inputs)
@@ -554,9 +565,10 @@ same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
 # %% [markdown]
 # ## A chunk: a triangular system
 #
-# Rows are slow: each is a product with a vector. Chapter 7 took chunks of $T$ rows and made products of matrices.
-# Here row $i$ needs what rows before it have written, $u_j$, which is what we are looking for. Let $S$ be the state
-# before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (1) and (3):
+# Row by row is slow: each row is a product with a vector. Chapter 7 took chunks of $T$ rows and made products of
+# matrices. Here row $i$ needs what the rows before it have written, $u_j$, and these are unknown too. Let $S$ be the
+# state before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (1) and
+# (3):
 #
 # $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
 #
@@ -565,13 +577,13 @@ same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
 # $$u_i = v_i - S^\top (c_i * e_i) - \sum_{j < i} A_{ij} u_j \qquad \Longleftrightarrow \qquad
 # (I + A)\, U = V - (c * E)\, S \qquad (13)$$
 #
-# It is a lower triangular system with ones on the diagonal: solved from the first row to the last, and always
-# solvable. With $U$ the rest is linear attention's chunk; $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
+# It is a lower triangular system with ones on the diagonal, so it can always be solved, from the first row to the last.
+# With $U$ the rest is linear attention's chunk, with $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
 #
 # $$O = (c * Q)\, S + P U \quad (14) \qquad S' = c_T * S + (\rho_T * K)^\top U \quad (15)$$
 #
 # The backward pass is the transpose of each line, from the last to the first. That of the system is $(I + A)^\top R =
-# \ldots$, solved from the last row to the first. The page `chunked_delta` derives all of it.
+# \ldots$, solved from the last row to the first. The docstring of `chunked_delta` derives all of it.
 
 # %%
 chapter.source(chunked_delta.forward, chunked_delta.solve, doc=False)
@@ -623,10 +635,11 @@ for task in ("delta", "gated delta", "channels"):
 chapter.table(("times the gated product", "forward", "backward", "of the limit, forward", "both passes"), shown)
 
 # %% [markdown]
-# There are two traps. **Ratios are products.** $\rho_{ij} = c_i / c_j$ looks cheaper, or the exponential of a
-# difference of summed logarithms. But after a gate of 0 both are $0/0$, and after a few small ones $c_j$ is 0 in
-# float32 all the same. **No pivots.** A general solver may exchange rows. Then a later row, if it is large, takes
-# part in an earlier one: the result is right to rounding *of the larger*, and causality is lost.
+# There are two traps. **Ratios are products.** It looks cheaper to compute $\rho_{ij}$ as $c_i / c_j$, or as the
+# exponential of a difference of summed logarithms. But after a gate of 0 both are undefined ($0/0$ and $\infty -
+# \infty$), and after a few small gates $c_j$ is 0 in float32 all the same. **No pivots.** A general solver may exchange
+# rows. Then a later row, if it is large, takes part in an earlier one. The result is right only to the rounding errors
+# *of the larger row*, and causality is lost.
 
 # %%
 gates = np.full(16, 1e-6, np.float32)
@@ -648,13 +661,15 @@ assert abs(general[:8] - expected).max() > 1e-9
 # %% [markdown]
 # ## States do not add
 #
-# Linear attention's states are sums, so machines can share a sequence and add theirs up (chapter 8). Not here: the
-# second piece fades and erases what the first has written. What a piece does to a state is an affine map,
+# Linear attention's states are sums, so machines can share a sequence and add up their states (chapter 8). This is not
+# possible here: the second piece fades and erases what the first has written. What a piece does to a state is an affine
+# map,
 #
 # $$S' = W S + B, \qquad W_{ab} = W_b W_a, \quad B_{ab} = W_b B_a + B_b \qquad (h)$$
 #
-# and maps compose, in any grouping. $W$ is what $I$ becomes when nothing is written, and $B$ what 0 becomes: the same
-# rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$.
+# and maps compose, in any grouping. $W$ is what the state $I$ becomes when nothing is written, and $B$ what the state 0
+# becomes. The same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$. The
+# cell checks (h), and then the rule token by token:
 
 # %%
 tokens = k, v, beta, log_gate
@@ -676,18 +691,18 @@ for i in range(N):
 # %% [markdown]
 # ## A step, taken apart
 #
-# During generation a token brings one row per head, and the state is nearly all that there is to move: $C M$ numbers
-# against $3 C + 2 M$. Equations (1)-(4) make $4 C M$ multiply-adds, in any order: one to fade, one to read at $e$, one
-# to write, one to read at $q$. What an order can save is *passes* over the state. The equations as they stand make
-# eight, because (1) writes a faded copy and (3) an outer product. Without copies there are six. Two rearrangements
-# bring more:
+# During generation a token brings one row per head, and nearly all the memory that has to be moved is the state: $C M$
+# numbers against $3 C + 2 M$. Equations (1)-(4) make $4 C M$ multiply-adds, in any order: one to fade, one to read at
+# $e$, one to write, one to read at $q$. What an order can save is *passes* over the state. The equations as they stand
+# make eight, because (1) writes a faded copy and (3) an outer product. Without copies there are six. Two rearrangements
+# save more:
 #
 # $$u = v - (g \odot e)^\top S \quad (i) \qquad
 #   S'^\top q = (g \odot q)^\top S + (k \cdot q)\, u \quad (j)$$
 #
-# By $(i)$ the decay is part of the reading and of the writing, and costs no pass. By $(j)$ both readings are of the
-# state *before* the token, so that they share one sweep. A second sweep reads and writes; if it follows soon, what it
-# reads is still in the nearest cache.
+# By $(i)$ the decay becomes part of the reading and of the writing, and costs no pass. By $(j)$ both readings are of
+# the state *before* the token, so that they share one sweep. A second sweep reads and writes. If it follows soon, what
+# it reads is still in the nearest cache.
 
 
 # %%
@@ -751,15 +766,15 @@ chapter.table(
 # Here are four more members of the family. `delta_rule` takes any $e$, so that three of them are a call of it.
 #
 # **1. RWKV-7** (Peng et al. 2025) has the transition $\mathrm{diag}(w) + b\, \alpha^\top$. Here $\alpha$ is a
-# normalised key with its sign turned and $b$ that key times a rate for each channel (its equation 17). Take any two
-# vectors: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. It looks at the
-# state *before* it fades. Write it as (1)-(4). How many rows per token does it take?
+# normalised key with its sign turned, and $b$ is that key times a rate for each channel (the paper's equation 17). Take
+# any two vectors: $S_i = \mathrm{diag}(w_i) S_{i-1} + b_i\, (S_{i-1}^\top \alpha_i)^\top + k_i v_i^\top$. RWKV-7 looks
+# at the state *before* it fades. Write this as (1)-(4). How many rows per token does it take?
 #
 # <details><summary>Solution</summary>
 #
-# Two, as it adds two products of vectors. The first row fades by $w_i$, looks and corrects: key $b_i$, value 0, erase
-# $-\alpha_i / w_i$, since $\tilde S^\top (\alpha / w) = S^\top \alpha$. The second writes: key $k_i$, value $v_i$,
-# gate 1. The output is that of every second row.
+# It takes two, as it adds two products of vectors. The first row fades by $w_i$, looks and corrects: key $b_i$, value
+# 0, erase $-\alpha_i / w_i$, since $\tilde S^\top (\alpha / w) = S^\top \alpha$. The second writes: key $k_i$, value
+# $v_i$, gate 1. The output is that of every second row. The cell compares it with the formula above.
 #
 # </details>
 
@@ -792,6 +807,7 @@ np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
 # <details><summary>Solution</summary>
 #
 # $e_i = b_i * k_i$ and the value $w_i * v_i$. With $b_i = w_i = \beta_i$ in all channels it is Kimi Delta Attention.
+# The cell checks both.
 #
 # </details>
 
@@ -818,9 +834,9 @@ same(
 #
 # <details><summary>Solution</summary>
 #
-# $e_i = \beta_i p_i$, and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$ the repeated write is
-# $x \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d = 1/2$. It erases less
-# than it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$).
+# $e_i = \beta_i p_i$, and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$ the repeated write is $x
+# \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d = 1/2$. Comba erases less than
+# it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$). The cell checks the case $d = 1/2$.
 #
 # </details>
 
@@ -837,9 +853,9 @@ same(repeated[-1], 2 * value[0])
 #
 # <details><summary>Solution</summary>
 #
-# `linear` with `taylor_exp(2)`, and $q$, $k$ scaled by $D^{-1/4}$ each. $C = 1 + D + D^2 = 273$ (or 153, with each
-# pair once). By the error $(n - 1)/C$ more channels hold more keys. This is the other answer to a full state, a
-# larger one, where the delta rule manages the one that it has.
+# It is `linear` with `taylor_exp(2)`, where $q$ and $k$ are scaled by $D^{-1/4}$ each. The state has $C = 1 + D + D^2 =
+# 273$ channels (or 153, with each pair once). By the error $(n - 1)/C$, more channels hold more keys. This is the other
+# answer to a full state: take a larger one, where the delta rule manages the one that it has.
 #
 # </details>
 
@@ -861,8 +877,8 @@ np.testing.assert_allclose(based, weights @ v / (weights.sum(axis=1, keepdims=Tr
 # - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and for a key that comes back it returns the
 #   sum.
 # - The delta rule is one step of least squares on the newest token. With a small $\beta$ it holds as many keys as the
-#   sum. With a large one it holds fewer, but the *last* value of each, and the recent ones on a stream of any length.
-#   What is old is erased by new keys that are like it.
+#   sum. With a large one it holds fewer, but the *last* value of each, and the recent keys on a stream of any length.
+#   Old keys are erased by new keys that are similar.
 # - A gate forgets by the clock, the delta rule by the key. Together they are Gated DeltaNet and Kimi Delta Attention.
 # - Backward in time the delta rule is a delta rule with $k$ and $e$ exchanged; keep $u$, and no state per row.
 # - Within a chunk it is a triangular system. Ratios of gates are products; the solver must not pivot.

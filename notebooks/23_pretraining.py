@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 23. Pretraining: what stood here?
 #
-# What can an encoder learn from text without labels, how should one read the perplexity that comes out, and does it
-# learn as well when it attends to $k$ mixtures instead of all $n$ tokens?
+# What can an encoder learn from text without labels? How should one read the perplexity that comes out? And does the
+# encoder learn as well when it attends to $k$ mixtures instead of all $n$ tokens?
 #
 # Linformer's authors answer the last question with a figure of four panels (Wang et al. 2020, section 5.1, Figure 3):
 # validation perplexity against updates. In this chapter you will
@@ -10,14 +10,14 @@
 # 1. see the task, and what its 80, 10 and 10 per cent are for;
 # 2. derive what perplexity means, and what it takes to beat counting;
 # 3. find that much of the usual number can be achieved without looking at a single neighbour;
-# 4. derive what mixing the length does to an encoder that wants to look at a neighbouring word, and what it does not
-#    do, and count what is shared;
-# 5. derive where a small network had better begin, and train some here, in seconds;
+# 4. derive what mixing the length does, and what it does not do, to an encoder that has to look at a neighbouring word,
+#    and count what is shared;
+# 5. derive a better start for small networks, and train some here, in seconds;
 # 6. read the four panels from this package's own runs, and compare them with what the paper says of its own (claim
 #    10).
 #
-# You need chapter 4; 3 and 17 help. The letters are length $n$, mixtures $k$ (chapter 4 calls them $N$ and $R$), $V$
-# pieces in the vocabulary, and $p$, the probability that a network assigns.
+# You need chapter 4; 3 and 17 help. The letters are length $n$, number of mixtures $k$ (chapter 4 calls them $N$ and
+# $R$), $V$ pieces in the vocabulary, and $p$, the probability that a network assigns.
 
 # %%
 import math
@@ -49,8 +49,8 @@ rng = np.random.default_rng(0)
 #
 # $$\tfrac12 (\log 2 + \log 8) = \tfrac12 \log 16 = \log 4 = 1.386$$
 #
-# and the exponential of the loss, its *perplexity*, is 4. That is the loss of guessing among four words. Guessing among
-# all eight has perplexity 8. The page for the loss computes the same:
+# and the exponential of the loss, its *perplexity*, is 4. That is the perplexity of guessing among four words. Guessing
+# among all eight has perplexity 8. The package's loss is the same:
 
 # %%
 cat, mat = 0, 1
@@ -64,12 +64,12 @@ assert abs(math.exp(loss) - 4) < 1e-12
 # %% [markdown]
 # ## The task
 #
-# Hide some tokens of a text and ask which they were. Nobody has to label anything, and to answer well one has to know
-# grammar, idioms and what the text is about. That is masked language modelling (Devlin et al. 2019, section 3.1).
+# Hide some tokens of a text and ask which they were. Nobody has to label anything, and a good answer takes grammar,
+# idioms and what the text is about. This is masked language modelling (Devlin et al. 2019, section 3.1).
 #
 # 15% of the tokens are asked for. If all of them were replaced by `[MASK]`, a network would never have to predict
-# anything about a *word that it sees*. Later, when there is no `[MASK]`, it sees nothing but words. So of those asked
-# for 80% become `[MASK]`, 10% a random piece, and 10% stay as they are.
+# anything about a *word that it sees*. Later, when there is no `[MASK]`, it sees nothing but words. So, of those asked
+# for, 80% become `[MASK]`, 10% a random piece, and 10% stay as they are.
 
 # %%
 chapter.source(mlm.hide)
@@ -88,9 +88,9 @@ assert abs(masked.mean() - 0.8) < 5 * math.sqrt(0.8 * 0.2 / chosen.size)  # five
 assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(windows.ravel(), chosen)).all()
 
 # %% [markdown]
-# **How far should a visible word be believed?** Suppose that, given the context, word $x$ stands here with
-# probability $p(x)$. A place is asked for, and shows the word $x$, no mask. Either $x$ stood there and was kept, or
-# another word $t$ stood there and $x$ came by chance. With shares $s$ kept and $r$ random, out of $V$ pieces,
+# **How far should a visible word be believed?** Suppose that, given the context, word $x$ stands here with probability
+# $p(x)$. A place is asked for, and shows the word $x$, not a mask. Either $x$ stood there and was kept, or some word
+# $t$ stood there and $x$ came by chance. With shares $s$ kept and $r$ random, out of $V$ pieces,
 #
 # $$P(t \text{ stood}, x \text{ shown}) = p(t) \Big( s\,[t = x] + \frac r V \Big)$$
 #
@@ -100,10 +100,10 @@ assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(wi
 # \;\approx\; \frac{p(x)}{p(x) + 1 / V} \quad \text{for } s = r \qquad (1)$$
 #
 # Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit
-# should be doubted: the network has to know what fits even where it sees a word. That is the purpose of the random
-# 10%; with $r = 0$, (1) is 1 whatever the context, and copying would be enough. The case $s = 0$ shows the purpose of
-# the kept 10%. Then (1) is $p(x)$, and a visible word gives no information about what stood there; the network would
-# learn to ignore it. We count this, with frequencies by Zipf's law as the only context:
+# should be doubted: the network has to know what fits even where it sees a word. That is the purpose of the random 10%:
+# with $r = 0$, (1) is 1 whatever the context, and copying would be enough. The case $s = 0$ shows the purpose of the
+# kept 10%. Then (1) is $p(x)$, and a visible word contains no information about what stood there, so the network would
+# learn to ignore it. We check (1) by counting, with frequencies by Zipf's law as the only context:
 
 # %%
 zipf = 1 / (np.arange(V) + 3.0)
@@ -154,18 +154,18 @@ for kept_share in (0.02, 0.1, 0.18):
 #
 # The loss is the mean of $-\log p(t)$ over the tokens asked for, in nats. Its exponential is the *perplexity*: the
 # geometric mean of $1 / p(t)$. A network that guesses among $V$ pieces has $p = 1/V$ everywhere and perplexity $V$. A
-# perplexity of 100 is as good as being certain that it is one of 100, and then guessing.
+# perplexity of 100 is as good as knowing that the piece is one of 100, and then guessing.
 #
-# **What can be predicted without context?** Only one distribution $q$ for all places. If piece $t$ has the share
-# $f_t$, minimise $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
+# **What can be predicted without context?** Without context, one distribution $q$ has to do for all places. If piece
+# $t$ has the share $f_t$, minimise $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
 #
 # $$\frac{\partial}{\partial q_t} \Big( -\sum_t f_t \log q_t + \lambda \big( \sum_t q_t - 1 \big) \Big)
 # = -\frac{f_t}{q_t} + \lambda = 0 \;\Rightarrow\; q_t = \frac{f_t}{\lambda}
 # \text{ with } \lambda = \sum_t f_t = 1 \qquad (2)$$
 #
 # so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: a network below it
-# has learned something from the surrounding tokens. The second is pairs: what the token *before* predicts about this
-# one, by counting (a method of 1991 that leaves some probability to pairs never seen):
+# has learned something from the surrounding tokens. The second yardstick is pairs: what the token *before* predicts
+# about this one, by counting (with a method of 1991 that leaves some probability to pairs never seen):
 
 # %%
 chapter.source(ngrams.surprise, doc=False)
@@ -178,9 +178,10 @@ for _ in range(100):  # no other distribution does better: Gibbs
 print(f"Zipf's frequencies of {V} pieces: perplexity {math.exp(entropy):.0f}")
 
 # %% [markdown]
-# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these are visible. What does a network
-# reach that never looks at a neighbour, but knows the frequencies and (1)? At masks it has the entropy $H$; where a
-# word is visible, the entropy of (1)'s distribution:
+# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these are still visible. What does a
+# network reach that never looks at a neighbour, but knows the frequencies and (1)? At masks its loss is the entropy $H$
+# of the frequencies. Where a word is shown, its loss is the entropy of what stood there, given that word, by the joint
+# probability above:
 #
 # $$\text{loss} = 0.8\, H + 0.2\, H(\text{stood} \mid \text{shown}) \qquad (3)$$
 
@@ -198,15 +199,15 @@ print(
 assert math.exp(without_context) < 0.65 * math.exp(entropy)
 
 # %% [markdown]
-# So a curve can fall a long way while attention has learned *nothing*. So below we always give the perplexity at
-# `[MASK]` next to that over all hidden tokens; the first can be compared with the yardsticks.
+# So a curve can fall a long way while attention has learned *nothing*. Therefore we always report the perplexity at
+# `[MASK]` next to that over all hidden tokens. Only the first can be compared with the yardsticks.
 #
 # ## Projecting the length of an encoder
 #
-# An encoder sees the whole window at once, without a causal mask. That is the one place where Linformer can be used
-# (chapter 4). Its $E$ and $F$ are $k \times n$: they belong to *places*, are the same for every text, and fix the
-# length. What does a mixture know of its tokens? Suppose $E$ and $F$ begin as mean pooling, segments of $n/k$ places.
-# Then two tokens of one segment can be replaced by their mean, and the output does not change:
+# An encoder sees the whole window at once, without a causal mask. Linformer can be used only there (chapter 4). Its $E$
+# and $F$ are $k \times n$: they belong to *places*, are the same for every text, and fix the length. What does a
+# mixture know of its tokens? Suppose $E$ and $F$ begin as mean pooling, segments of $n/k$ places. Then two tokens of
+# one segment can be replaced by their mean, and the output does not change:
 
 # %%
 n, k, D = 32, 8, 16
@@ -220,10 +221,10 @@ same, _ = linformer.forward(q, blurred_key, blurred_value, pool, pool)
 np.testing.assert_allclose(same, out, atol=1e-14)
 
 # %% [markdown]
-# The largest weight that a single token can get is then $k / n$. Is that why Linformer learns less in the panels
-# below? What a masked token needs first is the token next to it. Attention that looks at the left neighbour is the
-# shift matrix $S$, $S_{i, i-1} = 1$. It is a permutation, but for one row: $n - 1$ singular values are 1. Linformer's
-# matrix $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
+# The largest weight that a single token can get is then $k / n$. Is that why Linformer learns less in the panels below?
+# What a masked token needs first is the token next to it. Attention that looks at the left neighbour is the shift
+# matrix $S$, $S_{i, i-1} = 1$. But for one row it is a permutation: $n - 1$ singular values are 1. Linformer's matrix
+# $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
 #
 # $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
 #
@@ -248,8 +249,8 @@ chapter.table(("k, of n = 32", "left of the shift matrix, at best"), rows)
 # has $D = 32$ columns, and $k$ is 32 or more.
 #
 # That $\tilde P$ has entries of either sign. Softmax has weights $w \ge 0$ that sum to 1, so a row of the output is a
-# mean of the mixed values. With more than $D$ of them it can be the mean $\bar v$ of all values, which is the same at
-# every place, plus a part of the neighbour's value. Linear programming finds the largest $c$ with $w F V = \bar v +
+# mean of the mixed values. With more than $D$ mixtures that can be the mean $\bar v$ of all values, which is the same
+# at every place, plus a part of the neighbour's value. Linear programming finds the largest $c$ with $w F V = \bar v +
 # c\, v_{i-1}$ for each place. The layer's output matrix and the norm after it can enlarge that part. We try it with
 # random values, mean pooling, and $n = 512$:
 
@@ -307,24 +308,24 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # ## Where a small network begins
 #
 # For softmax attention looking at a neighbour is not out of reach, and yet a small network takes its time to come to
-# it, as one of the curves below shows. A likely reason is that, with the usual random start, its heads look
-# everywhere, and what they bring is noise. The fastest way down is to predict the frequencies at every mask. The
-# networks of this chapter begin with heads that look at a neighbouring token, which takes no more than an identity.
-# The networks of this chapter begin with heads that look at the next token, which takes no more than an identity.
+# it, as one of the curves below shows. A likely reason is that, with the usual random start, its heads look everywhere,
+# and what they bring is noise. The fastest way down is to predict the frequencies at every mask. The networks of this
+# chapter begin with heads that look at a neighbouring token, which takes no more than an identity.
 #
-# Let half of the width be for places, sinusoids, the other half for tokens, and let queries and keys begin to read
-# places alone. To go on by one place turns each pair of a sine and a cosine by its angle:
+# Let half of the width be for places, as sinusoids, and the other half for tokens, and let queries and keys read only
+# places at first. With $P_i$ the row of place $i$, going on by one place turns each pair of a sine and a cosine by its
+# angle $w$:
 #
 # $$P_{i+1} = P_i T, \qquad T = \begin{pmatrix} \cos w & -\sin w \\ \sin w & \cos w \end{pmatrix}
 # \text{ for each pair} \qquad (5)$$
 #
-# So if the keys are projected by $W_K = T^s W_Q$, the score of a query at $i$ and a key at $j$ is
+# So if queries are projected by $W_Q$ and keys by $W_K = T^s W_Q$, the score of a query at $i$ and a key at $j$ is
 #
 # $$P_i W_Q \, (P_j T^s W_Q)^\top = P_i\, W_Q W_Q^\top P_{j+s}^\top
 # \;\approx\; \text{const} \cdot \sum_c \cos\big( w_c\, (i - j - s) \big) \qquad (6)$$
 #
 # since $W_Q W_Q^\top$ is near a multiple of the identity for a random $W_Q$. It is largest at $j = i - s$: one head
-# looks at the token before, $s = 1$, the next at the one after, $s = -1$, then two before, and so on.
+# looks at the token before, $s = 1$, the next head at the token after, $s = -1$, then one looks two before, and so on.
 
 # %%
 chapter.source(mlm_start.begun, doc=False)
@@ -357,21 +358,21 @@ chapter.table(("n", "weight of the token before, head 1", "of the token behind, 
 
 # %% [markdown]
 # **A rate for $E$ and $F$.** A step of Adam moves each number by about the learning rate $\eta$, however small its
-# gradient is. A row of a projection is a sum over $n$ tokens, so after a step that goes everywhere with the gradient's
-# sign, a mixture has moved by up to
+# gradient is. A row of $E$ makes one mixture, a sum over the keys $k_j$ of $n$ tokens. So after a step that follows the
+# gradient's sign everywhere, a mixture has moved by up to
 #
 # $$\Big| \sum_j \Delta E_{rj}\, k_j \Big| \;\le\; \eta \sum_j |k_j| \;\approx\; \eta\, n\, |k| \qquad (7)$$
 #
-# in each component, while a weight matrix of the layer sums over its width, 64 here. Give $E$ and $F$ the rate
-# $\eta/n$ and a step moves a mixture by about $\eta$, at any length. That is the default of `linattn-ref train mlm`;
-# the panels will show what other rates do.
+# in each component, with $|k|$ the mean size of a key's component. A weight matrix of the layer sums only over its
+# width, 64 here. At the rate $\eta/n$ for $E$ and $F$, a step moves a mixture by about $\eta$, at any length. That is
+# the default of `linattn-ref train mlm`. The panels will show what other rates do.
 #
 # ## Networks in seconds
 #
-# Take a language in which the neighbours are all there is to know: twenty words in a fixed order, from one to the
-# next with probability 0.9, and a jump otherwise. We train one layer of width 32, with windows of 64 tokens, and
-# Linformer with mean pooling to begin with. $E$ and $F$ learn at the rate $\eta/n$, stay as they are, or learn at the
-# rate of all else. Guessing has a perplexity of 20 here.
+# Take a language in which the neighbours are all there is to know: twenty words in a fixed order. From each word the
+# text goes on to the next with probability 0.9, and jumps to a random word otherwise. We train one layer of width 32,
+# with windows of 64 tokens, and Linformer starts from mean pooling. $E$ and $F$ learn at the rate $\eta/n$, stay as
+# they are ("held"), or learn at the same rate as all else. Guessing has a perplexity of 20 here.
 
 # %%
 chapter.source(mlm.task, mlm.OwnRate, doc=False)
@@ -432,10 +433,10 @@ assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
 # %% [markdown]
 # The fewer mixtures, the worse. With $k = 8$ Linformer is far above softmax attention, and yet well below guessing: it
 # knows the segment, eight words in their order, but not which of them. In windows as short as this the rate of $E$ and
-# $F$ matters little, and where mixtures are few, moving them helps.
+# $F$ matters little. Where mixtures are few, moving $E$ and $F$ helps.
 #
-# **Is that the bound (4), or the network?** The bound does not know how wide a network is nor how long it is trained.
-# So keep $n = 64$ and $k = 16$, and change nothing but these:
+# **Is that the bound (4), or the network?** The bound does not depend on how wide a network is, nor on how long it is
+# trained. So keep $n = 64$ and $k = 16$, and change only width, layers and updates:
 
 # %%
 nearer = [((32, 1, 400), own[16][0], soft)]
@@ -455,8 +456,8 @@ assert times == sorted(times, reverse=True)
 assert times[0] > 1.4 > 1.2 > times[-1]
 
 # %% [markdown]
-# Most of the distance goes, with the same $k$ and so the same bound. What limited the first network was its width and
-# its training.
+# Most of the distance disappears, with the same $k$ and so the same bound. What limited the first network was its size
+# and its training.
 
 # %% [markdown]
 # ## The four panels
@@ -468,7 +469,7 @@ assert times[0] > 1.4 > 1.2 > times[-1]
 #
 #     linattn-ref train mlm --attention linformer --length 512 --k 128 --pooled ... --out out/mlm/linformer-512-k128-0
 #
-# gathered by `linattn-ref gather out/mlm figures/records/mlm.json`; each run's whole command is in that file. The
+# gathered by `linattn-ref gather out/mlm figures/records/mlm.json`. Each run's whole command is in that file. The
 # paper's networks are RoBERTa's, on 3,300 million words, with 250,000 updates on 64 GPUs.
 
 # %%
@@ -547,19 +548,20 @@ assert min(longer[1:]) > 0.9 * alone
 #   kept.
 # * **Linformer learns too, but less, the more tokens share a mixture.** With two it is a third more perplexed than
 #   softmax attention; with four, more than twice; with eight, nearly four times, a quarter below the frequencies. The
-#   first thing to learn is the token next to the mask, and a mixture does not immediately show which of its tokens
-#   that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not learned it
-#   in 4,000 updates. In the toy above more width and more updates brought it nearer. Here we did not try that.
-# * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at
-#   which they move a little. The higher their rate, the higher the curve, at either length.
-# * **Panel (c) tells us nothing about sharing.** To have something to share, $E$ and $F$ learn there at a tenth of
-#   the rate of all else. That makes all four curves higher than the one of (b) in which they hardly move, and they
-#   differ by 2%. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and
-#   193 in (a). Where learning $E$ and $F$ is useless, it cannot matter who shares them.
+#   first thing to learn is to use the token next to the mask, and a mixture does not immediately show which of its
+#   tokens that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not
+#   learned it in 4,000 updates. In the toy above more width and more updates brought it nearer. Here we did not try
+#   that.
+# * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
+#   they move very little. The higher their rate, the higher the curve, at either length.
+# * **Panel (c) tells us nothing about sharing.** To have something to share, $E$ and $F$ learn there at a tenth of the
+#   rate of all else. All four curves differ by 2%, and are higher than the curve of (b) in which $E$ and $F$ hardly
+#   move. Held as mean pooling, with nothing to share, Linformer does as well as with what it learned: 193 and 193 in
+#   (a). Where learning $E$ and $F$ is useless, it cannot matter which heads share them.
 # * **Curves of different length do not meet**, (d). With 128 mixtures a window of 512 is learned, but one of 1024 or
 #   2048 not yet: there the network only predicts the frequencies.
 #
-# There are two seeds where two numbers stand, and one elsewhere.
+# Where a table has two numbers there are two seeds, and elsewhere one.
 #
 # **What the paper says** (section 5.1), after 250,000 updates:
 #
@@ -569,12 +571,12 @@ assert min(longer[1:]) > 0.9 * alone
 # * "as sequence length increases, even though our projected dimension is fixed, the final perplexities after
 #   convergence remain about the same" (d).
 #
-# **What our runs tell us about that.** About sharing, they tell us nothing. About the rest, they show the contrary:
-# at $k = n / 4$ ours are not on par, and curves of different length are far apart. Both can be true. Ours are
-# networks of two layers and width 64, which have read eight million tokens and know little more than neighbouring
-# tokens. That is what mixtures make hard, and what a wider network with more updates learns all the same, in the toy
-# above. The paper's networks are twelve times as wide, have twelve layers and made 250,000 updates. Whether ours come
-# to the same with more of either, these panels do not tell.
+# **What our runs tell us about that.** About sharing, they tell us nothing. About the rest, they show the contrary: at
+# $k = n / 4$ ours are not on par, and curves of different length are far apart. Both can be true. Ours are networks of
+# two layers and width 64, which have read eight million tokens and know little more than neighbouring tokens. Mixtures
+# make exactly that hard, but in the toy above a larger network with more updates learns it all the same. The paper's
+# networks are twelve times as wide, have twelve layers and made 250,000 updates. These panels do not show whether ours
+# would reach the same with more size or more updates.
 
 # %% [markdown]
 # ## Exercises
@@ -584,7 +586,7 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # <details><summary>Solution</summary>
 #
-# It has learned the frequencies, and to believe a word that it sees: nothing of the context. Logarithms of
+# It has learned the frequencies, and to believe a word that it sees, but nothing of the context. Logarithms of
 # perplexities are losses, and these are means: $\ln 480 = 0.8 \ln 800 + 0.2\, x$, so $x = (6.174 - 0.8 \cdot 6.685) /
 # 0.2 = 4.13$, a perplexity of 62 over words kept and random words together.
 #
@@ -595,10 +597,10 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # <details><summary>Solution</summary>
 #
-# What is hidden is missing from the context of what else is asked for. If all are masks there is no context at all, and
-# the best loss is the entropy of the frequencies, (2), for each place by itself. Fewer hidden tokens make each question
-# easier to learn from and give fewer of them for the same work: an update here reads 2,048 tokens and asks for some
-# 300.
+# What is hidden is missing from the context of all other hidden tokens. If all are masks there is no context at all,
+# and the best loss is the entropy of the frequencies, (2), for each place by itself. Fewer hidden tokens make each
+# question easier to learn from and give fewer of them for the same work: an update here reads 2,048 tokens and asks for
+# some 300.
 #
 # </details>
 #
@@ -608,7 +610,7 @@ assert min(longer[1:]) > 0.9 * alone
 # <details><summary>Solution</summary>
 #
 # $64\, n > 12 \cdot 64^2$, so $n > 768$. With BERT's width of 768 and $k = 256$ it is $n > 27{,}648$: compared with
-# wide layers projections are small, compared with narrow ones they are not.
+# wide layers the projections are small, but compared with narrow ones they are not.
 #
 # </details>
 #
@@ -618,9 +620,9 @@ assert min(longer[1:]) > 0.9 * alone
 # <details><summary>Solution</summary>
 #
 # Of the matrix, $\sqrt{1 - 128 / 511} = 0.87$ is left. Of $S V$ with 32 columns nothing must be left: $\tilde P = S V
-# (F V)^+$ is exact wherever $F V$ has rank 32. With $D = 256$ columns all rows of $\tilde P F V$ lie in the space
-# that the 128 rows of $F V$ span. The best $\tilde P$ projects $S V$ on it, and of random values about $\sqrt{1 - k /
-# D} = 0.71$ is left. It is a little less, since the mixtures are made of the values themselves.
+# (F V)^+$ is exact wherever $F V$ has rank 32. With $D = 256$ columns all rows of $\tilde P F V$ lie in the space that
+# the 128 rows of $F V$ span. The best $\tilde P$ projects $S V$ on it, and of random values about $\sqrt{1 - k / D} =
+# 0.71$ is left. In fact it is less, 0.61, since the mixtures are made of the values themselves.
 #
 # </details>
 
@@ -637,19 +639,20 @@ for columns, expected in ((32, 0.0), (256, math.sqrt(1 - 128 / 256))):
 #
 # ## Summary
 #
-# * Hidden tokens are a task that needs no labels; that a tenth is random makes a network doubt what it sees (1).
+# * Hidden tokens are a task that needs no labels. Because a tenth is random, a network learns to doubt what it sees
+#   (1).
 # * Perplexity must be compared with counts: frequencies alone (2), pairs, and, over all hidden tokens, what the
 #   visible words yield without any context (3).
-# * The matrix that looks at a neighbour has full rank; $k$ mixtures leave $\sqrt{1 - k / (n - 1)}$ of it at least (4).
-#   That is no bound on what a layer outputs: weights of either sign reach the neighbour's value if $k \ge D$, those of
-#   a softmax a small part of it if $k > D$.
+# * The matrix that looks at a neighbour has rank $n - 1$, and $k$ mixtures leave at least $\sqrt{1 - k / (n - 1)}$ of
+#   it (4). That is no bound on what a layer outputs: weights of either sign reach the neighbour's value if $k \ge D$,
+#   those of a softmax a small part of it if $k > D$.
 # * A head whose keys are its queries' projection, turned by one place, looks at a neighbouring token (6). A small
-#   network that begins in this way learns in minutes; one with the usual random start predicts only the frequencies
-#   for as long.
+#   network that begins in this way learns in minutes. With the usual random start it still predicts only the
+#   frequencies after as many updates.
 # * A sum over $n$ tokens needs a rate of its own (7).
-# * What a small network learns first is what mixtures make hard: the more tokens in a mixture, the less it has
-#   learned after the same updates. More width and more updates bring it nearer. What large networks reach in the end,
-#   only the paper can say.
+# * What a small network learns first is what mixtures make hard: the more tokens in a mixture, the less it has learned
+#   after the same updates. In a toy language, more width and more updates bring it nearer. What large networks reach in
+#   the end, only the paper can say.
 #
 # ## Sources
 #

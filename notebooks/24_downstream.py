@@ -1,20 +1,21 @@
 # %% [markdown]
 # # 24. Downstream: Linformer put into a pretrained network
 #
-# A network was pretrained with softmax attention. Replace that by Linformer, and how much of what it learned is left,
-# what brings it back, and what does the whole network save?
+# A network was pretrained with softmax attention. If that is replaced by Linformer, how much of what the network
+# learned is left? What brings it back? And what does the whole network save?
 #
 # Linformer's authors pretrain *with* Linformer, fine-tune, and print a table in which nothing is lost (Wang et al.
 # 2020, section 5.2, Table 2). Pretraining networks of that size is out of reach here. What we do have is a network
 # that somebody else pretrained, with softmax attention. In this chapter you will
 #
-# 1. put a class on top of an encoder, and take the gradient through it;
+# 1. put a classifier on top of an encoder, and take the gradient through it;
 # 2. see that mean pooling with $k = n$ is softmax attention, and fit $E$ and $F$ to a network for smaller $k$;
 # 3. derive what an accuracy on a given number of texts can tell us;
 # 4. read the table, and compare it with the paper's (claim 11);
 # 5. see what is saved in a whole layer, and in the encoder of the authors' last slide (claim 45).
 #
-# You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. Length $n$, $k$ mixed keys, $S$ texts.
+# You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. The letters are length $n$, $k$ mixed keys,
+# and $S$ texts.
 
 # %%
 import itertools
@@ -41,12 +42,14 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## The smallest example, by hand
 #
-# Take a text of two tokens and one place of padding. The encoder's rows, of width 1, are 1, 3 and 9. The mean of
-# those that count is 2. With the weight 0.5 and the bias $-0.5$ the score of "praise" against "blame" is 0.5, above
-# 0: praise. Backward, each of the two tokens gets half of the gradient of the mean, and the padding nothing.
+# Take a text of two tokens and one place of padding. The encoder's rows, of width 1, are 1, 3 and 9. The mean of the
+# two that count is 2. With the weight 0.5 and the bias $-0.5$ the score of "praise" against "blame" is 0.5. That is
+# above 0, so the text is praise. Backward, each of the two tokens gets half of the gradient of the mean, and the
+# padding nothing.
 #
-# On 100 test texts, 84 are right. How sure is that? The number right varies by about
-# $\sqrt{100 \cdot 0.84 \cdot 0.16} = 3.7$ from one hundred texts to the next, so 84% is 84 ± 7 points, twice that.
+# Of 100 test texts, 84 are right. How sure is that? The number right varies by about
+# $\sqrt{100 \cdot 0.84 \cdot 0.16} = 3.7$ from one hundred texts to the next. Twice that is 7, so 84% is 84 ± 7
+# percentage points.
 
 # %%
 rows_small, counts = np.array([[[1.0], [3.0], [9.0]]]), np.array([[True, True, False]])
@@ -60,7 +63,7 @@ same(shares, [0.5, 0.5, 0])
 # %% [markdown]
 # ## A class for a text
 #
-# The encoder makes a row $x_i$ of each token. The mean of the rows that are not padding goes through one affine
+# The encoder returns a row $x_i$ for each token. The mean of the rows that are not padding goes through one affine
 # layer:
 #
 # $$y = \frac{1}{\sum_i m_i} \sum_i m_i x_i, \qquad \text{scores} = y W + b \qquad (1)$$
@@ -102,10 +105,10 @@ print(report)
 #
 # ## Linformer in place of softmax attention
 #
-# Queries, keys and values keep their projections; only $E$ and $F$ are new. A network that was never trained with
-# them needs some to begin with. **Mean pooling** is one choice: each of $k$ mixtures is the mean of $n / k$
-# neighbours. For $k = n$ that is $E = F = I$, and nothing has changed, which is why there is no such row in the table
-# below:
+# Queries, keys and values keep their projections; only $E$ and $F$ are new. A network that was never trained with them
+# needs some to begin with. **Mean pooling** is one choice: each of $k$ mixtures is the mean of $n / k$ neighbours. For
+# $k = n$ that is $E = F = I$, and nothing changes, which is why the big table below has no such row. With smaller $k$
+# the scores move:
 
 
 # %%
@@ -124,9 +127,9 @@ for k in (6, 3, 1):
 assert abs(put_in(3) - put_in(12)).max() > 1e-3
 
 # %% [markdown]
-# **Fitting** is another, and it is chapter 4's. Let the network read texts with softmax attention, and keep the
-# queries, keys and values of all heads. Then choose $E$ and $F$ by gradient descent so that the output of Linformer
-# is near that of softmax attention. It needs no labels and takes seconds.
+# **Fitting** is another choice, the one of chapter 4. Let the network read texts with softmax attention, and keep the
+# queries, keys and values of all heads. Then choose $E$ and $F$ by gradient descent so that the output of Linformer is
+# near that of softmax attention. It needs no labels and takes seconds.
 
 # %%
 chapter.source(finetune_fit.fit_projections, doc=False)
@@ -138,7 +141,8 @@ chapter.source(finetune_fit.fit_projections, doc=False)
 # ## What an accuracy can tell us
 #
 # Of $S$ test texts, $s$ are right. If each is right with probability $p$, then $\hat p = s / S$ has the standard
-# deviation $\sqrt{p (1 - p) / S}$, and $p$ is believable if $\hat p$ is not more than $z = 1.96$ of these away:
+# deviation $\sqrt{p (1 - p) / S}$. We believe those $p$ from which $\hat p$ is at most $z = 1.96$ standard deviations
+# away (an interval of 95 %):
 #
 # $$(\hat p - p)^2 \le z^2\, \frac{p (1 - p)}{S} \qquad (3)$$
 #
@@ -148,7 +152,7 @@ chapter.source(finetune_fit.fit_projections, doc=False)
 # $$p = \frac{\hat p + \frac{z^2}{2S} \pm z \sqrt{\frac{\hat p (1 - \hat p)}{S} + \frac{z^2}{4 S^2}}}{1 + z^2/S}
 # \qquad (4)$$
 #
-# Wilson's interval (1927). It never leaves $[0, 1]$, as $\hat p \pm z \sqrt{\hat p (1 - \hat p) / S}$ does.
+# This is Wilson's interval (1927). Unlike $\hat p \pm z \sqrt{\hat p (1 - \hat p) / S}$, it never leaves $[0, 1]$.
 
 # %%
 for right, count in ((8, 10), (410, 500), (10, 10)):
@@ -180,20 +184,20 @@ chapter.explore(
 )
 
 # %% [markdown]
-# With 500 texts and 80 % right it reaches 3.5 % to either side. Two networks that read the *same* texts can be
-# compared better than their intervals suggest, but not by an order of magnitude: a difference of a percent in the
-# table is not known to be real.
+# With 500 texts and 80 % right it reaches 3.5 percentage points to either side. Two networks that read the *same* texts
+# can be compared better than their intervals suggest, but not by an order of magnitude. A difference of one percentage
+# point in the table is not known to be real.
 #
 # ## The table
 #
 # The network is all-MiniLM-L6-v2, 6 layers of 384 with 12 heads, 22.6 million parameters, pretrained by others. The
 # task is to decide whether a film review is praise or blame. The texts are IMDB's, cut to 128 tokens and to 256, and
-# Rotten Tomatoes' single sentences, half of which have 27 tokens or fewer: cut to 48, with a $k$ to match. A text is
-# for training, validation or test by a hash of its words, so none is in two parts. First the network learns the task
-# with softmax attention. Then that is replaced in all layers, and all parameters learn for a few more updates: the
-# same number for each, at the same rate, on the same batches. The rate was chosen once, among three, by the loss on
-# Rotten Tomatoes' validation part, with softmax attention, and no row has been tuned for itself. Each network was
-# trained once.
+# Rotten Tomatoes' single sentences, half of which have 27 tokens or fewer. These are cut to 48 tokens, with a $k$ to
+# match. A text is for training, validation or test by a hash of its words, so none is in two parts. First the network
+# learns the task with softmax attention. Then attention is replaced in all layers, and all parameters learn for a few
+# more updates. Every row of the table has the same number of updates, at the same rate, on the same batches. The rate
+# was chosen once, among three, by the loss on Rotten Tomatoes' validation part, with softmax attention, and no row has
+# been tuned for itself. Each network was trained once.
 #
 # The runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
 
@@ -202,7 +206,8 @@ results = chapter.results("downstream")
 chapter.show(
     downstream.draw,
     results,
-    alt="Test accuracy before and after further training, with intervals, of softmax attention and of Linformer by k",
+    alt="Test accuracy with intervals against the number of mixtures k: Linformer at once, dotted, far below, pooled "
+    "most; after further training, solid, it lies near the line of softmax attention",
 )
 for source in results.values():
     print(
@@ -218,17 +223,18 @@ for source in results.values():
 # %% [markdown]
 # Here is what it shows.
 #
-# - **A network loses at once** when its attention is replaced, and the more, the fewer mixtures there are. Softmax
+# - **A network loses at once** when its attention is replaced, and it loses more if there are fewer mixtures. Softmax
 #   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
-# - **A little training recovers part of it.** Most of what the network knows is in its other weights; they were out
-#   of tune with what attention now passes to them. With a quarter of the keys and mean pooling, a network is still
-#   three to four percentage points below softmax attention after the same updates. The intervals of the two rows
-#   overlap. With fitted projections, 64 of 256 keys come back to within one percentage point; 12 of 48 do not.
-# - **Fitted** projections make the outputs of the heads nearer. On reviews that is worth more at once than twice as
-#   many mixtures, at either length; on sentences the classes do not notice. After the further updates no row is known
-#   to be better than the pooled one next to it, anywhere.
-# - **One matrix for all layers** is not known to do worse than a pair for each, pooled or fitted.
-# - Sentences are padded, half of them by 21 places or more. A masked key's row is 0, and a mixture of nothing but
+# - **A little training recovers part of it.** A likely reason is that most of what the network knows is in its other
+#   weights, which were only out of tune with what attention now passes to them. With a quarter of the keys and mean
+#   pooling, a network is still three to four percentage points below softmax attention after the same updates. The
+#   intervals of the two rows overlap. With fitted projections, 64 of 256 keys come back to within one percentage point;
+#   12 of 48 do not.
+# - **Fitted** projections bring the outputs of the heads nearer to those of softmax attention. On reviews that is at
+#   once worth more than twice as many mixtures, at either length. On sentences it does not change the accuracy beyond
+#   chance. After the further updates no fitted row is known to be better than the pooled row with the same $k$.
+# - **One matrix for all layers** is not known to do worse than a pair per layer, pooled or fitted.
+# - Sentences are padded, half of them by 21 places or more. A masked key's row is 0. So a mixture of nothing but
 #   padding is a key that scores 0 and takes its share of every query's weight. Linformer was made for texts of one
 #   length.
 
@@ -287,17 +293,17 @@ print(
 
 # %% [markdown]
 # The paper's rows, as printed, lie within half a percentage point of RoBERTa's, whatever is shared. The two tables do
-# not contradict each other, because they answer different questions. Theirs: can a network that has *learned to live*
-# with $k$ mixtures do the task? Ours: can one that has not, after minutes of training on one processor? Their networks
-# are larger too, and read at least twice as much of each review.
+# not contradict each other, because they answer different questions. Theirs asks whether a network that has *learned to
+# live* with $k$ mixtures can do the task. Ours asks whether a network that has not can do it, after minutes of training
+# on one processor. Their networks are also larger, and read at least twice as much of each review.
 #
 # ## What a whole layer saves
 #
-# Chapter 4 measured attention alone. A layer has more to do: projections, norms, and the feed-forward layer. Their
-# cost grows with $n$ and not with $n^2$, and Linformer leaves them as they are. So at short lengths there is little
-# to save. Per token and layer of width $W$ with $4W$ inside, that is $12 W^2$ multiply-adds against $2 n W$ for
-# softmax attention and $2 k W$ for Linformer, with another $2 k W$ for $E K$ and $F V$. So at best the layer is
-# faster by
+# Chapter 4 measured attention alone. A layer has more to do: projections, norms, and the feed-forward layer. Their cost
+# grows with $n$ and not with $n^2$, and Linformer leaves them as they are. So at short lengths there is little to save.
+# A layer of width $W$ with $4W$ hidden units takes $12 W^2$ multiply-adds per token for its products with weights.
+# Softmax attention adds $2 n W$. Linformer adds $2 k W$, and another $2 k W$ for $E K$ and $F V$. So at best the layer
+# is faster by
 #
 # $$\frac{12 W + 2 n}{12 W + 4 k} \qquad (5)$$
 
@@ -327,10 +333,10 @@ assert (np.diff(layer.time[:, 0]) > -0.1).all()  # the longer, the more
 # ### The encoder of the last slide
 #
 # The authors of linear attention end their slides (E of this course's [sources](README.md)) with a call of their
-# package: an encoder of 12 layers and 12 heads, 10 sequences of 4000 tokens. Here is what that takes, in linear and
-# in softmax attention, compared with PyTorch and their own package with the same weights. All 12 layers read one
-# sequence. Sequences do not depend on each other: ten, one after the other, take ten times as long and no more
-# memory. Ten at once would need ten times the memory, because every intermediate array has one row per token.
+# package: an encoder of 12 layers and 12 heads, 10 sequences of 4000 tokens. Here is what that takes, with linear and
+# with softmax attention, compared with PyTorch and their own package with the same weights. All 12 layers read one
+# sequence. Sequences do not depend on each other: ten, one after the other, take ten times as long and no more memory.
+# Ten at once would need ten times the memory, because every intermediate array has one row per token.
 
 # %%
 bench = chapter.results("bench_encoder")
@@ -362,11 +368,11 @@ mine = [megabytes[attention, "jit"] for attention in ("linear", "softmax")]
 assert max(theirs) < min(mine) <= max(mine) < 1.2 * min(mine)
 
 # %% [markdown]
-# At 4000 tokens softmax attention without a matrix makes the whole encoder less than twice as slow: 12 heads of 64
-# are a width of 768, and by (5)'s count $12 W = 9216$ compares with $2 n = 8000$. Memory is hardly different between
-# the two, unless somebody keeps the matrix: fast-transformers' full attention does, before the softmax and after it.
-# They are gone when the next layer begins, so the peak is that of two such matrices, not of 24. Of the others this
-# package takes the most, for it keeps what a backward pass would need until the layer is done.
+# At 4000 tokens softmax attention without a matrix makes the whole encoder less than twice as slow: 12 heads of 64 are
+# a width of 768, and by (5)'s count $12 W = 9216$ compares with $2 n = 8000$. Memory hardly differs between the two,
+# unless the matrix is kept. Fast-transformers' full attention keeps it, before the softmax and after it. Both are gone
+# when the next layer begins, so the peak is that of two such matrices, not of 24. Of the others this package takes the
+# most, because until the layer is done it keeps what a backward pass would need.
 #
 # ## Exercises
 #
@@ -375,8 +381,8 @@ assert max(theirs) < min(mine) <= max(mine) < 1.2 * min(mine)
 #
 # <details><summary>Solution</summary>
 #
-# $2 n W \ge 12 W^2$ at $n = 6 W$: 4,608 tokens and 2,304. At the table's 256 tokens it is
-# $256 / (6 \cdot 384 + 256)$, one tenth: little can be saved there, by any mechanism.
+# $2 n W > 12 W^2$ beyond $n = 6 W$, i.e. 4,608 tokens for $W = 768$ and 2,304 for $W = 384$. At the table's 256 tokens
+# it is $256 / (6 \cdot 384 + 256)$, one tenth: little can be saved there, by any mechanism.
 #
 # </details>
 
@@ -392,10 +398,10 @@ assert 2 * 256 / (12 * 384 + 2 * 256) == 0.1
 #
 # <details><summary>Solution</summary>
 #
-# Only the 40 texts on which they differ are informative: of these one has 25 right, the other 15. If neither were
-# better, each would be right on such a text as often as the other, like a coin thrown 40 times. Then 25 or more
-# heads, or 15 or fewer, have a probability of 15 %. Ten texts are not enough, although the comparison is sharper than
-# the intervals, which overlap nearly everywhere. (McNemar's test.)
+# Only the 40 texts on which they differ are informative: of these one network has 25 right, the other 15. If neither
+# were better, each would be right on such a text as often as the other, like a coin thrown 40 times. Then 25 or more
+# heads, or 15 or fewer, have a probability of 15 %. Ten texts are not enough, although this comparison (McNemar's test)
+# is sharper than that of the intervals, which overlap for the most part.
 #
 # </details>
 
@@ -408,13 +414,14 @@ assert other[1] > 410 / 500
 # %% [markdown]
 # ## What to remember
 #
-# - Mean pooling with $k = n$ is softmax attention; with fewer, a network that never saw it loses at once, and updates
-#   recover what they can.
+# - Mean pooling with $k = n$ is softmax attention. With fewer mixtures, a network that was never trained with them
+#   loses at once, and further updates recover a part.
 # - Fitting $E$ and $F$ to the network's own heads needs no labels and takes seconds.
-# - An accuracy on 500 texts has an interval of some 7 % from end to end. Report it.
+# - An accuracy of 80 % on 500 texts has an interval of some 7 percentage points from end to end. Report it.
 # - The paper pretrains with Linformer and loses nothing. That is a different experiment from replacing attention
 #   afterwards.
-# - In a whole layer what is saved is bounded by what is not attention: $(12 W + 2n) / (12 W + 4k)$.
+# - In a whole layer, what is not attention limits the saving: the layer is faster by $(12 W + 2n) / (12 W + 4k)$ at
+#   most.
 #
 # **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, sections 4 and 5.2, Tables 2 and
 # 3. Devlin et al. (2019), *BERT*, section 4. Wilson (1927), *Probable inference, the law of succession, and statistical

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 25. Kernels that lied: what was wrong in public code, and why its tests passed
 #
-# The same few formulas are written again for every GPU, compiler and phone. How does a wrong kernel pass its tests, and
+# The same few formulas are written again for every GPU, compiler and phone. How does a wrong kernel pass its tests? And
 # what would a test have to ask so that it does not?
 #
 # 1. a budget instead of a tolerance: what an honest implementation rounds off;
-# 2. eleven mistakes that were really made: five lines each, the derivation that they contradict, how far off they
-#    are, the test that passed them, and the check that fails them;
-# 3. what is not a mistake: other orders of sums, other chunks, another formula for the same numbers;
-# 4. kernels that people use, before the judge.
+# 2. eleven mistakes that were really made, each with a few lines of code, the formula that it contradicts, how far off
+#    it is, a test that passes it, and the check that fails it;
+# 3. what is not a mistake: sums and keys in another order, tiles, more precision than asked for;
+# 4. kernels that people use, before the judge, as `conform` is called here.
 #
 # You need chapters 1, 7 and 19. For each mistake we name the thread in which it was found, asked about or fixed. The
 # code is ours, written to make the same mistake in a few lines of NumPy.
@@ -29,7 +29,7 @@ rng = np.random.default_rng(0)
 #
 # A softmax over $n$ equal scores assigns $1/n$ to each. For $n = 1000$ a right answer is $0.001$, and a kernel that
 # does nothing answers $0$. The usual test asks whether $|{\rm got} - {\rm right}| \le 0.01 + 0.01\,|{\rm right}|$:
-# $0.001 \le 0.01001$. It passes. (KernelBench found 4 of 60 of its problems that zeros solve: issue 165.)
+# $0.001 \le 0.01001$. It passes. (In KernelBench, zeros solve 4 of 60 problems: issue 165.)
 
 # %%
 right_mean = softmax.matrix(np.zeros((1, 1)), np.zeros((1000, 1)))
@@ -40,16 +40,16 @@ assert zeros_pass
 # %% [markdown]
 # ## A budget instead of a tolerance
 #
-# A tolerance is a number that somebody chose. A budget is measured. Compute the same in float64, and then honestly in
-# the precision that the kernel has, several times, with sums in other orders and inputs off by a unit in the last
+# A tolerance is a number that somebody chose. A budget is measured. Compute the result in float64. Then compute it
+# honestly in the precision of the kernel, several times, with sums in other orders and inputs off by a unit in the last
 # place. The largest error of these, times a small factor, is what is allowed.
 
 # %%
 chapter.source(budget.allowed, doc=False)
 
 # %% [markdown]
-# What float32 can do depends on the question. The table shows the error that is allowed in the gradient of a gate,
-# next to the size of that gradient, for gates from weak to very strong. One tolerance for all of them either lets
+# What float32 can do depends on the question. For gates from weak to very strong, the lines below show the size of the
+# gradient of a gate, and the error that is allowed in it. In the figure, one tolerance for all of them either lets
 # noise pass on the right or calls honest kernels wrong on the left.
 
 # %%
@@ -90,9 +90,9 @@ chapter.explore(
 # %% [markdown]
 # ## Eleven mistakes
 #
-# `SHIPPED` has, for each, the operation, the kernel, the check that finds it, the name of the diagnosis, and a test
-# as it is usually written, which passes. `tell` prints all of that. The tests `pytest -m shipped_bugs` take the
-# kernels from here.
+# For each mistake `SHIPPED` has the operation, the kernel, the check that finds it, the name of the diagnosis, and a
+# test as it is usually written, which passes. `tell` prints what that test and the check find. The tests `pytest -m
+# shipped_bugs` take the kernels from here.
 
 # %%
 SHIPPED = {}
@@ -128,8 +128,9 @@ def draw(*shape):
 
 # %% [markdown]
 # **1. Gradients below the tolerance** (openfold-3, pull request 258). The loss was the *mean* of the output, so the
-# gradients were all smaller than the tolerance with which they were compared, and any would have passed. A random
-# cotangent of size 1 keeps gradients at their scale.
+# gradients were all smaller than the tolerance with which they were compared, and any small gradients would have
+# passed, even zeros. A random cotangent (the gradient `d_out` from which a backward pass starts) of size 1 keeps
+# gradients at their scale.
 
 
 # %%
@@ -152,9 +153,9 @@ tell("gradients below the tolerance")
 
 # %% [markdown]
 # **2. A masked token still lets the state decay** (flash-linear-attention, issue 1272; and this package's own masks,
-# until 2026). The value is set to 0, the gate is not set to 1. By $S_i = g_i S_{i-1} + k_i^\top v_i$ the token then
-# writes nothing, but fades what others wrote. A test that pads in front, from an empty state, sees nothing of it:
-# nothing is there yet to fade.
+# until 2026). The value is set to 0, but the gate is not set to 1. By $S_i = g_i S_{i-1} + k_i^\top v_i$ (here $q$, $k$
+# and $v$ are rows) the token then writes nothing, but fades what others wrote. A test that pads in front, from an empty
+# state, cannot see this: nothing is there yet to fade.
 
 
 # %%
@@ -174,8 +175,9 @@ padded, seen = (*draw(3, 2, 12, 8), -abs(draw(2, 12))), np.broadcast_to(np.arang
 tell("a masked token that fades the state")
 
 # %% [markdown]
-# **3. Padding in the denominator** (flash-linear-attention, issue 1263). The values of padding are 0, its keys are not,
-# and $\phi(0) = 1$ is not 0 either: mask *after* $\phi$. The numerator is right, the denominator counts padding.
+# **3. Padding in the denominator** (flash-linear-attention, issue 1263). The values of padding are set to 0, and so are
+# its keys. But $\phi(0) = 1$ is not 0, so the numerator is right and the denominator counts padding: mask *after*
+# $\phi$.
 
 
 # %%
@@ -195,9 +197,9 @@ def counts_padding(q, k, v, *, causal=False, key_mask=None):
 tell("padding in the denominator")
 
 # %% [markdown]
-# **4. What is to be erased, read before it decays** (flash-linear-attention, issue 885, a question whether the code
-# or the formula is right). Gated DeltaNet decays first: $u_i = v_i - e_i\,(g_i S_{i-1})$. With gates near 1, as in a
-# test that wants no surprises, the two are the same to three digits.
+# **4. What is to be erased, read before it decays** (flash-linear-attention, issue 885, a question whether the code or
+# the formula is right). Gated DeltaNet decays first: $u_i = v_i - e_i\,(g_i S_{i-1})$. With gates near 1, as in a test
+# that avoids surprises, the two agree to about three digits.
 
 
 # %%
@@ -224,10 +226,9 @@ weak = *unit, draw(2, 12, 8), np.full((2, 12), 0.5, np.float32), np.full((2, 12)
 tell("erased before it decays")
 
 # %% [markdown]
-# **5. The paper's own mask** (GatedDeltaNet, issues 13 and 15). The paper prints the output within a chunk with a
-# plain causal mask, $(Q K^\top \odot M)\,U$. By (4) of `delta_rule`, what token $j$ wrote has decayed by $g_{j+1}
-# \cdots g_i$ when token $i$ reads it, so the mask must be that of the decays. For one token, and for gates of 1, the
-# two agree.
+# **5. The paper's own mask** (GatedDeltaNet, issues 13 and 15). The paper prints the output within a chunk with a plain
+# causal mask, $(Q K^\top \odot M)\,U$. By (4) of `delta_rule`, what token $j$ wrote has decayed by $g_{j+1} \cdots g_i$
+# when token $i$ reads it, so the mask must contain the decays. For one token, and for gates of 1, the two agree.
 
 
 # %%
@@ -249,8 +250,9 @@ still = *weak[:4], np.zeros((2, 12), np.float32)
 tell("a chunk without its decay")
 
 # %% [markdown]
-# **6. Who applies the scale** (mlx-lm, pull request 1799, closed). Is it $1/\sqrt C$ of keys, $1/\sqrt M$ of values,
-# inside the kernel or before it? A test in which keys and values are equally wide cannot distinguish the first two.
+# **6. Who applies the scale** (mlx-lm, pull request 1799, closed). Is it $1/\sqrt C$, with the width of the keys, or
+# $1/\sqrt M$, with that of the values? Is it applied inside the kernel or before it? A test in which keys and values
+# are equally wide cannot distinguish the first two.
 
 
 # %%
@@ -270,8 +272,8 @@ tell("the scale of the values")
 
 # %% [markdown]
 # **7. Fewer queries than keys** (PyTorch's `is_causal`, as its documentation says). A block of new queries after a
-# cache sees the whole cache: the two sequences end together. A mask that is the lower triangle from the upper left
-# corner makes them begin together. With equally many queries and keys nobody notices.
+# cache sees the whole cache: the two sequences end together. If the mask is the lower triangle from the upper left
+# corner, they begin together. With equally many queries and keys nobody notices.
 
 
 # %%
@@ -314,9 +316,10 @@ tell("zeros")
 
 # %% [markdown]
 # **9. A gate's gradient that is noise** (this package until 2026; flash-linear-attention's and transformers' chunk
-# kernels today). Identity (12), $d\log g_i = \sum_{j \ge i} q_j\,dq_j + e_j\,de_j - k_j\,dk_j$, needs no states. It is
-# exact, and a small difference of large numbers: at a log gate of $-16$ the terms are of size 1 and their sum of size
-# $10^{-7}$. A test that divides the error by the *largest* gradient in the batch sees six right digits.
+# kernels today). Identity (12), which is (g) of chapter 19, $d\log g_i = \sum_{j \ge i} (q_j\,dq_j + e_j\,de_j -
+# k_j\,dk_j)$, needs no states. It is exact, but a small difference of large numbers: at a log gate of $-16$ the terms
+# are of size 1 and their sum of size $10^{-7}$. A test that divides the error by the *largest* gradient in the batch
+# sees six right digits.
 
 
 # %%
@@ -343,7 +346,7 @@ tell("a gate's gradient that is noise")
 # %% [markdown]
 # **10. Gates that are summed up** (flash-linear-attention's and transformers' chunk kernels, found by the judge). The
 # decay from token $j$ to token $i$ is $\exp(c_i - c_j)$, with $c$ the running sum of the log gates. A gate of 0 resets
-# the state, its logarithm is $-\infty$, and $-\infty - (-\infty)$ is not a number. Products of gates have no such
+# the state. Its logarithm is $-\infty$, and $-\infty - (-\infty)$ is not a number. Products of gates need no such
 # difference.
 
 
@@ -365,8 +368,9 @@ def sums_gates(q, k, v, log_gate):
 tell("gates that are summed up")
 
 # %% [markdown]
-# **11. The state that does not go on.** A prompt read in two pieces must give the same result as one pass. A kernel
-# that takes a state and begins anew passes every test of one call from an empty state.
+# **11. The state that is ignored.** A prompt read in two pieces must have the same result as one pass. A kernel that
+# takes a state and begins anew all the same passes every test of one call from an empty state. (We name no thread for
+# this one.)
 
 
 # %%
@@ -387,7 +391,8 @@ tell("a state that is ignored")
 # %% [markdown]
 # ## What is not a mistake
 #
-# A judge who cries wolf is switched off. Each of these computes the right thing in another way, and all checks pass.
+# A judge that cries wolf is switched off. Each of these kernels computes the right thing in another way, and all checks
+# pass.
 
 # %%
 RIGHT = {
@@ -408,8 +413,9 @@ assert not any(alarms.values())
 # %% [markdown]
 # ## Public kernels before the judge
 #
-# Here are commands that need other packages (`tests/peers/judged`, extra `peers`), and what they reported in float32,
-# on a CPU (Triton's kernels in its interpreter):
+# The tests in `tests/peers/judged` put public kernels before the judge. They need other packages (extra `peers`). This
+# is what they reported in float32, on a CPU (with Triton's kernels in its interpreter). The numbers under "fails" are
+# those of the mistakes above:
 #
 # | kernel | passes | fails |
 # | --- | --- | --- |
@@ -420,8 +426,9 @@ assert not any(alarms.values())
 # | the same, by chunks | ordinary and weak gates, states | strong gates: 9; resets: 10 |
 # | flash-linear-attention 0.6, chunked gated delta rule | the same, and packed sequences | 9 and 10 |
 #
-# None of this means that a model is wrong that uses them: gates of 0 and of $e^{-16}$ are rare where a network
-# chooses them. It means that their gradients are meaningless there, and that nobody would have known.
+# None of this means that a model that uses these kernels is wrong: gates of 0 and of $e^{-16}$ are rare where a network
+# chooses them. It means that outputs or gradients of the kernels are meaningless there, and that their tests do not
+# show it.
 #
 # How many mistakes can the judge name?
 
@@ -434,13 +441,15 @@ assert len(conform.HYPOTHESES) >= 25
 # ## Exercises
 #
 # **1.** A kernel is tested at $N = 4096$ tokens with values from $N(0, 1)$, softmax over scores near 0, and a tolerance
-# of 0.01 plus 1 %. Up to which standard deviation of its error does a wrong answer pass nearly always? And zeros?
+# of 0.01 plus 1 %. Up to which standard deviation of its error does a wrong answer pass nearly always? And how often do
+# zeros pass?
 #
 # <details><summary>Solution</summary>
 #
 # The right answer is a mean of 4096 numbers, so its standard deviation is $1 / \sqrt{4096} = 1/64 \approx 0.016$. The
 # tolerance is 0.01: an error of a third of that, 0.0033, or a fifth of the answer's size, passes nearly always. Zeros
-# pass where the answer is below 0.01, at $P(|z| < 0.64) = 48\,\%$ of the entries; from $N = 10^5$ on, everywhere.
+# pass where the answer is below 0.01 in size, at $P(|z| < 0.64) = 48\,\%$ of the entries. From $N = 10^5$ on, they pass
+# nearly everywhere.
 #
 # </details>
 
@@ -455,10 +464,10 @@ assert abs(answers.std() - 1 / 64) < 1e-3
 #
 # <details><summary>Solution</summary>
 #
-# The terms $q\,dq$ and $k\,dk$ are of size 1, each rounded at $6 \cdot 10^{-8}$; what is left of them is of size $g =
-# e^{-a}$. So the relative error is at least near $6 \cdot 10^{-8}\, e^{a}$: at $a = 5$ at most five digits are left,
-# at $a = 10$ three, at $a = 16.6$ none. The measured error is some ten times that, because each gradient is a sum of
-# many such terms.
+# The terms $q\,dq$ and $k\,dk$ are of size 1, each rounded at $6 \cdot 10^{-8}$, and their sum is of size $g = e^{-a}$.
+# So the relative error is at least near $6 \cdot 10^{-8}\, e^{a}$: at $a = 5$ at most five digits are left, at $a = 10$
+# three, at $a = 16.6$ none. The measured error is some ten times that, because each gradient is a sum of many such
+# terms.
 #
 # </details>
 
@@ -476,7 +485,8 @@ for a in (5.0, 10.0, 16.6):
 # %% [markdown]
 # ## What to remember
 #
-# - Ask with a random cotangent of size 1, widths that differ, lengths that divide by nothing, and masks in the middle.
+# - Ask with a random cotangent of size 1, widths that differ, lengths that are no multiple of a chunk, and masks in the
+#   middle.
 # - Judge a number by its own size, and by what its precision allows: a budget, not a tolerance.
 # - One pass, two pieces and single steps are three tests, not one.
 # - A formula can be exact and useless: look where it subtracts.

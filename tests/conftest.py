@@ -74,6 +74,7 @@ def float32_in_numpy(request):
     import causal_page
     import delta_page
     import elu_page
+    import features_page
     import lsh_page
     import pattern_page
     import softmax_page
@@ -89,6 +90,7 @@ def float32_in_numpy(request):
         "delta_product": delta_page,
         "elu_plus_one": elu_page,
         "lsh": lsh_page,
+        "exponential_features": features_page,
     }
 
     def in_numpy(compiled, numpy, is_page):

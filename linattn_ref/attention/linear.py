@@ -1,7 +1,7 @@
 """Linear attention (Katharopoulos et al. 2020): a similarity that is an inner product, so that queries share sums.
 
 Softmax attention weights value ``j`` for query ``i`` by the similarity ``exp(q_i . k_j / sqrt D)``. Any other that is
-not negative will do; if it is an inner product of features, ``phi(q_i) . phi(k_j)``, the query factors out:
+not negative will do. If the similarity is an inner product of features, ``phi(q_i) . phi(k_j)``, the query factors out:
 
     S = sum_j phi(k_j) v_j^T                                 (1)  (C, M)
     Z = sum_j phi(k_j)                                       (2)  (C,)
@@ -32,8 +32,8 @@ From ``n_i = S^T phi(q_i)``, ``d_i = Z^T phi(q_i) + eps``, (1) and (2),
     dv_j = dS^T phi(k_j)                                     (9)
 
 Causal, ``S`` and ``Z`` in (6) are those of row ``i``, and the sums (7) that reach key ``j`` run over ``i >= j``: prefix
-sums again, from the other end. One state at a time is enough; what is kept is rows, never every ``S_i``. The same a
-chunk at a time is `chunked_linear`, and exponential features, which overflow, are in `exponential`.
+sums again, from the other end. One state at a time is enough: rows are kept, and never every ``S_i``. `chunked_linear`
+computes the same a chunk at a time. Exponential features, which would overflow here, are in `exponential`.
 
 One feature, and two keys of similarity 3 and 1 to the query, so the weights of the values are 3/4 and 1/4:
 

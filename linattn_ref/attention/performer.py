@@ -15,9 +15,9 @@ is the ``kind`` "positive", and there are three others:
     hyperbolic  exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]              C = 2m
     relu        (max(omega x, 0) + 1e-3) / sqrt(m)                                  C = m
 
-On average ``phi(x) . phi(y)`` is ``exp(x.y)``. Its error with ``m`` directions has a closed form, which is in
-``linattn_ref.theory.random_features``. With ``relu`` it estimates another similarity, positive as well. The rest is
-linear attention:
+On average ``phi(x) . phi(y)`` is ``exp(x.y)``. The error with ``m`` directions has a closed form, which is in
+``linattn_ref.theory.random_features``. With ``relu`` the product estimates another similarity, which is positive too.
+The rest is linear attention:
 
     out_i = phi(x_i)^T S / (phi(x_i)^T Z),   S = sum_j phi(y_j) v_j^T,   Z = sum_j phi(y_j)                  (3)
 
@@ -178,7 +178,7 @@ def init_state(
     dtype: Any = np.float64,
 ) -> State:
     """The state before any key, for arrays with the ``leading`` axes."""
-    return linear.init_state(leading, key_width, value_width, feature_map=KINDS[kind](omega), dtype=dtype)
+    return linear.init_state(leading, key_width, value_width, feature_map=feature_map(omega, kind), dtype=dtype)
 
 
 matrix = matrix_of(forward)

@@ -5,7 +5,8 @@
     O = P V                                                  (3)  (N, M)
 
 Causal, query ``i`` sees the keys up to its own, and the sum in (2) runs over the keys that it sees. A query that sees
-none gets 0. The other pages avoid what this one pays: `online_softmax` does not keep ``P`` and computes the same.
+none gets 0. ``P`` has ``N L`` numbers: `online_softmax` computes the same without keeping it, and other pages compute
+something that costs less.
 
 :Time: ``O(N L max(D, M))``
 :Memory: ``O(N L)``
@@ -20,7 +21,7 @@ Let ``dO`` be the gradient of a loss with respect to ``O``. From (3),
     dV = P^T dO                                              (4)
     dP = dO V^T                                              (5)
 
-From (2), ``dP_ij/dA_il = P_ij (delta_jl - P_il)``, so that ``dA_il = sum_j dP_ij P_ij (delta_jl - P_il)``, that is
+From (2), ``dP_ij/dA_il = P_ij (delta_jl - P_il)``, so that ``dA_il = sum_j dP_ij P_ij (delta_jl - P_il)``, or
 
     dA = P * (dP - rowsum(dP * P))                           (6)
 

@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import importlib
 import json
 import tomllib
 from pathlib import Path
@@ -107,16 +106,7 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
         for f in ("layout", "mask", "gate", "state", "arrays", "device")
         if getattr(arguments, f)
     }
-    said["given"] = {name: named(x) for name, x in said["given"].items()}
     return Mapping(**said)
-
-
-def named(value: Any) -> Any:
-    """A value; ``@module`` and ``@module:name`` are what they name."""
-    if not isinstance(value, str) or not value.startswith("@"):
-        return value
-    module, _, name = value[1:].partition(":")
-    return getattr(importlib.import_module(module), name) if name else importlib.import_module(module)
 
 
 def pair(word: str) -> tuple[str, Any]:
@@ -161,7 +151,7 @@ def add_conform(commands: Any) -> None:
         nargs="+",
         type=pair,
         metavar="NAME=VALUE",
-        help="extra arguments that it is always passed",
+        help="extra arguments that it is always passed; @module and @module:name are what they name",
     )
     option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
     option("--layout", choices=("BHND", "BNHD", "packed"), help="layout of arrays of tokens (default: BHND)")

@@ -1,10 +1,12 @@
 """``linattn-ref grade``: points for a submission, and what is wrong with it."""
 
 import argparse
+import functools
 import re
 from pathlib import Path
 from typing import Any
 
+from linattn_ref.atomic import write_all
 from linattn_ref.cli.options import add_command, at_least, say
 
 __all__ = ["add_grade"]
@@ -19,21 +21,19 @@ def run_grade(arguments: argparse.Namespace) -> int:
 
     Exit status 0: graded, whatever the points. 2: nothing could be graded.
     """
-    from linattn_ref.homework.apart import Apart, protection
-    from linattn_ref.homework.grading import grade
-    from linattn_ref.homework.results import Report
-    from linattn_ref.homework.sheet import names, read
+    from linattn_ref.homework import Apart, Report, grade, names, read
+    from linattn_ref.homework.apart import protection
 
     path = arguments.folder / "answer.py"
     if not path.is_file():
         raise ValueError(f"DIR: expected a folder with answer.py, got {arguments.folder}")
     sheet = read(arguments.sheet or sheet_of(path.read_text(encoding="utf-8", errors="replace"), names()))
-    with Apart(arguments.folder, seconds=sheet.seconds, memory=sheet.memory, arrays=sheet.arrays) as submission:
+    with Apart(arguments.folder, sheet) as submission:
         report = Report(sheet, grade(sheet, submission, seed=arguments.seed), protection())
     say(report)
-    for path, text in ((arguments.json, report.json_text()), (arguments.html, report.as_html())):
+    for path, text in ((arguments.json, report.as_json()), (arguments.html, report.as_html())):
         if path:
-            report.save(path, text)
+            write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
             say("wrote", path)
     return 0
 

@@ -79,7 +79,8 @@ def add_options(name: str, command: argparse.ArgumentParser) -> None:
     module, option = module_of(name), command.add_argument
     steps = inspect.signature(module.begin).parameters["steps"].default
     option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
-    option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {QUICK_STEPS} with --quick)")
+    quick = {"steps": QUICK_STEPS, **module.QUICK}["steps"]
+    option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {quick} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--quick", action="store_true", help="a tiny network, for a test")
     option("--resume", action="store_true", help="go on from the last checkpoint there; an ended run, with more steps")

@@ -41,7 +41,7 @@ class Mapping(NamedTuple):
 
     names: Table[str, str] = {}  # the target's name of an argument, by the page's: {"log_gate": "g"}
     fixed: Table[str, Any] = {}  # options that are built in, and so are not passed: {"scale": 1.0, "causal": True}
-    given: Table[str, Any] = {}  # arguments of its own, always passed: {"output_final_state": True}
+    given: Table[str, Any] = {}  # arguments of its own, always passed: {"final_state": True, "kernels": "@module:name"}
     declares: tuple[str, ...] = ()  # options that its signature does not show
     layout: str = "BHND"  # or BNHD; or packed, (tokens, heads, width), with offsets always
     mask: str = "BHL"  # or BL: one mask for all heads
@@ -63,6 +63,18 @@ class Mapping(NamedTuple):
             if name not in (*OPTIONS, "eps"):
                 raise NotATarget(f"expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
         return self
+
+
+def meant(name: str, value: Any) -> Any:
+    """An argument's value; ``@module`` and ``@module:name`` are what they name."""
+    if not isinstance(value, str) or not value.startswith("@"):
+        return value
+    module, _, attribute = value[1:].partition(":")
+    try:
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
+    except (ImportError, AttributeError, ValueError) as error:
+        raise NotATarget(f"{name}: expected what {value!r} names: {error}") from None
 
 
 class Answer(NamedTuple):
@@ -88,6 +100,7 @@ class Target(NamedTuple):
     def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
         """What ``function`` is: itself callable, a pair, or a module with ``forward`` and ``backward``."""
         mapping = (mapping or Mapping()).checked()
+        mapping = mapping._replace(given={name: meant(name, x) for name, x in mapping.given.items()})
         if op not in OPS:
             raise NotATarget(f"op: expected one of {', '.join(OPS)}, got {op!r}")
         if not callable(function) and hasattr(function, "forward"):

@@ -15,8 +15,10 @@ for how many points, which hints there are, and which mistakes are known by name
 ``values`` ``checking`` ``child``    need NumPy alone: they go into the student's folder, or beside the submission
 """
 
+from linattn_ref.homework.apart import Apart
 from linattn_ref.homework.grading import grade
 from linattn_ref.homework.handout import write
+from linattn_ref.homework.results import Report
 from linattn_ref.homework.sheet import names, read
 
-__all__ = ["grade", "names", "read", "write"]
+__all__ = ["Apart", "Report", "grade", "names", "read", "write"]

@@ -12,10 +12,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,20 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.homework import child, values
+from linattn_ref.homework.sheet import Sheet
 
 __all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
-LONGEST = 1 << 24  # characters of an answer
+LONGEST = 1 << 24  # bytes of an answer
+ALL = 55.0  # seconds for a submission as a whole, unless the machine is busy
 IMPORTING = 30.0  # seconds that answer.py may take to be imported, beside the limit of an item
-PATIENCE = 4  # on a busy machine a second of the processor takes longer
-FILE = 1 << 20  # bytes of a file that a submission may write
+PATIENCE = 4  # times its limit on the processor, an item may take: it may have to wait for the disk
+TICK = 1e-3
+FILE = 1 << 20  # bytes of a file that a submission may write, under bubblewrap of all files
 SYSTEM = "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"  # what Python needs
+LATE = "too late: the time limit has passed"
+ENVIRONMENT = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")} | {"TRITON_INTERPRET": "1"}
+START = "import sys; sys.path.append(sys.argv[1]); import child; child.main(sys.argv[2])"
 
 
 class Failed(Exception):
@@ -40,12 +46,14 @@ class Failed(Exception):
 @functools.cache
 def bubblewrap() -> str:
     """The program, where it is installed and may do its work; or nothing."""
-    program = shutil.which("bwrap")
-    works = (
-        program
-        and not subprocess.run([program, "--ro-bind", "/", "/", "--unshare-all", "true"], check=False).returncode
-    )
-    return str(program) if works else ""
+    program = shutil.which("bwrap") or ""
+    tried = [program, "--ro-bind", "/", "/", "--size", "1", "--tmpfs", "/tmp", "--unshare-all", "true"]
+    return program if program and not subprocess.run(tried, check=False).returncode else ""
+
+
+def crowd() -> float:
+    """How many processes want each core of this machine, up to 4: a second of the processor takes as much longer."""
+    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 4.0)
 
 
 def protection() -> str:
@@ -54,26 +62,27 @@ def protection() -> str:
         return "The submission ran under bubblewrap: without a network, and with nothing of this machine to write."
     return (
         "Bubblewrap (bwrap) is not installed, or may not run here. The submission ran in a process of its own, with"
-        " limits of time and memory, but it could have read and changed this user's files, and used the network."
+        " limits of time and memory, but it could have read and changed this user's files, this package among them,"
+        " used the network, and left processes behind."
     )
 
 
 class Apart:
     """Answers calls by asking the process, which is started again where it ended."""
 
-    def __init__(self, folder: Path, *, seconds: float, memory: int, arrays: list[str]) -> None:
-        self.folder, self.seconds, self.memory, self.arrays = folder.resolve(), seconds, memory, arrays
-        self.process: subprocess.Popen[str] | None = None
-        self.left, self.begins = PATIENCE * seconds, True  # seconds to wait; whether the next call is the first
+    def __init__(self, folder: Path, sheet: Sheet) -> None:
+        self.folder, self.sheet = folder.resolve(), sheet
+        self.process: subprocess.Popen[bytes] | None = None
+        self.begun = time.monotonic()
         self.broken = ""  # why answer.py cannot be imported
+        self.begin()
         self.place = Path(tempfile.mkdtemp(prefix="homework-"))
         for module in (child, values):
             shutil.copy(str(module.__file__), self.place)
-        packages = self.place / "packages"
-        packages.mkdir()
+        (self.place / "packages").mkdir()
         for path in Path(np.__file__).parents[1].iterdir():
             if path.suffix != ".pth" and not path.name.startswith(("linattn_ref", "__editable__")):
-                (packages / path.name).symlink_to(path)
+                (self.place / "packages" / path.name).symlink_to(path)
 
     def __enter__(self) -> Apart:
         return self
@@ -84,48 +93,36 @@ class Apart:
 
     def begin(self) -> None:
         """An item begins: from now on it has its seconds of the processor, for all that is asked."""
-        self.left, self.begins = PATIENCE * self.seconds, True
+        self.until, self.begins = time.monotonic() + PATIENCE * crowd() * self.sheet.seconds, True
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
-        if self.broken:
-            raise Failed(self.broken)
+        if self.broken or time.monotonic() > self.begun + ALL * crowd():
+            raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
-            self.begins = True
-        request = {"call": name, **values.pack(args, options)}
-        if self.begins:
-            request["seconds"] = self.seconds
-        self.begins, began = False, time.monotonic()
-        try:
-            return self.ask(json.dumps(request) + "\n", self.left)
-        finally:
-            self.left -= time.monotonic() - began
+            self.begin()
+        request = {"call": name, **values.pack(args, options), "seconds": self.begins and self.sheet.seconds}
+        self.begins = False
+        return self.ask(json.dumps(request) + "\n", self.until)
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""
-        asked = {
-            "answer": str(self.folder / "answer.py"),
-            "packages": str(self.place / "packages"),
-            "memory": self.memory << 20,
-            "seconds": int(10 * self.seconds + IMPORTING),
-            "file": FILE,
-            "arrays": self.arrays,
-        }
-        command = [*self.box(), sys.executable, "-I", "-S", "-B", "-c", START, str(self.place), json.dumps(asked)]
-        threads = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
+        limits = self.sheet.memory << 20, int(ALL), FILE
+        said = json.dumps([str(self.folder), str(self.place / "packages"), self.sheet.arrays, *limits])
+        self.wire, theirs = socket.socketpair()
         self.process = subprocess.Popen(
-            command,
+            [*self.box(), sys.executable, "-I", "-S", "-B", "-c", START, str(self.place), said],
             cwd=self.place,
-            env={"PATH": os.defpath, "HOME": str(self.place), **threads},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            env={"PATH": os.defpath, "HOME": str(self.place), **ENVIRONMENT},
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,
         )
+        theirs.close()
         try:
-            self.ask("", IMPORTING)
+            self.ask("", time.monotonic() + IMPORTING * crowd())
         except Failed as error:
             self.broken = f"answer.py could not be imported: {error}"
             raise Failed(self.broken) from None
@@ -135,61 +132,50 @@ class Apart:
         if not bubblewrap():
             return []
         site, words = Path(np.__file__).parents[1], [bubblewrap(), "--unshare-all", "--die-with-parent"]
-        words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # before what may lie in them
+        words += ["--proc", "/proc", "--dev", "/dev", "--size", str(FILE), "--tmpfs", "/tmp"]  # first
         for path in (*SYSTEM, sys.base_prefix, sys.prefix, str(site)):
             words += ["--ro-bind-try", path, path]
         for ours in site.glob("linattn_ref*"):
             words += ["--tmpfs", str(ours)] if ours.is_dir() else ["--ro-bind", os.devnull, str(ours)]
-        for place in (self.place, self.folder):
-            words += ["--ro-bind", str(place), str(place)]
-        return [*words, "--chdir", str(self.place), "--"]
+        for place in (str(self.place), str(self.folder)):
+            words += ["--ro-bind", place, place]
+        return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(self.place), "--"]
 
-    def ask(self, line: str, seconds: float) -> Any:
+    def ask(self, line: str, until: float) -> Any:
         """Send a line and wait for one; a process that does not answer in time is ended."""
-        process, answers = self.process, list[str]()
+        process, answer, late = self.process, bytearray(), False
         assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        to, back = process.stdin, process.stdout
-
-        def exchange() -> None:
-            with contextlib.suppress(OSError, ValueError):
-                to.write(line)
-                to.flush()
-                answers.append(back.readline(LONGEST))
-
-        thread = threading.Thread(target=exchange, daemon=True)  # so that nothing that it does can hold this process
-        thread.start()
-        thread.join(max(seconds, 0.0))
-        late = thread.is_alive()
-        if late or not answers or not answers[0].endswith("\n"):
+        ends = min(until, self.begun + ALL * crowd())
+        try:
+            self.wire.settimeout(max(ends - time.monotonic(), TICK))
+            self.wire.sendall(line.encode())
+            while not answer.endswith(b"\n") and len(answer) < LONGEST:
+                self.wire.settimeout(max(ends - time.monotonic(), TICK))
+                if not (more := self.wire.recv(1 << 16)):
+                    break
+                answer += more
+        except OSError as error:
+            late = isinstance(error, TimeoutError)
+        if late or not answer.endswith(b"\n"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0 if late else 1)
             self.kill()
-            thread.join(1.0)
             if late or process.returncode in (-signal.SIGPROF, 128 + signal.SIGPROF):
-                raise Failed("too late: the time limit has passed")
-            raise Failed(f"the process ended (a limit of {self.memory} MiB of memory holds)")
+                raise Failed(LATE)
+            raise Failed(f"the process ended (a limit of {self.sheet.memory} MiB of memory holds)")
         try:
-            answer = dict(json.loads(answers[0]))
+            found = dict(json.loads(answer))
         except (ValueError, TypeError, RecursionError):
             raise Failed("what was answered is not JSON") from None
-        if "value" not in answer:
-            raise Failed(str(answer.get("error"))[:1000])
-        return answer["value"]
+        if "value" not in found:
+            raise Failed(str(found.get("error"))[:1000])
+        return found["value"]
 
     def kill(self) -> None:
         """End the process, and all that it started in its session."""
         process, self.process = self.process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                if stream is not None:
-                    stream.close()
-
-
-START = "import sys; sys.path.append(sys.argv[1]); import child; child.main(sys.argv[2])"
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.wire.close()

@@ -60,8 +60,10 @@ def questions(
     """What the check of an item yields; seed 0 and trial 0 are the handout's, with its sizes."""
     rng = np.random.default_rng([seed, sheet.items.index(item), trial])
     sizes = {**sheet.sizes, **(larger(sheet.sizes, np.random.default_rng([seed, trial])) if seed else {})}
-    space = {"np": np, **names}
-    exec(compiled(item, *sizes), space)
+    data = np.float64(np.load(sheet.file.with_name(sheet.data))) if sheet.data else None
+    code = f"def check({', '.join(['rng', 'draw', 'given', *sizes])}):\n{textwrap.indent(item.check.strip(), '    ')}"
+    space = {"np": np, "data": data, **names}
+    exec(compile(code, f"the check of {item.name}", "exec", dont_inherit=True), space)
     return list(space["check"](rng=rng, draw=lambda *shape: rng.standard_normal(shape), given=given, **sizes))
 
 
@@ -71,13 +73,6 @@ def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
         found = {name: n + int(rng.integers(1, 6)) for name, n in sizes.items() if name.isupper()}
         if len({*found.values()}) == len(found):
             return found
-
-
-@functools.cache
-def compiled(item: Item, *letters: str) -> Any:
-    """A check as a function."""
-    code = f"def check({', '.join(['rng', 'draw', 'given', *letters])}):\n{textwrap.indent(item.check.strip(), '    ')}"
-    return compile(code, f"the check of {item.name}", "exec", dont_inherit=True)
 
 
 @functools.cache
@@ -105,10 +100,7 @@ def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
     dropped = {x for part in sheet.parts for x in part.drop}
 
     def asked(*args: Any, **options: Any) -> Any:
-        try:
-            return decode(submission.call(name, args, options), find)
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            raise Failed(f"what came back cannot be read: {error}") from None
+        return decode(submission.call(name, args, options), find)
 
     asked.__name__ = name
     return without(asked, dropped, inspect.signature(function))
@@ -141,24 +133,26 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
         raise ValueError(f"seed: expected a number of at least 1, got {seed}")
     proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
     results = list[Result]()
-    for item in sheet.items:
+    for number, item in enumerate(sheet.items):
+        right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
         submission.begin()
-        results.append(graded(sheet, item, proxies, seed, [x for x in results if not x.points]))
+        try:
+            results.append(graded(sheet, item, proxies, seed, right_answers, [x for x in results if not x.points]))
+        except Failed as error:
+            results.append(Result(item, 0.0, str(error)))
+        except Exception as error:  # the check met something that it did not expect
+            why = f"what came back is not what was asked for ({type(error).__name__}: {error})"
+            results.append(Result(item, 0.0, why))
     return tuple(results)
 
 
-def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: list[Result]) -> Result:
+def graded(
+    sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, right_answers: list[Any], lost: list[Result]
+) -> Result:
     """One item; ``lost`` are the earlier ones without points."""
     number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
-    answers = []
-    try:
-        for trial in range(item.trials):
-            answers.append(questions(sheet, item, names, right(sheet), seed, trial))
-    except Failed as error:
-        return Result(item, 0.0, str(error))
-    except Exception as error:  # the check met something that it did not expect
-        return Result(item, 0.0, f"what came back is not what was asked for ({type(error).__name__}: {error})")
-    found = [off(got, expected(sheet, number, seed, trial), TOLERANCE) for trial, got in enumerate(answers)]
+    answers = [questions(sheet, item, names, right(sheet), seed, trial) for trial in range(item.trials)]
+    found = [off(got, asked, TOLERANCE) for got, asked in zip(answers, right_answers, strict=True)]
     why = next(filter(None, found), "")
     if not why:
         return judged(sheet, item, proxies, seed)
@@ -172,7 +166,6 @@ def graded(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, lost: l
     if fits:
         return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
     by_judge = judged(sheet, item, proxies, seed)
-    right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
 
 

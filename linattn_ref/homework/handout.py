@@ -2,62 +2,51 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import secrets
-import shutil
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from linattn_ref import atomic
 from linattn_ref.homework import checking, grading, values
-from linattn_ref.homework.apart import IMPORTING
-from linattn_ref.homework.pages import Texts, texts
+from linattn_ref.homework.apart import ALL, IMPORTING
+from linattn_ref.homework.pages import texts
 from linattn_ref.homework.sheet import Item, Sheet, template
 
 __all__ = ["files", "write"]
 
 
-def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, str]:
+def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, bytes]:
     """The files of a folder by name: the student's, or the instructor's."""
-    found = folder(texts(sheet, solved=instructor))
-    found["theory.md"] = theory(sheet, answers=instructor)
+    written = texts(sheet, solved=instructor)
+    found = {"answer.py": written.answer, **{f"given/{name}.py": text for name, text in written.given.items()}}
     if instructor:
-        return {f"solution/{name}" if name != "theory.md" else name: text for name, text in found.items()} | {
-            "GRADING.md": notes(sheet),
-            "discussion.md": "# Questions for the class\n\n" + "\n".join(f"- {x}" for x in sheet.discussion) + "\n",
-        }
-    found["README.md"] = readme(sheet)
-    found["tests/test_answer.py"], found["tests/expected.json"] = tests(sheet), expected(sheet)
-    for module in (checking, values):
-        path = Path(str(module.__file__))
-        found[f"tests/{path.name}"] = path.read_text(encoding="utf-8")
-    return found
-
-
-def folder(written: Texts) -> dict[str, str]:
-    return {"answer.py": written.answer, **{f"given/{name}.py": text for name, text in written.given.items()}}
+        found = {f"solution/{name}": text for name, text in found.items()}
+        found["GRADING.md"] = notes(sheet)
+        found["discussion.md"] = "\n".join(["# Questions for the class\n", *(f"- {x}" for x in sheet.discussion), ""])
+        found[f"grader/{sheet.file.name}"] = sheet.file.read_text(encoding="utf-8")
+        for name in ("run_autograder", "setup.sh"):
+            found[f"grader/{name}"] = template(name).replace("SHEET", sheet.file.name)
+    else:
+        found["README.md"] = readme(sheet)
+        found["tests/test_answer.py"], found["tests/expected.json"] = tests(sheet), expected(sheet)
+        for module in (checking, values):
+            path = Path(str(module.__file__))
+            found[f"tests/{path.name}"] = path.read_text(encoding="utf-8").replace("linattn_ref.homework.", "")
+    found["theory.md"] = theory(sheet, answers=instructor)
+    all_files = {name: text.encode() for name, text in found.items()}
+    for folder in (["solution/given", "grader"] if instructor else ["given"]) if sheet.data else []:
+        all_files[f"{folder}/{sheet.data}"] = sheet.file.with_name(sheet.data).read_bytes()
+    return all_files
 
 
 def readme(sheet: Sheet) -> str:
-    libraries = " or ".join(["NumPy", *({"torch": "PyTorch", "jax": "JAX"}[x] for x in sheet.arrays)])
-    note = (
-        "\nIf `answer.py` imports PyTorch or JAX, your functions are called with its arrays; the gradient is still"
-        "\nyours to derive. A kernel in Triton goes behind a function of PyTorch.\n"
-    )
-    return template("README.md").format(
-        title=sheet.title,
-        hours=sheet.hours,
-        libraries=libraries,
-        libraries_note=note if sheet.arrays else "",
-        goals="\n".join(f"- {x}" for x in sheet.goals),
-        reading=sheet.reading,
-        tolerance=grading.TOLERANCE,
-        seconds=sheet.seconds,
-        importing=IMPORTING,
-        memory=sheet.memory,
-        items="\n".join(f"| {x.title} | `{'`, `'.join(x.functions)}` | {x.points:g} |" for x in sheet.items),
-    )
+    items = "\n".join(f"| {x.title} | `{'`, `'.join(x.functions)}` | {x.points:g} |" for x in sheet.items)
+    said = vars(sheet) | {"goals": "\n".join(f"- {x}" for x in sheet.goals), "items": items}
+    said["libraries"] = "NumPy, PyTorch, JAX or Triton" if sheet.arrays else "NumPy"
+    said["note"] = template("libraries.md") if sheet.arrays else ""
+    return template("README.md").format(tolerance=grading.TOLERANCE, importing=IMPORTING, all=ALL, **said)
 
 
 def tests(sheet: Sheet) -> str:
@@ -65,23 +54,17 @@ def tests(sheet: Sheet) -> str:
     kept = [part.rename.get(name, name) for part in sheet.parts for name in part.keep if "." not in name]
     names = [f"{name} = answer.{name}" for name in kept]
     names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
+    names += [f'data = np.float64(np.load(HERE.parent / "given" / "{sheet.data}"))'] if sheet.data else []
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]
-    return template("test_answer.txt").format(names="\n".join(names), sizes=sheet.sizes, tests="\n\n\n".join(parts))
+    return template("test_answer.txt").format(
+        names="\n".join(names), sizes=sheet.sizes, tests="\n".join(parts).strip("\n")
+    )
 
 
 def test(sheet: Sheet, number: int, item: Item) -> str:
-    def function(title: str, first: str, body: str) -> str:
-        letters = ", ".join(["rng", "draw", first, *sheet.sizes])
-        return f"\n\n\ndef {title}({letters}):\n{textwrap.indent(body.strip(), '    ')}"
-
-    name, hint = item.name, json.dumps(item.hint)
-    found = function(f"check_{name}", "given", item.check)
-    found += f'\n\n\ndef test_{name}():\n    """{item.title}."""\n'
-    found += f'    questions.ask({number}, "{name}", check_{name}, {hint})'
-    if item.own:
-        found += function(f"differences_{name}", "slope", item.own)
-        found += f"\n\n\ndef test_{name}_by_differences():\n    questions.differences(differences_{name}, {hint})"
-    return found.strip("\n")
+    said = vars(item) | {"number": number, "letters": ", ".join(sheet.sizes), "hint": json.dumps(item.hint)}
+    said |= {name: textwrap.indent(said[name].strip(), "    ") for name in ("check", "own")}
+    return template("check.txt").format(**said) + (template("own.txt").format(**said) if item.own else "")
 
 
 def expected(sheet: Sheet) -> str:
@@ -113,25 +96,14 @@ def theory(sheet: Sheet, *, answers: bool) -> str:
 
 def notes(sheet: Sheet) -> str:
     """How to grade, what is lost for what, and what goes wrong."""
-    rows = [f"| {x.title} | {x.points:g} | {x.hint} |" for x in sheet.items]
-    known = [f"- **{x.name}** ({x.item}): {x.says or 'the judge knows it'}" for x in sheet.mistakes]
-    return "\n".join(
-        [
-            f"# Grading: {sheet.title}\n",
-            f"`linattn-ref grade DIR --seed N` with a number of your own. {sheet.notes}\n",
-            "| item | points | asks for |",
-            "| --- | --- | --- |",
-            *rows,
-            f"\n{sheet.points:g} points. Items are all or nothing; `theory.md` has answers to grade by hand.\n",
-            "## Mistakes that are named\n",
-            *known,
-            "",
-        ]
-    )
+    items = "\n".join(f"| {x.title} | {x.points:g} | {x.hint} |" for x in sheet.items)
+    known = "\n".join(f"- **{x.name}** ({x.item}): {x.says or 'the judge names it'}" for x in sheet.mistakes)
+    said = vars(sheet) | {"items": items, "mistakes": known, "file": sheet.file.name}
+    return template("GRADING.md").format(points=sheet.points, **said)
 
 
 def write(sheet: Sheet, out: Path, *, instructor: bool = False) -> list[Path]:
-    """Write the student's folder, or the instructor's; all of it or nothing.
+    """Write the student's folder, or the instructor's.
 
     Raises
     ------
@@ -141,14 +113,4 @@ def write(sheet: Sheet, out: Path, *, instructor: bool = False) -> list[Path]:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise FileExistsError(f"out: {out} is there already, and not an empty folder")
     found = files(sheet, instructor=instructor)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
-    temporary.mkdir()
-    try:
-        for name, text in found.items():
-            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            (temporary / name).write_text(text, encoding="utf-8")
-        atomic.move_into_place(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return [out / name for name in found]
+    return atomic.write_all({out / name: functools.partial(Path.write_bytes, data=x) for name, x in found.items()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib
 import inspect
 import re
 import textwrap
@@ -41,15 +41,13 @@ class Module:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for name in (x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)):
                     self.nodes[name] = node
+            elif isinstance(node, ast.Import):
+                self.imports |= {x.asname or x.name: (x.name, "") for x in node.names}
             elif isinstance(node, ast.ImportFrom):
                 source = str(node.module)
-                for alias in node.names:
-                    star = importlib.import_module(source).__all__ if alias.name == "*" else []
-                    self.imports |= {name: (source, name) for name in star}
-                    self.imports[alias.asname or alias.name] = source, alias.name
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    self.imports[alias.asname or alias.name] = alias.name, ""
+                star = importlib.import_module(source).__all__ if node.names[0].name == "*" else []
+                self.imports |= {name: (source, name) for name in star}
+                self.imports |= {x.asname or x.name: (source, x.name) for x in node.names}
 
     def text(self, node: Any) -> str:
         return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
@@ -63,11 +61,7 @@ class Module:
                 imported.add(name)
             elif name in self.nodes and name not in found:
                 found.add(name)
-                for used in uses(ast.parse(written[name]) if name in written else self.nodes[name]):
-                    if used.partition(".")[0] in self.imports:
-                        imported.add(used)
-                    else:
-                        left.append(used)
+                left += uses(ast.parse(written[name]) if name in written else self.nodes[name])
         return sorted(found, key=lambda name: self.nodes[name].lineno), imported
 
 
@@ -98,12 +92,11 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
         written = {} if solved else {name: without(removed(module, name, part), part.drop) for name in part.functions}
         order, imported = module.closure([*part.keep, *part.functions], written)
         imports |= import_lines(module, imported, needs, alone)
-        pieces = [written[x] if x in written else module.text(module.nodes[x]) for x in order]
-        pieces = list(dict.fromkeys(pieces if solved else (without(x, part.drop) for x in pieces)))
+        pieces = (written[x] if x in written else module.text(module.nodes[x]) for x in order)
+        text = "\n\n\n".join(dict.fromkeys(x if solved else without(x, part.drop) for x in pieces))
+        for old, new in part.rename.items():  # a name, or words; but "backward pass" is no name
+            text = re.sub(rf"(?<![.\w]){old}\b(?! pass)", new, text) if old.isidentifier() else text.replace(old, new)
         title, doc = described(module, part)
-        text = "\n\n\n".join(pieces)
-        for old, new in part.rename.items():
-            text = re.sub(rf"(?<![.\w]){old}\b", new, text) if old.isidentifier() else text.replace(old, new)
         docs.append(f"{title}\n{'-' * len(title)}\n{doc}")
         bodies.append(f"# {'-' * 10} {title}\n\n\n{text}")
     answer = template("answer.txt").format(
@@ -127,6 +120,8 @@ def described(module: Module, part: Part) -> tuple[str, str]:
     title, _, doc = doc.partition("\n")
     formulas = doc.split("\n:Time:")[0].split("\nThe gradient, by hand\n")[0].strip("\n").rstrip()
     formulas = re.sub(r"[A-Z][^.]*``linattn_ref[\w.]*``\. ", "", formulas)  # what sends readers to the package
+    for old, new in part.rename.items():
+        formulas = formulas if old.isidentifier() else formulas.replace(old, new)
     return title.partition(":")[0].rstrip("."), "\n\n".join(filter(None, [formulas, part.question.strip("\n")]))
 
 
@@ -164,24 +159,15 @@ def import_lines(module: Module, used: set[str], needs: dict[str, set[str]], alo
         name, _, attribute = each.partition(".")
         source, there = module.imports[name]
         alias = "" if name == (there or source) else f" as {name}"
-        if source == "__future__":
-            continue
         if not source.startswith("linattn_ref") or not alone:
             lines.add((f"from {source} import {there}" if there else f"import {source}") + alias)
-        elif is_module(f"{source}.{there}"):
+        elif inspect.ismodule(getattr(importlib.import_module(source), there)):
             needs.setdefault(f"{source}.{there}", set()).update({attribute} - {""})
             lines.add(f"from given import {there}{alias}")
         else:
             needs.setdefault(source, set()).add(there)
             lines.add(f"from given.{source.rpartition('.')[2]} import {there}{alias}")
     return lines
-
-
-def is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def given(needs: dict[str, set[str]]) -> dict[str, str]:
@@ -202,13 +188,8 @@ def given(needs: dict[str, set[str]]) -> dict[str, str]:
 
 
 def ordered(lines: set[str]) -> str:
-    """Import lines, one for each module; this package's after the others."""
-    joined: dict[str, list[str]] = {}
-    for line in sorted(lines):
-        start, _, name = line.partition(" import ")
-        joined.setdefault(start, []).append(name)
-    found = [f"{start} import {', '.join(names)}" if names[0] else start for start, names in joined.items()]
-    return "\n".join(sorted(found, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
+    """Import lines, this package's after the others."""
+    return "\n".join(sorted(lines, key=lambda x: ("given" in x or "linattn_ref" in x, x)))
 
 
 def mistaken(sheet: Sheet, mistake: Mistake) -> str:
@@ -218,8 +199,7 @@ def mistaken(sheet: Sheet, mistake: Mistake) -> str:
     body = range(function.lineno - 1, function.end_lineno) if function else ()
     at = next((i for i in body if mistake.line in lines[i]), None)
     if at is None:
-        named = f"sheet {sheet.name}, mistake {mistake.name}"
-        raise ValueError(f"{named}: no line of {mistake.function} has {mistake.line!r}")
+        raise ValueError(f"{sheet.file}, {mistake.name}: no line of {mistake.function} has {mistake.line!r}")
     indent = lines[at].removesuffix(lines[at].lstrip())
     lines[at] = textwrap.indent(mistake.new.strip("\n"), indent)
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "parse", "read", "template"]
+__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "read", "template"]
 
 FOLDER = Path(__file__).parent / "sheets"
 
@@ -61,7 +61,7 @@ class Mistake:
 class Sheet:
     """All of it."""
 
-    name: str
+    file: Path
     title: str
     hours: str
     chapters: list[str]
@@ -74,9 +74,15 @@ class Sheet:
     discussion: list[str]
     sizes: dict[str, int]  # letters, in the handout; the grader's are larger
     notes: str = ""  # for the grader
+    data: str = ""  # a file of NumPy's beside this one: `data` in checks, and given to the student
     arrays: list[str] = field(default_factory=list)  # "torch", "jax": whose functions are accepted too
     seconds: float = 5.0  # that an item may take
     memory: int = 2048  # MiB
+
+    @property
+    def name(self) -> str:
+        """``softmax``, of a file ``01_softmax.toml``."""
+        return self.file.stem.partition("_")[2] or self.file.stem
 
     @property
     def functions(self) -> list[str]:
@@ -105,32 +111,20 @@ def read(name: str) -> Sheet:
     Raises
     ------
     ValueError
-        Where there is none, or it lacks something.
+        Where there is none; naming what it lacks, or has that is not known.
     """
-    path = next(iter(FOLDER.glob(f"[0-9][0-9]_{name}.toml")), Path(name)) if name in names() else Path(name)
-    if path.suffix != ".toml" or not path.is_file():
+    file = next(FOLDER.glob(f"[0-9][0-9]_{name}.toml"), None) if name in names() else Path(name)
+    if file is None or file.suffix != ".toml" or not file.is_file():
         raise ValueError(f"sheet: expected one of {', '.join(names())}, or a file NN_name.toml, got {name!r}")
-    return parse(path.read_text(encoding="utf-8"), path.stem.partition("_")[2] or path.stem)
-
-
-def parse(text: str, name: str) -> Sheet:
-    """The sheet that a text describes.
-
-    Raises
-    ------
-    ValueError
-        Naming what is missing, or not known.
-    """
     try:
-        said: dict[str, Any] = tomllib.loads(text)
+        said: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
         lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items()}
-        sheet = Sheet(name=name, **lists, **said)
+        sheet = Sheet(file=file, **lists, **said)
     except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"sheet {name}: {str(error).replace('.__init__()', '')}") from None
-    known = {item.name for item in sheet.items}
-    for mistake in sheet.mistakes:
-        if mistake.item not in known:
-            raise ValueError(f"sheet {name}, mistake {mistake.name}: there is no item {mistake.item!r}")
+        raise ValueError(f"{file}: {str(error).replace('.__init__()', '')}") from None
+    items = {item.name for item in sheet.items}
+    for mistake in (x for x in sheet.mistakes if x.item not in items):
+        raise ValueError(f"{file}, mistake {mistake.name}: there is no item {mistake.item!r}")
     return sheet
 
 

@@ -19,14 +19,11 @@ DTYPES = "bool", "int32", "int64", "float32", "float64"
 
 
 def encode(x: Any) -> Any:
-    """What JSON has for a value; what is no value is only named."""
-    if x is None or isinstance(x, (bool, int, float, str)):
+    """What JSON has for a value; nothing, for what is no value."""
+    if isinstance(x, (bool, int, float, str)) and not isinstance(x, np.generic):
         return x
-    if hasattr(x, "detach"):  # PyTorch's
-        x = x.detach().cpu().numpy()
-    if isinstance(x, np.generic) or (hasattr(x, "__array__") and not isinstance(x, np.ndarray)):
-        x = np.asarray(x)
-    if isinstance(x, np.ndarray):
+    if hasattr(x, "__array__"):
+        x = np.asarray(x.detach() if hasattr(x, "detach") else x)  # PyTorch's may have a gradient
         return {"array": x.tolist(), "dtype": str(x.dtype), "shape": list(x.shape)}
     if hasattr(x, "_fields"):
         return {"class": key_of(type(x)), "fields": {name: encode(getattr(x, name)) for name in x._fields}}
@@ -34,7 +31,7 @@ def encode(x: Any) -> Any:
         return {"dict": {str(name): encode(y) for name, y in x.items()}}
     if isinstance(x, (list, tuple)):
         return {"list": [encode(y) for y in x]}
-    return {"other": type(x).__name__}
+    return None
 
 
 def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any] = lambda x: x) -> Any:
@@ -53,7 +50,7 @@ def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any
         return cls(**{name: decode(fields[name], find, array) for name in names})
     if "dict" in x:
         return {name: decode(y, find, array) for name, y in x["dict"].items()}
-    return tuple(decode(y, find, array) for y in x["list"]) if "list" in x else None
+    return tuple(decode(y, find, array) for y in x["list"])
 
 
 def key_of(cls: type) -> str:
@@ -75,13 +72,12 @@ def finder(modules: Callable[[], list[Any]]) -> Callable[[str], Any]:
 
 def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np.ndarray], Any]:
     """What makes arrays for a module: those of PyTorch or JAX, where that is allowed and the module imports it."""
-    found = {str(getattr(x, "__name__", "")).partition(".")[0]: x for x in vars(module).values() if not callable(x)}
-    if "torch" in found and "torch" in allowed:
-        return lambda x: found["torch"].from_numpy(np.array(x))
-    if "jax" in found and "jax" in allowed:
-        found["jax"] = importlib.import_module("jax")  # where only a part of it was imported
-        found["jax"].config.update("jax_enable_x64", True)
-        return lambda x: found["jax"].numpy.asarray(x)
+    found = {str(getattr(x, "__name__", "")).partition(".")[0] for x in vars(module).values()}
+    if "torch" in allowed and "torch" in found:
+        return lambda x: importlib.import_module("torch").from_numpy(np.array(x))
+    if "jax" in allowed and "jax" in found:
+        importlib.import_module("jax").config.update("jax_enable_x64", True)
+        return lambda x: importlib.import_module("jax.numpy").asarray(x)
     return lambda x: x
 
 
@@ -92,9 +88,6 @@ def pack(args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
 
 def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:
     """Call a function of the module with arguments that came as JSON; what it returns, as JSON."""
-    function = getattr(module, request["call"], None)
-    if function is None:
-        raise NotImplementedError(f"there is no function {request['call']}")
     args = [decode(x, find, array) for x in request["args"]]
     options = {name: decode(x, find, array) for name, x in request["options"].items()}
-    return encode(function(*args, **options))
+    return encode(getattr(module, request["call"])(*args, **options))

@@ -63,7 +63,7 @@ class Gradients(NamedTuple):
 
 def look(x: Any, params: Any, mechanism: Any, heads: Any, key_mask: Any = None, **more: Any) -> None:
     dropouts.check_options(more["dropout"], more["rng"], "dropout")
-    if more.get("eps") == 0:
+    if "eps" in more:  # not in a block without norms
         layer_norm.look(more["eps"])
     multi_head.look(x, params.attention, mechanism, heads, key_mask)
 

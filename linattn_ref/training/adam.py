@@ -3,7 +3,7 @@
     g <- g + decay p                                         (1)  or, decoupled, p <- (1 - eta decay) p
     m <- beta_1 m + (1 - beta_1) g                           (2)  mean of the gradient
     v <- beta_2 v + (1 - beta_2) g^2                         (3)  mean of its square
-    c_1 = 1 - beta_1^t,   c_2 = 1 - beta_2^t                 (4)  means that start from 0 are too small by these
+    c_1 = 1 - beta_1^t,   c_2 = 1 - beta_2^t                 (4)  means that start from 0 are too small by these factors
     p <- p - eta (m / c_1) / (sqrt(v / c_2) + eps)           (5)
 
 A step works in place, in the arrays of the parameters and in those of its state.

@@ -94,8 +94,15 @@ def test_what_a_name_loads(kernels):
 def test_a_pair_and_a_module():
     assert conform("linattn_ref.attention.linear:forward,backward", "--op", "linear", "--only", "gradients") == 0
     assert conform("linattn_ref.attention.linear", "--op", "linear", "--only", "gradients") == 0
-    given = ("--give", "kernels=@linattn_ref.attention.softmax")  # which has a page of softmax's name
-    assert conform("linattn_ref.attention.nothing", "--op", "linear", *given) == 2
+    assert conform("linattn_ref.attention.nothing", "--op", "linear") == 2
+
+
+def test_a_module_is_given_by_its_name(capsys):
+    asked = "linattn_ref.attention.linear", "--op", "linear", "--only", "output"
+    assert conform(*asked, "--give", "kernels=@linattn_ref.kernels.reference") == 0
+    for wrong in ("@linattn_ref.kernels:none", "@nowhere", "@"):
+        assert conform(*asked, "--give", f"kernels={wrong}") == 2
+        assert f"kernels: expected what '{wrong}' names" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """Exponential features in NumPy and in Numba: the formulas, whatever the shape, and what is out of range."""
 
+import features_page as in_numpy
 import numpy as np
 import pytest
 from cases import each_compiled_dtype
 
 from linattn_ref.attention import performer
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.common import exponential_features as in_numpy
 from linattn_ref.kernels.jit.loops import exponential_features as in_numba
 from linattn_ref.kernels.jit.loops.exponential_features import ROWS
 from linattn_ref.kernels.jit.loops.vector import lanes

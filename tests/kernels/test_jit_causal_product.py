@@ -42,6 +42,7 @@ CASES = [
     Case((2, 1, 2), 64, WIDTH, 3),
     Case((3,), 65, 2 * WIDTH, 2 * WIDTH),
     Case((), 257, WIDTH + 5, 2 * WIDTH + 1),  # one head: a task a panel
+    Case((), 97, 3, 4),  # one head of one panel
     Case((0,), 4, 3, 3),  # no head at all
 ]
 cases = pytest.mark.parametrize(
@@ -152,18 +153,6 @@ def test_every_result(case, dtype, continued, run):
     assert_close(got, want, bounds(run, x), 2 * (case.n + case.width + case.value_width) + 16)
 
 
-@both
-@each_compiled_dtype
-@modes
-@pytest.mark.parametrize("n", [97, 100, 163])
-def test_parts_of_a_single_head(monkeypatch, n, continued, dtype, run):
-    """A head too narrow for two panels is cut along its rows: 6 or 8 parts, the last shorter, or empty."""
-    monkeypatch.setattr(kernel, "ROWS", 16)
-    case = Case((), n, 3, 4)
-    x = draw(case, dtype, continued)
-    assert_close(run(kernel, x), run(causal_page, x), bounds(run, x), 2 * (n + 7) + 16)
-
-
 @each_compiled_dtype
 def test_loops_by_row(dtype):
     x = draw(CASES[4], dtype, continued=True)
@@ -256,7 +245,6 @@ def test_a_row_that_sees_nothing(dtype):
 @both
 @pytest.mark.parametrize("n", [65, 163])
 def test_inputs_are_left_alone_and_results_are_written_whole(monkeypatch, n, run):
-    monkeypatch.setattr(kernel, "ROWS", 16)
     for leading in ((), (2,)):
         x = draw(Case(leading, n, 5, 6), np.float64, continued=True)
         before = x._make(array.copy() for array in x)
@@ -289,8 +277,7 @@ def test_any_strides(run):
 @several_threads
 @both
 @pytest.mark.parametrize("case", [Case((3,), 200, 40, 50), Case((), 200, 40, 50), Case((), 200, 4, 5)])
-def test_any_number_of_threads_gives_the_same_bits(monkeypatch, case, run):
-    monkeypatch.setattr(kernel, "ROWS", 16)
+def test_any_number_of_threads_gives_the_same_bits(case, run):
     x = draw(case, np.float64, continued=True)
     threads = numba.get_num_threads()
     try:

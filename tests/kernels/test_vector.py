@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from linattn_ref.kernels.jit.loops import vector, vector_exp, vector_part, vector_prefetch, vector_trig
+from linattn_ref.kernels.jit.loops import vector, vector_exp, vector_part, vector_trig
 
 DTYPES = (np.float32, np.float64)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -70,8 +70,8 @@ def first_lanes(x, count, out):
 
 @njit
 def spread_and_total(x, row, column, out):
-    vector_prefetch.prefetch(x, row + 10**9, -column)  # any address
-    vector_prefetch.prefetch_early(x, row + 10**9, -column)
+    vector.prefetch(x, row + 10**9, -column)  # any address
+    vector.prefetch_early(x, row + 10**9, -column)
     vector.store(out, 0, vector.spread(x, row, column))
     return vector.total(vector.load(x, row))
 

@@ -12,7 +12,18 @@ from linattn_ref.attention.parts import gate
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit, reference
-from linattn_ref.nn import dropout, feed_forward, layer_norm, mechanism, multi_head, no_norm, post_norm, pre_norm
+from linattn_ref.nn import (
+    dropout,
+    feed_forward,
+    gelu,
+    layer_norm,
+    mechanism,
+    multi_head,
+    no_norm,
+    post_norm,
+    pre_norm,
+    relu,
+)
 
 mechanisms = pytest.mark.parametrize("inside", MECHANISMS, ids=str)
 blocks = pytest.mark.parametrize("block", [pre_norm, post_norm, no_norm], ids=["pre-norm", "post-norm", "no norm"])
@@ -73,7 +84,12 @@ def test_every_gradient_of_a_small_block(block):
     check_elementwise(bound(inside, block), block.backward, x, drawn(inside, block), rng=0).assert_ok()
 
 
-def by_parts(block, x, params, inside, p, rng):
+def other_options(block):
+    """Of a block: none of them what it is unless it is said."""
+    return {"activation": relu} if block is no_norm else {"activation": relu, "eps": 0.1}
+
+
+def by_parts(block, x, params, inside, p, rng, activation=gelu, eps=1e-5):
     """A block made of its layers, in which what attention and the feed-forward layer add is dropped, in this order."""
 
     def dropped(y):
@@ -83,11 +99,11 @@ def by_parts(block, x, params, inside, p, rng):
         return dropped(multi_head.forward(x, params.attention, inside.mechanism, heads=HEADS)[0])
 
     def feed(x):
-        return dropped(feed_forward.forward(x, params.feed_forward)[0])
+        return dropped(feed_forward.forward(x, params.feed_forward, activation=activation)[0])
 
     if block is no_norm:
         return feed(x + attend(x))
-    norm_1, norm_2 = (partial(layer_norm.forward, params=one) for one in (params.norm_1, params.norm_2))
+    norm_1, norm_2 = (partial(layer_norm.forward, params=one, eps=eps) for one in (params.norm_1, params.norm_2))
     if block is pre_norm:
         h = x + attend(norm_1(x)[0])
         return h + feed(norm_2(h)[0])
@@ -100,9 +116,9 @@ def test_a_block_is_its_layers_with_what_they_add_dropped(block):
     """In training alone: without a generator nothing is."""
     inside, params = MECHANISMS[3], drawn(MECHANISMS[3], block)
     run = partial(block.forward, X, params, inside.mechanism, heads=HEADS)
-    for p in (0.0, 0.4):
-        y, _ = run(dropout=p, rng=np.random.default_rng(3))
-        expected = by_parts(block, X, params, inside, p, np.random.default_rng(3))
+    for p, more in ((0.0, {}), (0.0, other_options(block)), (0.4, {})):
+        y, _ = run(dropout=p, rng=np.random.default_rng(3), **more)
+        expected = by_parts(block, X, params, inside, p, np.random.default_rng(3), **more)
         np.testing.assert_allclose(y, expected, rtol=1e-11, atol=1e-12)
     np.testing.assert_array_equal(run(dropout=0.4)[0], run()[0])
     assert abs(y - run()[0]).max() > 0.1
@@ -123,11 +139,12 @@ def test_gradients_of_a_block_with_dropout(block):
 @recurrent
 def test_token_by_token_is_the_same_layer(inside, block):
     params = drawn(inside, block)
-    y, _ = block.forward(X, params, inside.mechanism, heads=HEADS)
-    state = multi_head.init_state(len(X), params.attention, inside.mechanism, heads=HEADS, **inside.more)
-    for t in range(TOKENS):
-        y_t, state = block.step(X[:, t], params, state, inside.mechanism, heads=HEADS)
-        np.testing.assert_allclose(y_t, y[:, t], rtol=1e-10, atol=1e-12)
+    for more in ({}, other_options(block)):
+        y, _ = block.forward(X, params, inside.mechanism, heads=HEADS, **more)
+        state = multi_head.init_state(len(X), params.attention, inside.mechanism, heads=HEADS, **inside.more)
+        for t in range(TOKENS):
+            y_t, state = block.step(X[:, t], params, state, inside.mechanism, heads=HEADS, **more)
+            np.testing.assert_allclose(y_t, y[:, t], rtol=1e-10, atol=1e-12)
 
 
 @blocks
@@ -166,7 +183,8 @@ def test_jit_kernels_give_the_same(module):
 def test_a_block_on_jit_gives_the_same(inside, block, masked):
     """The mechanism inside too, where the backend has it; norms that are made again, hidden units that are."""
     params, results = drawn(inside, block), []
-    more = {"key_mask": np.arange(2 * TOKENS).reshape(2, TOKENS) % 5 < 4} if masked else {}
+    mask = np.arange(2 * TOKENS).reshape(2, TOKENS) % 5 < 4
+    more = {"key_mask": mask, **other_options(block)} if masked else {}
     for room in (reference, jit):
         y, saved = block.forward(X, params, inside.mechanism, heads=HEADS, kernels=room, **more)
         results.append((y, block.backward(np.cos(y), saved)))

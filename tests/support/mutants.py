@@ -413,11 +413,11 @@ MUTANTS = (
     ),
     Mutant(
         "a band that ends at the median",
-        "experiments/publishing/bands.py",
+        "experiments/publishing/ranges.py",
         "fill_between(x, found.low, found.high",
         "fill_between(x, found.low, found.median",
         "",
-        "experiments/publishing/test_bands.py",
+        "experiments/publishing/test_ranges.py",
     ),
     Mutant(
         "infinities that stay words",

@@ -73,7 +73,9 @@ class Drawn:
             for name, x in other.named().items():
                 assert_close(results[name], x, of_gradients, f"{name}, against reference in float64")
         if dtype == np.float64:
-            check_directions(call.function(), case.backward, *call.arrays.values(), rng=rng, directions=1).assert_ok()
+            assert_gradients(
+                check_directions(call.function(), case.backward, *call.arrays.values(), rng=rng, directions=1)
+            )
         if case.recurrent:
             self.check_pieces(out, rng)
 
@@ -109,6 +111,14 @@ class Drawn:
         options = {name: getattr(x, "__name__", x) for name, x in call.options.items()}
         dtype = call.arrays[call.first].dtype
         return f"{self.setting}, {call.sizes}, {dtype}, {options}"
+
+
+def assert_gradients(report):
+    """None is wrong; undecided only one next to 0 among the others: that of a query before a single key, say."""
+    largest = max(abs(entry.numeric) for entry in report.worst_by_input)
+    undecided = [abs(entry.numeric) for entry in report.worst_by_input if entry.undecided]
+    if report.failed or max(undecided, default=0.0) > 1e-4 * largest:
+        report.assert_ok()
 
 
 def conditioned(case, saved):

@@ -34,20 +34,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "KEPT",
-    "TILE",
-    "Indices",
-    "Part",
-    "Pattern",
-    "band",
-    "blocks",
-    "by_key",
-    "columns",
-    "count_pairs",
-    "interval",
-]
-__all__ += ["pairs", "tiles_of"]
+__all__ = ["KEPT", "TILE", "Indices", "Part", "Pattern", "band", "blocks", "by_key", "columns", "count_pairs"]
+__all__ += ["interval", "pairs", "tiles_of"]
 
 Indices = NDArray[np.intp]
 TILE = 32  # queries per tile: one for each lane of the kernels' vectors

@@ -24,34 +24,39 @@ precision; the larger of the two. The speeds are measured in the same run.
 """
 
 import importlib
-import importlib.metadata
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD
+from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.points import check_lengths
 from linattn_ref.experiments.publishing.kit import Figure, Results, markdown, style
+from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
 
-LENGTHS = tuple(2**power for power in range(10, 21))
+FLA = "flash-linear-attention"
+LENGTHS = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
 LOOKS = {
     "linear": (style.BLUE, "o-"),
     "softmax": (style.VERMILLION, "s-"),
     "SDPA": (style.GREY, "^-"),
-    "flash-linear-attention": (style.SKY, "D-"),
-    "fast-transformers": (style.BLACK, "x-"),
+    FLA: (style.SKY, "D-"),
+    peers.FAST: (style.BLACK, "x-"),
     "limit of linear": (style.BLACK, ":"),
     "linear bfloat16": (style.BLUE, "o--"),
     "softmax bfloat16": (style.VERMILLION, "s--"),
     "SDPA bfloat16": (style.GREY, "^--"),
-    "flash-linear-attention bfloat16": (style.SKY, "D--"),
+    f"{FLA} bfloat16": (style.SKY, "D--"),
     "limit of linear bfloat16": (style.BLACK, "-."),
 }
 LIMITS = ("limit of linear", "limit of linear bfloat16")
@@ -64,8 +69,9 @@ def compute(
     heads: int = 8,
     width: int = 64,
     repeats: int = 10,
-    patience: float = 2.0,
+    patience: float = 1.0,
     seed: int = 0,
+    **where: Any,
 ) -> Results:
     """Compare the GPU kernels with PyTorch, flash-linear-attention and fast-transformers, if installed.
 
@@ -74,7 +80,7 @@ def compute(
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``, by default powers of 2 from 1024 to 1048576.
+        ``N = L``, ascending.
     batch : int
         ``B``.
     heads : int
@@ -87,6 +93,8 @@ def compute(
         Seconds; no further round begins after that, and a kernel of which one took longer is not tried further.
     seed : int
         Of all that is drawn.
+    **where
+        As in `measure_all`: a part is a kernel at all lengths.
 
     Raises
     ------
@@ -98,36 +106,39 @@ def compute(
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
         raise RuntimeError("bench cuda: no NVIDIA GPU was found by PyTorch; the numbers can only be measured on one")
-    cuda = importlib.import_module("linattn_ref.kernels.cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.manual_seed(seed)
-    calls, versions = kernels(torch, cuda)
-    rows: list[Results] = []
-    tried = set(calls)
-    for length in sorted(lengths):
-        inputs = Inputs(*torch.randn((4, batch, heads, length, width), device="cuda"))
-        if length == min(lengths):
-            compare(calls, inputs)
-        for name in [name for name in calls if name in tried]:
-            given = inputs_of(name, inputs)
-            for task in (FORWARD, BOTH):
-                row = measure(torch, partial(calls[name], given, task == BOTH), repeats, patience)
-                if row is not None:
-                    rows.append(Results(task=task, length=length, kernel=name, **row))
-                if row is None or row.median_ms > 1e3 * patience:
-                    tried.discard(name)
-                    break
-            del given
-        del inputs
+    check_lengths(lengths, repeats)
+    calls, versions = kernels(torch)
+
+    def inputs(name: str, length: int) -> Inputs:
+        torch.manual_seed(seed)
+        drawn = torch.randn((4, batch, heads, length, width), device="cuda")
+        return Inputs(*(drawn.bfloat16() if "bfloat16" in name else drawn))
+
+    sizes = {"batch": batch, "heads": heads, "width": width, "repeats": repeats}  # width: D = C = M
+    device = torch.cuda.get_device_name()
+    settings = {**sizes, "lengths": lengths, "patience": patience, "seed": seed, "device": device, "packages": versions}
+    tasks: dict[str, Callable[[], Array]] = {"speeds": partial(speeds, torch, repeats)}
+    for name, call in calls.items():
+        made, other = partial(inputs, name), "softmax" if "softmax" in name or "SDPA" in name else "linear"
+        right = partial(compare, name, call, other, calls[other], inputs, lengths[0])
+        tasks[name.replace(" ", "-")] = partial(over_lengths, torch, call, right, made, lengths, repeats, patience)
+    found = measure_all(tasks, settings, **where)
+    rows = [
+        Results(task=task, length=length, kernel=name, median_ms=median, min_ms=least, rounds=int(rounds), mib=mib)
+        for i, length in enumerate(lengths)
+        for name in calls
+        for j, task in enumerate((FORWARD, BOTH))
+        for median, least, rounds, mib in [found[name.replace(" ", "-")][i, j]]
+        if rounds
+    ]
+    copy, matrix, bfloat16 = found["speeds"]
     return Results(
-        device=torch.cuda.get_device_name(),
-        batch=batch,
-        heads=heads,
-        width=width,  # D = C = M
-        repeats=repeats,
-        copy_gb_s=copy_speed(torch, repeats),  # read and written
-        matrix_tflops=matrix_speed(torch, torch.float32, repeats),  # no tensor cores
-        bfloat16_tflops=matrix_speed(torch, torch.bfloat16, repeats),  # on tensor cores
+        device=device,
+        **sizes,
+        copy_gb_s=copy,  # read and written
+        matrix_tflops=matrix,  # no tensor cores
+        bfloat16_tflops=bfloat16,  # on tensor cores
         versions=versions,
         rows=tuple(rows),
     )
@@ -146,8 +157,9 @@ class Inputs(NamedTuple):
 Call = Callable[[Inputs, bool], Sequence[Any]]  # inputs, whether to go back -> out; d_q, d_k, d_v
 
 
-def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
+def kernels(torch: Any) -> tuple[dict[str, Call], dict[str, str]]:
     """Each as a function of inputs and whether to go back, giving output and gradients; and versions of packages."""
+    cuda = importlib.import_module("linattn_ref.kernels.cuda")
     calls: dict[str, Call] = {
         "linear": partial(ours, linear, cuda),
         "softmax": partial(ours, softmax, cuda),
@@ -155,11 +167,11 @@ def kernels(torch: Any, cuda: Any) -> tuple[dict[str, Call], dict[str, str]]:
         "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax),
     }
     calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
-    versions = {"PyTorch": torch.__version__, "numba-cuda": importlib.metadata.version("numba-cuda")}
+    versions = {"PyTorch": torch.__version__, "numba-cuda": peers.version("numba-cuda")}
     if ops := engine.find("fla.ops.linear_attn"):
-        calls[peers.FLA] = partial(theirs, torch, partial(fla, torch, ops.chunk_linear_attn))
-        calls[f"{peers.FLA} bfloat16"] = calls[peers.FLA]
-        versions[peers.FLA] = peers.version("flash-linear-attention", "fla-core")
+        calls[FLA] = partial(theirs, torch, partial(fla, torch, ops.chunk_linear_attn))
+        calls[f"{FLA} bfloat16"] = calls[FLA]
+        versions[FLA] = peers.version("fla-core")
     if engine.find("fast_transformers.causal_product.causal_product_cuda"):
         product = engine.find("fast_transformers.causal_product").causal_dot_product
         calls[peers.FAST] = partial(theirs, torch, partial(fast_transformers, torch, product))
@@ -187,7 +199,7 @@ def our_linear_kernel(torch: Any, product: Any, inputs: Inputs, both: bool) -> S
     if not both:
         return (out,)
     d_phi_q, d_phi_k, d_v, *_ = product.normalised_backward(inputs.d_out, None, None, *arrays, out, denominator)
-    return out, d_phi_q * phi_q.clamp(max=1), d_phi_k * phi_k.clamp(max=1), d_v  # slope 1, or exp(x) where below 0
+    return out, d_phi_q * phi_q.clip(max=1), d_phi_k * phi_k.clip(max=1), d_v  # slope 1, or exp(x) where below 0
 
 
 def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool) -> Sequence[Any]:
@@ -218,24 +230,40 @@ def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v
 # --- Measuring -----------------------------------------------------------------------------------------------------
 
 
-def inputs_of(name: str, inputs: Inputs) -> Inputs:
-    """Those of a kernel: float32 as they are given, or bfloat16."""
-    return Inputs(*(x.bfloat16() for x in inputs)) if "bfloat16" in name else inputs
+def compare(name: str, call: Call, other: str, right: Call, inputs: Callable[[str, int], Inputs], length: int) -> None:
+    """A kernel's results are those of ours in float32, but for fast-transformers', which has no denominator."""
+    if name not in (other, peers.FAST):
+        results = {name: call(inputs(name, length), True), other: right(inputs(other, length), True)}
+        engine.compare("causal", results, TOLERANCE["bfloat16" if "bfloat16" in name else "float32"], to=other)
 
 
-def compare(calls: Mapping[str, Call], inputs: Inputs) -> None:
-    """Kernels of the same mechanism against each other; fast-transformers' has no denominator, and no peer here."""
-    pairs = [(name, "softmax") for name in ("SDPA", "SDPA bfloat16", "softmax bfloat16")]
-    pairs += [(name, "linear") for name in (peers.FLA, f"{peers.FLA} bfloat16", "linear bfloat16")]
-    for name, other in pairs:
-        if name in calls:
-            tolerance = TOLERANCE["bfloat16" if "bfloat16" in name else "float32"]
-            results = {name: calls[name](inputs_of(name, inputs), True), other: calls[other](inputs, True)}
-            engine.compare("causal", results, tolerance, to=other)
+def over_lengths(
+    torch: Any,
+    call: Call,
+    check: Callable[[], None],
+    inputs: Callable[[int], Inputs],
+    lengths: Sequence[int],
+    repeats: int,
+    patience: float,
+) -> Array:
+    """Median and least milliseconds, rounds and MiB, ``(lengths, 2, 4)``, forward and both; no rounds: not tried."""
+    check()
+    found = np.zeros((len(lengths), 2, 4))
+    for i, length in enumerate(lengths):
+        given = inputs(length)
+        for j in range(2):
+            row = measure(torch, partial(call, given, j == 1), repeats, patience)
+            if row is not None:
+                found[i, j] = row
+            if row is None or row[0] > 1e3 * patience:
+                return found
+    return found
 
 
-def measure(torch: Any, call: Callable[[], Any], repeats: int, patience: float = math.inf) -> Results | None:
-    """Milliseconds, and MiB beyond the inputs; None if memory is not enough. Fewer rounds where they take long."""
+def measure(
+    torch: Any, call: Callable[[], Any], repeats: int, patience: float = math.inf
+) -> tuple[float, float, int, float] | None:
+    """Median and least milliseconds, rounds, and MiB beyond the inputs; None if memory is not enough."""
     times: list[float] = []
     try:
         call()
@@ -253,23 +281,20 @@ def measure(torch: Any, call: Callable[[], Any], repeats: int, patience: float =
         torch.cuda.empty_cache()
         return None
     mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-    return Results(median_ms=statistics.median(times), min_ms=min(times), rounds=len(times), mib=mib)
+    return statistics.median(times), min(times), len(times), mib
 
 
-def copy_speed(torch: Any, repeats: int) -> float:
-    """GB/s read and written by a copy of 1 GiB."""
+def speeds(torch: Any, repeats: int) -> Array:
+    """GB/s read and written by a copy of 1 GiB; TFLOP/s of a matrix product in float32 and bfloat16."""
     x = torch.empty(2**28, dtype=torch.float32, device="cuda")
-    y = torch.empty_like(x)
-    measured = measure(torch, partial(y.copy_, x), repeats)
-    return float("nan") if measured is None else 2 * x.numel() * 4 / measured.min_ms / 1e6
-
-
-def matrix_speed(torch: Any, dtype: Any, repeats: int) -> float:
-    """TFLOP/s of a matrix product."""
-    n = 4096
-    x = torch.randn((n, n), device="cuda").to(dtype)
-    measured = measure(torch, partial(torch.matmul, x, x), repeats)
-    return float("nan") if measured is None else 2 * n**3 / measured.min_ms / 1e9
+    y, n = torch.empty_like(x), 4096
+    copied = measure(torch, partial(y.copy_, x), repeats)
+    products = []
+    for dtype in (torch.float32, torch.bfloat16):
+        a = torch.randn((n, n), device="cuda").to(dtype)
+        products.append(measure(torch, partial(torch.matmul, a, a), repeats))
+    least = [math.nan if x is None else x[1] / 1e3 for x in (copied, *products)]
+    return np.array([8 * x.numel() / 1e9, 2 * n**3 / 1e12, 2 * n**3 / 1e12]) / least
 
 
 def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -> float:
@@ -296,8 +321,7 @@ def table(results: Results) -> str:
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
         f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
         f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
-        f"{results.bfloat16_tflops:.1f} in bfloat16. "
-        + engine.compared(results.versions, ("flash-linear-attention", "fast-transformers")),
+        f"{results.bfloat16_tflops:.1f} in bfloat16. " + engine.compared(results.versions, (FLA, peers.FAST)),
     ]
     return engine.page(markdown.table(("task", "N", *names, *LIMITS), lines), note=note)
 

@@ -27,7 +27,7 @@ from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Line2D, Results, style
 from linattn_ref.kernels.jit.loops import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 
@@ -45,6 +45,7 @@ TOLERANCE = 1e-3  # of the largest number: theirs makes ratios as exponentials o
 LOOKS = {"jit": (style.BLUE, "o"), PRODUCT: (style.BLACK, "v"), PEER: (style.VERMILLION, "D")}
 LOOKS[runtimes.ONNX] = style.GREEN, "x"
 LINES = {DELTA: ":", GATED: "-", CHANNELS: "--"}
+GATES = ["no gate", "one gate per head", "one gate per channel"]
 
 
 class Inputs(NamedTuple):
@@ -194,9 +195,9 @@ def draw(results: Results) -> Figure:
     """Linear attention whose state corrects itself: time per token against length, forward and with the backward
     pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
     """
-
-    lines: engine.Lines = {
-        kernel if kernel == PRODUCT else f"{kernel}, {task}": (
+    names = {PEER: f"{PEER.partition(',')[0]} in plain PyTorch"}
+    lines: engine.Lines = {  # of a kernel's lines one is named
+        f"{'_' * (task != GATED)}{names.get(kernel, kernel)}{task * (task != GATED)}": (
             colour,
             marker + LINES[task],
             {"kernel": kernel, "task": task},
@@ -205,4 +206,7 @@ def draw(results: Results) -> Figure:
         for task in TASKS
         if kernel != PRODUCT or task == GATED
     }
-    return engine.draw(results, BY_PASSES, lines)
+    figure = engine.draw(results, BY_PASSES, lines, "µs per token, all heads, one thread")
+    handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]
+    figure.legend(handles, GATES, loc="outside lower center", ncols=3)
+    return figure

@@ -29,7 +29,7 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
     truncated_svd,
 )
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, band, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style, with_range
 
 __all__ = ["compute", "draw", "measure"]
 
@@ -126,11 +126,11 @@ def measure_svd(ranks: tuple[int, ...], heads: Heads) -> Curve:
 
 def draw(results: Results) -> Figure:
     """Mechanisms in place of softmax attention in one pretrained network whose weights stay as they are; nothing is
-    fitted. All 72 heads, eight texts of 512 tokens: lines are medians, bands the middle 80% of heads and texts.
-    Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes of one
-    mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the matrix
-    that it applies (below). Dashed: the truncated SVD (median alone), which needs the matrix, at the cost of
-    applying it; no matrix of that rank is nearer. Hollow marks: measured against another attention (Sparse
+    fitted. All 72 heads, eight texts of 512 tokens: lines are medians, bars the middle 80% of heads and texts at the
+    largest size. Across: multiply-adds, over those of softmax attention (dotted at 1); a line runs through the sizes
+    of one mechanism, and those of the other families are behind it in grey. Error of the output (above) and of the
+    matrix that it applies (below). Dashed: the truncated SVD of two ranks; no matrix of that rank is nearer. It needs
+    the matrix, so it has no place along the cost. Hollow marks: measured against another attention (Sparse
     Transformer: causal; LSH: queries are keys). Longformer: first and last token global. BigBird: blocks of 16.
     Long-Short: window 32, its projection drawn at random. LSH: chunks of 32.
     """
@@ -140,20 +140,22 @@ def draw(results: Results) -> Figure:
             axis.set(xscale="log", yscale="log", title=title if field == "output" else "")
             _draw_family(axis, results, field, family)
         row[0].set_ylabel(f"error of the {name}")
-    figure.supxlabel("multiply-adds over softmax attention's", fontsize="medium")
+        for axis in row:  # whose limits are known now
+            labels.at_ends(axis, rows=2)
+    figure.supxlabel("cost: multiply-adds, relative to softmax attention", fontsize="medium")
     return figure
 
 
 def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
+    dodge = {name: 1.1 ** (i + 1) for i, name in enumerate(family)}  # bars stand apart
     for name, curve in results.ways.items():
         way, colour, errors = WAYS[name], style.MECHANISMS[name], getattr(curve, field)
         if name in family:
             face = colour if way.target == "softmax" else "white"
             look = {"mfc": face, "ms": 4, "zorder": 3, "label": family[name]}
-            band(axis, curve.cost, errors, way.line, colour=colour, **look)
+            with_range(axis, curve.cost, errors, way.line, colour=colour, at=curve.cost[-1] * dodge[name], **look)
         else:
             axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)
-    svd = getattr(results.svd, field).median
-    axis.plot(results.svd.cost, svd, "--", color=style.BLACK, label="truncated\nSVD")
+    for rank, error in list(zip(results.svd.sizes, getattr(results.svd, field).median, strict=True))[:3:2]:
+        axis.axhline(error, ls="--", color=style.BLACK, label=f"SVD,\nrank {rank}")
     axis.axvline(1, color=style.GREY, lw=0.8, ls=":")
-    labels.at_ends(axis, rows=2)

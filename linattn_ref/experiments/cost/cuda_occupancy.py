@@ -12,16 +12,16 @@ NVIDIA, "CUDA C++ programming guide", technical specifications by compute capabi
 
 import importlib
 import importlib.metadata
-import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Figure, Results, style
 
 __all__ = ["LIMITS", "compute", "draw", "resident_warps"]
 
 THREADS = 256
+BOUND = 128  # registers per thread, which the compiler is told
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
     ("causal_states", "sums", "x3 x3 x2 x4 x3"),
@@ -31,8 +31,6 @@ KERNELS = (
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
     ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
 )
-IN_WORDS = ["linear: sums of each chunk", "linear: states, one after the other", "linear: forward", "linear: gradient"]
-IN_WORDS += ["softmax: forward", "softmax: gradient"]
 
 
 # --- What fits on a multiprocessor ----------------------------------------------------------------------------------
@@ -141,39 +139,29 @@ def _one_line_kernels() -> Mapping[str, Any]:
 
 def draw(results: Results) -> Figure:
     """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0.
-    The numbers at the top, one per band, are how many warps of blocks of 256 threads fit on a multiprocessor. Filled:
-    float32; hollow: float64. Compiled; nothing was run.
+    The staircases tell how many warps of blocks of 256 threads fit on a multiprocessor by either alone; a mark is a
+    kernel of linear or of softmax attention. Filled: float32; hollow: float64. Dotted: what the compiler was told to
+    stay below. Registers decide. Compiled; nothing was run.
     """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]
     takes = (
-        (range(16, 257), lambda x: room(limits, x, 0)["registers"], "registers", 1),
-        (range(256, 100 * 1024, 256), lambda x: room(limits, 1, x)["shared memory"], "shared", 1024),
+        (range(16, 257), lambda x: resident_warps(limits, x, 0), "registers", 1),
+        (range(0, 100 * 1024, 256), lambda x: resident_warps(limits, 1, x), "shared", 1024),
     )
-    for axis, (sizes, blocks, field, unit) in zip(axes, takes, strict=True):
-        warps = [min(limits.warps, blocks(size) * THREADS // WARP) for size in sizes]
-        _draw_steps(axis, [size / unit for size in sizes], warps)
-        for y, (module, name, _) in enumerate(KERNELS):
-            for row in results.rows:
-                if (row.module, row.kernel, row.architecture) == (module, name, "sm_90"):
-                    face = None if row.dtype == "float32" else "white"
-                    look = {"mfc": face, "label": row.dtype, "clip_on": False, "zorder": 3}
-                    axis.plot(getattr(row, field) / unit, y, "o", color=style.BLUE, **look)
-        axis.grid(False, axis="x")
-    axes[0].set_yticks(range(len(KERNELS)), IN_WORDS)
-    axes[0].set_ylim(len(KERNELS) - 0.5, -1.3)
-    axes[0].set(xlabel="registers of a thread", title="warps by registers")
-    axes[1].set(xlabel="shared memory of a block (KiB)", title="warps by shared memory")
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles[:2], names[:2], loc="outside lower right", ncols=2)
+    for axis, (sizes, warps, field, unit) in zip(axes, takes, strict=True):
+        x, y = [size / unit for size in sizes], [warps(size) for size in sizes]
+        axis.plot(x, y, "-", color=style.GREY, drawstyle="steps-pre")
+        for row in results.rows:
+            if row.architecture == "sm_90":
+                of, marker = ("softmax", "s") if "softmax" in row.module else ("linear", "o")
+                face, size = None if row.dtype == "float32" else "white", getattr(row, field)
+                look = {"color": style.MECHANISMS[of], "mfc": face, "label": f"{of}, {row.dtype}", "clip_on": False}
+                axis.plot(size / unit, warps(size), marker, zorder=3, **look)
+    axes[0].axvline(BOUND, color=style.GREY, ls=":")
+    axes[0].set(xlabel="registers per thread", ylabel="warps that fit", title="By registers", ylim=(0, 66))
+    axes[0].set(xticks=range(0, 257, 64), yticks=range(0, 65, 16))
+    axes[1].set(xlabel="shared memory per block (KiB)", title="By shared memory")
+    named = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    figure.legend(named.values(), named, loc="outside lower center", ncols=4)
     return figure
-
-
-def _draw_steps(axis: Axes, sizes: Sequence[float], warps: Sequence[int]) -> None:
-    """A band for each number of warps, with the number at its top."""
-    changes = [0, *(i for i in range(1, len(warps)) if warps[i] != warps[i - 1]), len(warps) - 1]
-    for band, (first, last) in enumerate(itertools.pairwise(changes)):
-        axis.axvspan(sizes[first], sizes[last], color=style.GREY, alpha=0.06 + 0.12 * (band % 2), lw=0)
-        middle, height = (sizes[first] + sizes[last]) / 2, -0.6 - 0.35 * (band % 2)  # neighbours may be narrow
-        axis.text(middle, height, str(warps[first]), ha="center", va="center", fontsize="small")
-    axis.set_xlim(sizes[0], sizes[-1])

@@ -123,18 +123,20 @@ def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], tr
 
 def draw(results: Results) -> Figure:
     """Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured
-    (points, 95% intervals). Top left: the softmax kernel exp(x.y) for x and y of one length at all angles.
-    Trigonometric features are worst where the kernel is smallest, positive ones where it is largest. Top right: the
-    same pair at 120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that with
-    independent ones, as many as D: the exact ratio. Bottom right: four kernels of x - y by the cosine of directions
-    drawn from their Fourier transforms; the error falls as one over m.
+    (points, 95% intervals; root mean squares). Top left: the softmax kernel exp(x.y) for x and y of one length at
+    all angles. Trigonometric features are worst where the kernel is smallest, positive ones where it is largest. Top
+    right: the same pair at 120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that
+    with independent ones, as many as D: the exact ratio, for a narrow head and a wide one. Bottom right: four kernels
+    of x - y by the cosine of directions drawn from their Fourier transforms; the error falls as one over m.
     """
     figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
-    angle.set(title=f"|x| = |y| = {results.length:g}", xlabel="angle of x and y, degrees", xlim=(-5, 185))
+    angle.set(
+        title=f"By angle, |x| = |y| = {results.length:g}", xlabel="angle between x and y (degrees)", xlim=(-5, 185)
+    )
     angle.set_xticks([0, 60, 120, 180])
     _draw_errors(length, results.lengths, results.points_length, results.by_length)
-    length.set(title=f"at {results.turn:g} degrees", xlabel="|x| = |y|")
+    length.set(title=f"By length, at {results.turn:g} degrees", xlabel="length |x| = |y|")
     labels.at_ends(length, rows=2)
     _draw_gain(gain, results)
     _draw_kernels(kernels, results)
@@ -146,7 +148,7 @@ def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Resul
         axes.plot(grid, np.sqrt(curves[kind].stated), "-", color=colour, label=kind)
         _points(axes, points, curves[kind].measured, root=True, fmt=marker, color=colour)
     axes.axhline(1, linestyle="--", color=style.GREY)
-    axes.set(ylabel="error / exp(x·y), r.m.s.", yscale="log", ylim=(1e-3, 30))
+    axes.set(ylabel="relative error", yscale="log", ylim=(1e-3, 30))
 
 
 def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = False, **look: object) -> None:
@@ -160,15 +162,17 @@ def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = 
 
 
 def _draw_gain(axes: Axes, results: Results) -> None:
-    lines = ("-", "--", ":")
+    places = {"trig": (1, 0.3), "positive": (1.1, 1), "hyperbolic": (0.5, 0.56)}
     for kind, (colour, _) in LOOKS.items():
-        for ratio, line in zip(results.gain[kind], lines, strict=False):
-            axes.plot(results.distances, ratio, line, color=colour)
-    for width, line in zip(results.widths, lines, strict=False):
+        narrow, *_, wide = results.gain[kind]
+        axes.plot(results.distances, narrow, "-", color=colour)
+        axes.plot(results.distances, wide, ":", color=colour)
+        labels.at(axes, *places[kind], kind, colour)
+    for width, line in zip((results.widths[0], results.widths[-1]), "-:", strict=True):
         axes.plot([], [], line, color=style.GREY, label=f"m = D = {width}")
     axes.axhline(1, color=style.GREY, linewidth=0.8)
-    axes.set(xlabel="|x − y| (trig), |x + y| (others)", ylabel="orthogonal / independent", ylim=(0, 1.3))
-    axes.set_title("mean squared error, ratio")
+    axes.set(xlabel="|x − y| (trig), |x + y| (others)", ylabel="mean squared error, ratio", ylim=(0, 1.1))
+    axes.set_title("Orthogonal over independent")
     axes.legend(loc="lower right")
 
 
@@ -178,7 +182,9 @@ def _draw_kernels(axes: Axes, results: Results) -> None:
     for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
         axes.plot(m, curve.stated, "-", color=colour, label=name)
         _points(axes, m, curve.measured, fmt=marker, color=colour)
-    axes.set(title="kernels of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log")
+    axes.set(
+        title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log"
+    )
     labels.ticks(axes, m)
     labels.at_ends(axes, rows=2)
 

@@ -49,9 +49,9 @@ USABLE = {
     "convolution": ("fitted convolution", style.GREEN),
 }
 NOT_USABLE = {
-    "theorem_1": ("P RᵀR: needs P", style.PURPLE),
-    "one_sentence": ("E, F fitted to it", style.BROWN),
-    "svd": ("truncated SVD: needs P", style.BLACK),
+    "theorem_1": ("P RᵀR, R random", style.PURPLE),
+    "one_sentence": ("E, F fitted to this text", style.BROWN),
+    "svd": ("truncated SVD", style.BLACK),
 }
 WAYS = USABLE | NOT_USABLE
 SHARING_LABELS = {
@@ -199,25 +199,25 @@ def returned(sharing: Mapping[str, Results], mode: str) -> Array:
 
 
 def draw(results: Results) -> Figure:
-    """Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection
-    was fitted to; lines are medians, bands the middle 80% of heads and texts. Above left: error of the attention's
-    output. Random E and F, and max pooling, are off by more than the output itself; mean pooling does better,
-    fitted E and F a little better still, a fitted convolution best. Above right: what cannot be used. E and F
-    fitted to the very sentence show that good ones exist for each sentence, but they are not the same ones. Below
-    left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right: sharing, with
-    the number of parameters; means over heads, bars from text to text.
+    """Linformer in a pretrained network whose weights stay as they are: all heads, eight texts that no projection was
+    fitted to; lines are medians, bars at the right the middle 80% of heads and texts at the largest k. Above left:
+    error of the attention's output. Random E and F, and max pooling, are off by more than the output itself; mean
+    pooling does better, fitted E and F a little better still, a fitted convolution best. Above right: ways that need
+    the answer. E and F fitted to the very sentence show that good ones exist for each sentence, but they are not the
+    same ones. Below left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right:
+    sharing, with the number of parameters; means over heads, bars from text to text.
     """
     figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)
     of_matrix = {name: WAYS[name] for name in ("theorem_1", "fitted", "mean", "svd")}
-    mean_of_v = float(results.mean_of_values.median), "answer: mean\nof V"
+    mean_of_v = float(results.mean_of_values.median), "mean of all\nvalues"
     over_reduced(usable, results.reduced, results.output, USABLE, level=mean_of_v)
     over_reduced(not_usable, results.reduced, results.output, {"mean": WAYS["mean"]} | NOT_USABLE, level=mean_of_v)
     over_reduced(matrix, results.reduced, results.matrix, of_matrix)
     for axes in (usable, not_usable, matrix):
         axes.set_xlabel("reduced length $k$")
-    usable.set(title="Output, text not fitted to", ylabel="relative error")
-    not_usable.set_title("Output, what cannot be used")
-    matrix.set(title="Matrix $\\tilde P F$ against $P$", ylabel="relative error")
+    usable.set(title="Output, on new texts", ylabel="relative error")
+    not_usable.set_title("Output, with the answer known")
+    matrix.set(title="Matrix", ylabel="relative error")
     _draw_sharing(sharing, results)
     return figure
 
@@ -226,20 +226,22 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
     """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
     rows = np.arange(len(modes))
-    for name, colour, label in (("output", style.BLUE, "not fitted to"), ("seen", style.GREY, "text of the fit")):
+    for name, colour, label, side in (
+        ("output", style.BLUE, "new texts", "left"),
+        ("seen", style.GREY, "fitted texts", "right"),
+    ):
         by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
         mean = by_text.mean(axis=1)
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)
-        axes.errorbar(mean, rows, xerr=reach, fmt="o", markersize=4, color=colour)
-        side = {"ha": "left", "xytext": (0, 4)} if name == "output" else {"ha": "center", "xytext": (0, 4)}
-        labels.at(axes, mean[1], rows[1], label, colour, **side)
+        axes.errorbar(mean, rows, xerr=reach, fmt="o", color=colour)
+        labels.at(axes, mean[1], rows[1], label, colour, ha=side, xytext=(0, 6))
     ticks = [f"{SHARING_LABELS[name]}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
     axes.set_yticks(rows, ticks)
     axes.set(
         title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error", ylim=(len(modes) - 0.5, -0.5)
     )
     low, high = axes.get_xlim()
-    axes.set_xlim(low - 0.3 * (high - low), high + 0.3 * (high - low))  # room for the names
+    axes.set_xlim(low - 0.7 * (high - low), high + 0.3 * (high - low))  # room for the names
 
 
 def _thousands(parameters: int) -> str:

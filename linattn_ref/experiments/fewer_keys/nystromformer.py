@@ -37,7 +37,7 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
 )
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, band, labels, over_reduced, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, labels, over_reduced, style, with_range
 from linattn_ref.kernels import jit
 
 __all__ = ["WAYS", "compute", "draw"]
@@ -46,11 +46,11 @@ WAYS = {  # name -> (label, colour)
     "mean": ("Linformer, mean pooling", style.SKY),
     "fitted": ("Linformer, fitted E, F", style.BLUE),
     "exact": ("exact pseudo-inverse", style.ORANGE),
-    "cut": ("exact, from largest/30 up", style.VERMILLION),
+    "cut": ("exact, small singular values left out", style.VERMILLION),
     "nystrom": ("Nyström, 6 iterations", style.MECHANISMS["nystromformer"]),
-    "convolution": ("and a fitted convolution", style.GREEN),
-    "of_p": ("6 iterations on P itself: needs P", style.PURPLE),
-    "svd": ("truncated SVD: needs P", style.BLACK),
+    "convolution": ("Nyström and a fitted convolution", style.GREEN),
+    "of_p": ("6 iterations on columns of P", style.PURPLE),
+    "svd": ("truncated SVD", style.BLACK),
 }
 BESIDE_LINFORMER = ("mean", "fitted", "nystrom", "convolution")
 PSEUDO_INVERSES = ("exact", "cut", "nystrom", "of_p")
@@ -220,7 +220,8 @@ def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Ar
 
 def draw(results: Results) -> Figure:
     """Nyström attention in one pretrained network whose weights stay as they are: all 72 heads, eight texts of 512
-    tokens to which nothing was fitted. Lines are medians, bands the middle 80% of heads and texts. Above left: error
+    tokens to which nothing was fitted. Lines are medians; a bar at the right is the middle 80%
+    of heads and texts, at the largest size. Above left: error
     of the attention's output against the number of landmarks, compared with Linformer with as many mixed keys. Six
     iterations of the pseudo-inverse do better than Linformer, even fitted. A convolution along the values, fitted on
     other text, helps most where the error is large. Above right: the exact pseudo-inverse is worse, and off by
@@ -236,23 +237,25 @@ def draw(results: Results) -> Figure:
         (right, results.output, PSEUDO_INVERSES),
         (matrix, results.matrix, OF_MATRIX),
     ):
-        over_reduced(axes, results.reduced, errors, {way: WAYS[way] for way in names}, level=(1.0, "answer: 0"))
+        over_reduced(axes, results.reduced, errors, {way: WAYS[way] for way in names}, level=(1.0, "answering 0"))
         axes.set_xlabel("landmarks $R$")
-    left.set(title="Output, text not fitted to", ylabel="relative error")
+    left.set(title="Output, against Linformer", ylabel="relative error")
     left.set_yticks([0.2, 0.5, 1], ["0.2", "0.5", "1"])
-    right.set_title("Output, by pseudo-inverse")
-    matrix.set(title="Matrix applied against $P$", ylabel="relative error")
+    right.set_title("Output, by way of inverting")
+    matrix.set(title="Matrix", ylabel="relative error")
     _draw_iterations(iterations, results)
     return figure
 
 
 def _draw_iterations(axes: Axes, results: Results) -> None:
     steps = range(results.most_iterations + 1)
-    shown = results.reduced[::2]  # more bands could not be told apart
+    shown = results.reduced[::2]
     found = results.by_iteration
     for i, colour in enumerate(style.sequence(len(shown))):
         of_r = Results({name: getattr(found, name)[2 * i] for name in ("low", "median", "high")})
-        band(axes, steps, of_r, "-", colour=colour, label=f"R = {shown[i]}")
-    axes.axvline(ITERATIONS, ymax=0.5, color=style.GREY, linestyle=":")
+        with_range(axes, steps, of_r, "-", colour=colour, at=steps[-1] + 0.7 * (i + 1), label=f"$R$ = {shown[i]}")
+    axes.axvline(ITERATIONS, color=style.GREY, linestyle=":")
     axes.set(title="Output, by iteration", xlabel="iterations", yscale="log")
+    axes.set_yticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
+    axes.minorticks_off()
     labels.at_ends(axes, rows=2)

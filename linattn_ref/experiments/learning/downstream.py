@@ -10,8 +10,10 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 
 from pathlib import Path
 
+import numpy as np
+
 from linattn_ref.experiments.learning import finetune_result, runs
-from linattn_ref.experiments.publishing.kit import Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 
 __all__ = ["compute", "draw", "rows_of", "table_rows"]
 
@@ -49,15 +51,27 @@ def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax attention.
-    Test accuracy is shown before (grey) and after (blue) a few more updates of all weights, the same number and rate
-    for each; bars are 95 % intervals. E and F begin as mean pooling, or fitted to what the network's own heads
-    compute. One pair of matrices a layer, unless one matrix is shared by all layers. One run each.
+    """Linformer in all layers of a pretrained network (all-MiniLM-L6-v2) that was fine-tuned with softmax attention:
+    test accuracy by k, the number of mixtures, at once (dotted) and after a few more updates of all weights (solid),
+    the same number and rate for each. E and F begin as mean pooling, or fitted to what the network's own heads
+    compute; each layer has its own. Black: softmax attention after the same updates. Bars, and the grey band, are 95 %
+    intervals. One run each.
     """
-    counts = [len(rows_of(source)) for source in results.values()]
-    options = {"squeeze": False, "sharex": True, "height_ratios": counts}
-    figure, axes = style.figure(len(results), 1, height=0.14 + 0.036 * sum(counts), **options)
-    for axis, source in zip(axes[:, 0], results.values(), strict=True):
-        finetune_result.draw_rows(axis, source, rows_of(source))
-    axes[-1, 0].set_xlabel("right, % of the test texts")
+    figure, axes = style.figure(1, len(results), height=0.5, sharey=True, squeeze=False)
+    for axis, source in zip(axes[0], results.values(), strict=True):
+        softmax, *others = rows_of(source).values()
+        axis.axhspan(100 * softmax.after.low, 100 * softmax.after.high, color=style.GREY, alpha=0.2, lw=0)
+        axis.axhline(100 * softmax.after.accuracy, color=style.MECHANISMS["softmax"], label="softmax")
+        for i, (fitted, when) in enumerate(((True, "after"), (False, "after"), (True, "before"), (False, "before"))):
+            drawn = [one for one in others if one.fitted == fitted and one.sharing != "layerwise"]
+            found = [(one[when].accuracy, one[when].low, one[when].high) for one in drawn]
+            middle, low, high = 100 * np.array(found).T
+            name = f"{'fitted' if fitted else 'pooled'}, {'trained' if when == 'after' else 'at once'}"
+            look = {"color": style.BLUE if fitted else style.SKY, "elinewidth": 1, "label": name}
+            x = np.array([one.k for one in drawn]) * 1.06 ** (i - 1.5)  # bars stand apart
+            axis.errorbar(x, middle, (middle - low, high - middle), fmt="o-" if when == "after" else "o:", **look)
+        axis.set(xscale="log", title=f"{source.name}, {source.length} tokens", xlabel="mixtures $k$")
+        labels.ticks(axis, sorted({one.k for one in others}))
+        axis.legend(loc="lower right", borderaxespad=0)
+    axes[0, 0].set(ylabel="classified correctly (%)", ylim=(50, None))
     return figure

@@ -90,40 +90,37 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
 def draw(results: Results) -> Figure:
     """Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training
     is one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers
-    of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates and against the
-    CPU time of one thread (with a star, of another processor than softmax attention's). A line is the median over
+    of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates, and against the
+    CPU time of one thread, for those that were timed on the processor of softmax attention. A line is the median over
     three seeds; its band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention
     with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to 16 s of compiling.
     The rate falls to a tenth after eight tenths of a run: that is the last drop.
     """
     figure, ((updates, time), (heads, longer)) = style.figure(2, 2, height=0.8, sharey=True)
-    updates.set(yscale="log", title=f"S = {SHAPE.length}", xlabel="updates")
-    time.set(title=f"S = {SHAPE.length}", xlabel="CPU time (s)")
-    heads.set(title="linear, heads narrower", xlabel="updates")
-    longer.set(title=f"S = {LONGER.length}", xlabel="CPU time (s)")
-    _draw_panel(updates, results.mechanisms, LOOK)
-    shades = style.sequence(len(results.widths))
-    of_width = {f"D = {width}": (shade, "-") for width, shade in zip(results.widths, shades, strict=True)}
+    updates.set(yscale="log", title=f"Words of up to {SHAPE.length // 2 - 2}, by updates", xlabel="updates")
+    time.set(title="By time", xlabel="CPU time (s)")
+    heads.set(title="Linear, narrower heads", xlabel="updates")
+    longer.set(title=f"Words of up to {LONGER.length // 2 - 2}, by time", xlabel="CPU time (s)")
+    of_width = {f"D = {width}": curve for width, curve in results.widths.items()}
+    shades = {name: (shade, "-") for name, shade in zip(of_width, style.sequence(len(of_width)), strict=True)}
     named = {
-        time: _draw_panel(time, results.mechanisms, LOOK, against_time=True),
-        heads: _draw_panel(heads, dict(zip(of_width, results.widths.values(), strict=True)), of_width),
-        longer: _draw_panel(longer, results.longer, LOOK, against_time=True),
+        updates: _draw_panel(updates, results.mechanisms, LOOK),
+        time: _draw_panel(time, _alike(results.mechanisms), LOOK, against_time=True),
+        heads: _draw_panel(heads, of_width, shades),
+        longer: _draw_panel(longer, _alike(results.longer), LOOK, against_time=True),
     }
-    star, star_longer = (_stars(curves) for curves in (results.mechanisms, results.longer))
     for axes, lines in named.items():  # now that all limits are known
-        stars = {time: star, longer: star_longer}.get(axes, {})
-        names = [name + stars.get(name, "") for name in lines]
-        labels.at_ends(axes, list(lines.values()), names, rows=2)
+        labels.at_ends(axes, list(lines.values()), list(lines), rows=2)
     labels.at(updates, updates.get_xlim()[1], np.log(10), "guessing", style.GREY, ha="right")
     for left in (updates, heads):
-        left.set_ylabel("loss (nats a symbol)")
+        left.set_ylabel("loss (nats per symbol)")
     return figure
 
 
-def _stars(curves: Mapping[str, Curve]) -> dict[str, str]:
-    """A star for each that was timed on another processor than the first of them, softmax attention."""
+def _alike(curves: Mapping[str, Curve]) -> dict[str, Curve]:
+    """Those that were timed on the processor of the first of them, softmax attention."""
     first = next(iter(curves.values())).processor if curves else ""
-    return {name: "*" * (curve.processor != first) for name, curve in curves.items()}
+    return {name: curve for name, curve in curves.items() if curve.processor == first}
 
 
 def _draw_panel(

@@ -47,9 +47,9 @@ def draw(results: Results) -> Figure:
     for axis, source in zip(axes[0], results.values(), strict=True):
         finetune_result.draw_rows(axis, source, {TITLES[name]: one for name, one in ordered(source).items()})
         axis.axvline(50, color=style.GREY, linestyle="--", linewidth=1)
-        axis.set_xlabel("right, % of the test texts")
+        axis.set_xlabel("test texts classified correctly (%)")
     marks = [Line2D([], [], color=colour, marker="o") for colour in (style.GREY, style.BLUE)]
     guessing = Line2D([], [], color=style.GREY, linestyle="--", linewidth=1)
-    said = ["put in, nothing learned", "after a few updates", "guessing"]
+    said = ["right after the exchange", "after a few updates", "guessing"]
     figure.legend([*marks, guessing], said, loc="outside lower center", ncols=3)
     return figure

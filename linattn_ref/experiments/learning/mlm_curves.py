@@ -46,7 +46,7 @@ class Curve(NamedTuple):
         """What is to be said of the rate of E and F; nothing, if it is the usual, 1 / n of the others'."""
         if self.own_rate is None or self.own_rate * self.length == 1:
             return ""
-        return f", rate {self.own_rate:g}" if self.own_rate else ", held"
+        return f", E, F rate {self.own_rate:g}" if self.own_rate else ", E, F fixed"
 
     @property
     def perplexity(self) -> Array:
@@ -134,7 +134,7 @@ def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
     """Softmax, and those whose heads share and began as mean pooling."""
     shown = (c for c in found if c.k is None or _shared(c) == HEADS)
     ordered = sorted(shown, key=lambda c: (c.k or 0, c.own_rate or 0, c.drawn))
-    return {f"{f'k = {c.k}' if c.k else 'softmax'}{c.rate}{', drawn' * c.drawn}": c for c in ordered}
+    return {f"{f'k = {c.k}' if c.k else 'softmax'}{c.rate}{', usual start' * c.drawn}": c for c in ordered}
 
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
@@ -151,19 +151,19 @@ def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
 
 
 def draw(results: Results) -> Figure:
-    """Predicting which tokens were hidden, in film reviews that are not trained on, against updates. These are the
-    four panels of Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where
-    the paper's are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over
-    two seeds, with a band from one to the other, or one seed: drawn, held, the rates of (b), and (c). (a), (b): two
-    lengths, softmax and Linformer. Linformer's heads share projections that begin as mean pooling. They learn at 1 /
-    n of the rate of all else, unless another is named (dashed), or none (dotted: they are held). Drawn: the network
-    does not begin with heads that look at a neighbour. (c): who shares E and F. (d): one k at three lengths. Grey,
-    dashed: what the frequencies of pieces alone achieve.
+    """Predicting which tokens were hidden, in film reviews that are not trained on, against updates. These are the four
+    panels of Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the
+    paper's are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two
+    seeds, with a band from one to the other, or one seed: usual start, E and F fixed, the rates of (b), and (c). (a),
+    (b): two lengths, softmax and Linformer. Linformer's heads share projections that begin as mean pooling. They learn
+    at 1 / n of the rate of all else, unless another is named (dashed), or they are fixed (dotted). Usual start: the
+    network does not begin with heads that look at a neighbour. (c): who shares E and F. (d): one k at three lengths.
+    Grey, dotted: what the frequencies of pieces alone achieve.
     """
     figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
     shown = panels(results)
     a, b, c, d = (next(iter(curves.values())) for curves in shown.values())
-    said = (f"n = {a.length}", f"n = {b.length}", f"n = {c.length}, k = {c.k}{c.rate}", f"k = {d.k}")
+    said = (f"n = {a.length}", f"n = {b.length}", f"n = {c.length}, k = {c.k}, sharing", f"k = {d.k}, longer texts")
     titles = [f"({panel}) {what}" for panel, what in zip(shown, said, strict=True)]
     for axis, title, curves in zip(axes.flat, titles, shown.values(), strict=True):
         shades = style.sequence(len(curves) + 1)[1:]  # the first is nearly black, and softmax is
@@ -172,9 +172,9 @@ def draw(results: Results) -> Figure:
             for curve, shade in zip(curves.values(), shades, strict=True)
         ]
         alone = float(np.exp(results.yardsticks["pieces alone"]))
-        axis.axhline(alone, color=style.GREY, linewidth=0.6, linestyle="--")
+        axis.axhline(alone, color=style.GREY, linestyle=":")
         axis.set(title=title)
-        labels.at_ends(axis, lines, list(curves), rows=2)
+        labels.at_ends(axis, lines, list(curves), rows=2, width=12)
     for axis in axes[1]:
         axis.set_xlabel("updates")
     for axis in axes[:, 0]:

@@ -110,9 +110,12 @@ def command(planned: Planned, out: Path) -> str:
 
 
 def steps_done(planned: Planned, out: Path) -> int:
-    """Steps that a run has taken until its last checkpoint."""
+    """Steps that a run has taken until its last checkpoint. Of one that has come to its end the record is enough."""
     folder = out / planned.name
-    return int(runs.read(folder).steps[-1]) if (folder / loop.LAST).is_file() else 0
+    if not (folder / loop.RECORD).is_file():
+        return 0
+    steps = int(max(runs.read(folder).steps, default=0))
+    return steps if steps >= _steps(planned) or (folder / loop.LAST).is_file() else 0
 
 
 def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:

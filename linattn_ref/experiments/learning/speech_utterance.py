@@ -49,28 +49,29 @@ def _first(record: Path) -> dict[str, runs.Run]:
 
 def draw(results: Results) -> Figure:
     """An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per
-    voice) with the phonemes where eSpeak NG begins them. Below, for each network, are the probability of the blank
-    (grey) and of labels in each frame by CTC, and what the likeliest path spells. Nobody told the networks when a
+    voice) with the phonemes where eSpeak NG begins them. Below, for three of the networks, are the probability of the
+    blank (grey) and of labels in each frame by CTC, and what the likeliest path spells. Nobody told the networks when a
     phoneme comes.
     """
-    count = len(results.networks)
+    shown = {name: heard for name, heard in results.networks.items() if name != "lsh-4"}
+    count = len(shown)
     figure, axes = style.figure(
-        1 + count, 1, height=0.34 + 0.17 * count, sharex=True, height_ratios=[1.7, *[1] * count]
+        1 + count, 1, height=0.34 + 0.19 * count, sharex=True, height_ratios=[1.7, *[1] * count]
     )
     seconds = len(results.features) * STEP
     axes[0].imshow(
         results.features.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, 40), vmin=-2, vmax=2.5
     )
-    axes[0].set_title(f"“{results.text}” (synthesised, {results.speaker.partition(' ')[2]})", pad=14 * _unit())
-    axes[0].set_ylabel("channel")
+    axes[0].set_title(f"“{results.text}” (synthesised)", pad=14 * _unit())
+    axes[0].set_ylabel("frequency channel")
     axes[0].grid(False)
     for start, symbol in zip(results.starts, results.symbols, strict=True):
         axes[0].axvline(start, color="white", linewidth=0.4 * _unit())
-        axes[0].text(start, 41, symbol, fontsize=6 * _unit(), ha="left", va="bottom")
-    for axis, (name, heard) in zip(axes[1:], results.networks.items(), strict=True):
+        axes[0].text(start, 41, symbol, fontsize=8 * _unit(), ha="left", va="bottom")
+    for axis, (name, heard) in zip(axes[1:], shown.items(), strict=True):
         draw_likely(axis, heard, COLOURS[name])
         axis.set_ylabel(TITLES[name])
-        axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=6 * _unit(), va="bottom")
+        axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=8 * _unit(), va="bottom")
     axes[-1].set_xlabel("seconds")
     axes[-1].set_xlim(0, seconds)
     return figure
@@ -80,10 +81,10 @@ def draw_likely(axis: Axes, heard: Results, colour: str) -> None:
     """Probabilities over time; what is likelier than one half somewhere is named at its peak."""
     for symbol, y in heard.likely.items():
         time = STACKED * np.arange(len(y))
-        axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=(0.8 if symbol else 0.6) * _unit())
+        axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=(1.0 if symbol else 0.7) * _unit())
         if symbol:
             for peak in np.flatnonzero((y > NAMED) & (y >= np.roll(y, 1)) & (y > np.roll(y, -1))):
-                axis.text(time[peak], y[peak], symbol, fontsize=6 * _unit(), ha="center", va="bottom")
+                axis.text(time[peak], y[peak], symbol, fontsize=8 * _unit(), ha="center", va="bottom")
     axis.set(ylim=(0, 1.25), yticks=[0, 1])
 
 

@@ -7,10 +7,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.experiments.publishing import labels, markdown, style
-from linattn_ref.experiments.publishing.bands import band, over_reduced
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
+from linattn_ref.experiments.publishing.ranges import over_reduced, with_range
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array, Mask
 
-__all__ = ["PAIRS", "Array", "Axes", "Figure", "Generator", "Line2D", "Mask", "NDArray", "Results", "band", "labels"]
-__all__ += ["markdown", "over_reduced", "paint", "style"]
+__all__ = ["PAIRS", "Array", "Axes", "Figure", "Generator", "Line2D", "Mask", "NDArray", "Results", "labels"]
+__all__ += ["markdown", "over_reduced", "paint", "style", "with_range"]

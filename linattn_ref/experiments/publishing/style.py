@@ -48,9 +48,9 @@ MECHANISMS = {
     "nystromformer": "#00563F",
     "long_short": "#7CB342",
     "local": ORANGE,
-    "longformer": "#B5651D",
-    "bigbird": "#5A3606",
-    "sparse_transformer": "#C9A227",
+    "longformer": "#C1272D",
+    "bigbird": "#6B0F3A",
+    "sparse_transformer": "#8A8A00",
     "reformer": PURPLE,
 }
 # Random features by kind.

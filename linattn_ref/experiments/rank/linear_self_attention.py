@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
-from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS
 from linattn_ref.theory import linear_self_attention
 from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
@@ -107,49 +106,47 @@ def _curves(
 
 def draw(results: Results) -> Figure:
     """Linformer's Theorem 2, with the E and F of its proof. Left and middle: root mean square error in the
-    theorem's own unit |softmax(w)| |V|, for values of mean 1 and of mean 0. With growing k it tends to the error of
-    answering 0, whatever delta is; the projection of Theorem 1, which needs the matrix P, goes on falling. Right:
-    how far the weights are from 1/k. They are exactly 1/k, the same for every query, long before delta is the
+    theorem's own unit |softmax(w)| |V|, for values of mean 1 and of mean 0. With growing k the error of
+    Theorem 2 (points; line: the limit for small delta) tends to that of answering 0, whatever delta is; the projection
+    of Theorem 1, which needs the matrix P, goes on falling. Dash-dotted: the error and the k that the theorem states.
+    Right: how far the weights are from 1/k. They are exactly 1/k, the same for every query, long before delta is the
     paper's 2^-n.
     """
-    figure, axes = style.figure(1, 3, height=0.5)
+    figure, axes = style.figure(1, 3, height=0.5, width_ratios=(1, 1, 1.2))
     axes[1].sharey(axes[0])
     for axis, curves in zip(axes, results.curves, strict=False):
-        axis.set(title=f"values of mean {curves.value_mean:g}", xlabel="reduced length k", xscale="log", yscale="log")
+        axis.set(title=f"Values of mean {curves.value_mean:g}", xlabel="reduced length $k$", xscale="log", yscale="log")
         axis.set_ylim(0.02, 1.6)
         _draw_errors(axis, results, curves)
-    axes[0].set_ylabel("error / (|softmax(w)| |V|)")
+    axes[0].set_ylabel("relative error")
     _draw_dependence(axes[2], results)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, title="Theorem 2 with")
     return figure
 
 
 def _draw_errors(axis: Axes, results: Results, curves: Results) -> None:
-    names = (f"δ = $2^{{-{results.length}}}$", f"δ = 1/{results.length}", "δ = 1")
-    looks = ((style.VERMILLION, "o"), (style.ORANGE, "s"), (style.PURPLE, "^"))
-    for row, name, (colour, marker) in zip(curves.linformer, names, looks, strict=True):
-        axis.plot(results.dimensions, row, marker, mfc="none", color=colour, label=name)
+    smallest, *_, largest = curves.linformer  # by delta; those between lie on the smallest's
+    axis.plot(results.dimensions, smallest, "o", color=style.VERMILLION)
     lines = {
-        "Theorem 2,\nδ → 0": axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION)[0],
-        "Theorem 1": axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE, ms=3)[0],
-        "answer 0": axis.axhline(curves.zero, color=style.BLACK, ls="--"),
-        "mean of V": axis.axhline(curves.uniform, color=style.GREY, ls=":"),
-        f"eps = {results.eps:g}": axis.axhline(results.eps, color=style.GREEN, ls="-."),
+        "Theorem 2": axis.plot(results.dimensions, curves.limit, "-", color=style.VERMILLION)[0],
+        "Theorem 2,\nδ = 1": axis.plot(results.dimensions, largest, "^:", color=style.PURPLE)[0],
+        "Theorem 1": axis.plot(results.dimensions, curves.low_rank, "s-", color=style.BLUE)[0],
+        "answering 0": axis.axhline(curves.zero, color=style.BLACK, ls="--"),
+        "mean of\nall values": axis.axhline(curves.uniform, color=style.GREY, ls=":"),
+        "promised": axis.axhline(results.eps, color=style.GREEN, ls="-."),
     }
-    axis.axvline(curves.stated_dimension, color=style.GREEN, lw=0.8, ls="-.")
-    labels.at(axis, curves.stated_dimension, 1.6, "stated k", style.GREEN, ha="right", va="top", xytext=(-2, 0))
+    axis.axvline(curves.stated_dimension, color=style.GREEN, lw=1, ls="-.")
     ticks = [k for k in results.dimensions if k != curves.stated_dimension]
     labels.ticks(axis, ticks[::2])
     labels.at_ends(axis, [*lines.values()], [*lines])
 
 
 def _draw_dependence(axis: Axes, results: Results) -> None:
-    """The lines lie one on the other as far as the first goes: it is drawn broad, below."""
-    beside: tuple[dict[str, Any], ...] = ({"ha": "left", "xytext": (6, 4)}, {"ha": "right", "xytext": (-12, 0)})
-    looks = zip(COLOURS, (5.0, 1.3), beside, strict=False)
-    for (name, values), (colour, width, where) in zip(results.dependence.items(), looks, strict=True):
-        axis.plot(results.exponents, [value or np.nan for value in values], "-", color=colour, linewidth=width)
+    deltas = 0.5 ** np.array(results.exponents)
+    looks = (style.SKY, 6), (style.BROWN, 1.5)  # the lines lie one on the other as far as the first goes
+    for (name, values), (colour, width) in zip(results.dependence.items(), looks, strict=True):
+        axis.plot(deltas, [value or np.nan for value in values], "-", color=colour, lw=width)
         place = int(np.argmin(values))  # the first that is 0
-        gone, last = results.exponents[place], values[place - 1]
-        labels.at(axis, gone, last, f"{name}:\n0 from m = {gone}", colour, **where)
-    axis.set(title="largest |k weight − 1|", xlabel="$m$, for δ = $2^{-m}$", yscale="log")
+        labels.at(
+            axis, deltas[place], values[place - 1], f"{name}:\nthen 0", colour, ha="left", va="top", xytext=(10, 0)
+        )
+    axis.set(title="Weights, off 1/$k$ by", xlabel="δ", xscale="log", yscale="log")

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
-from linattn_ref.experiments.rank.johnson_lindenstrauss import COLOURS, draw_failures
+from linattn_ref.experiments.rank.johnson_lindenstrauss import draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
@@ -14,10 +14,10 @@ __all__ = ["compute", "draw"]
 
 # What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
 GROWTHS = {
-    ("entry_by_norms", 1.0): "entries, by |p_i| |v|",
-    ("vector_by_norms", 1.0): "vector, by |P| |v|",
-    ("vector", 1.0): "values of mean 1",
-    ("vector", 0.0): "values of mean 0",
+    ("entry_by_norms", 1.0): "each entry",
+    ("vector_by_norms", 1.0): "the whole vector",
+    ("vector", 1.0): "values of\nmean 1",
+    ("vector", 0.0): "values of\nmean 0",
 }
 
 
@@ -79,23 +79,22 @@ def compute(
 
 def draw(results: Results) -> Figure:
     """Linformer's Theorem 1 for softmax attention of normal queries and keys. Left: how often some entry of P R'R v
-    is off by more than eps |p_i| |v| (points, 95% intervals), and the proof's bound (dashed). Middle: the k that
+    is off by more than ε |p_i| |v| (points, 95% intervals), and the proof's bound (dashed). Middle: the k that
     keeps this rate below the target grows with log n, less steeply than stated; relative to |P| |v| the whole
     vector needs a constant k. Right: the theorem as printed, relative to |P v|. For values of mean 0 it takes more
     than n.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
-    for eps, failures, colour in zip(results.epsilons, results.failures, COLOURS, strict=False):
+    for eps, failures, colour in zip(results.epsilons, results.failures, style.sequence(3), strict=False):
         rates = np.array([each.measured for each in failures])
         left.plot(results.dimensions, rates, "-", color=colour, alpha=0.5)
         left.plot(results.dimensions, [each.stated for each in failures], "--", color=colour)
         draw_failures(left, results.dimensions, failures, fmt="o", color=colour)
         half = int(np.argmin(abs(rates - 0.5)))
         labels.at(left, results.dimensions[half], rates[half], f"{eps:g}", colour, ha="left", xytext=(5, 2))
-    labels.at(left, results.dimensions[-1], 1.02, "dashed: bound", style.BLACK, ha="right", va="bottom")
-    left.set(
-        title=f"off by eps, n = {results.length}", xlabel="k", ylabel="failure rate", xscale="log", ylim=(None, 1.1)
-    )
+    labels.at(left, results.dimensions[-1], 1.02, "dashed: the bound", style.BLACK, ha="right", va="bottom")
+    left.set(xlabel="$k$", ylabel="failure rate", xscale="log", ylim=(None, 1.1))
+    left.set_title(f"Off by ε = {', '.join(f'{eps:g}' for eps in results.epsilons)}")
     labels.ticks(left, results.dimensions[::4])
     _draw_needed(middle, right, results)
     right.minorticks_off()
@@ -105,25 +104,21 @@ def draw(results: Results) -> Figure:
 def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
     first = results.growth[0]
     half = len(first.lengths) // 2
-    for axis, of_stated in ((middle, f"stated: slope {first.stated_slope:.0f}"), (right, "stated")):
+    for axis in (middle, right):
         stated = [each.stated for each in first.needed]
         axis.plot(first.lengths, stated, "--", color=style.BLACK)
-        labels.at(axis, first.lengths[half], stated[half], of_stated, style.BLACK, ha="right", xytext=(-4, 2))
+        labels.at(axis, first.lengths[half], stated[half], "stated", style.BLACK, ha="right", xytext=(-4, 2))
         axis.set(xlabel="length n", xscale="log")
         labels.ticks(axis, first.lengths[::2])
-    drawn = {middle: 0, right: 0}
-    for ((event, _), label), growth in zip(GROWTHS.items(), results.growth, strict=True):
+    colours = style.BLUE, style.VERMILLION, style.GREEN, style.BROWN
+    for ((event, _), label), growth, colour in zip(GROWTHS.items(), results.growth, colours, strict=True):
         axis = right if event == "vector" else middle
-        fitted = round(growth.measured_slope if axis is middle else growth.exponent, 1) + 0.0  # no "-0.0"
-        slope = f": slope {fitted:.1f}" if axis is middle else f":\n$n^{{{abs(fitted):.1f}}}$"
-        steep = {"ha": "right", "xytext": (-4, 4)} if growth.exponent > 0.5 else {"xytext": (0, 6)}
+        steep = {"ha": "right", "xytext": (-4, 4)} if growth.exponent > 0.5 else {"xytext": (0, 8)}
         k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
-        colour = COLOURS[drawn[axis]]
         axis.errorbar(growth.lengths, k, (k - low, high - k), fmt="o-", color=colour, elinewidth=0.8)
-        labels.at(axis, growth.lengths[half], k[half], label + slope, colour, **steep)
-        drawn[axis] += 1
-    middle.set(title=f"k needed, eps = {first.eps:g}", ylabel="k", ylim=(0, None))
-    right.set(title="as printed, by |P v|", yscale="log")
+        labels.at(axis, growth.lengths[half], k[half], label, colour, **steep)
+    middle.set(title=f"$k$ needed, ε = {first.eps:g}", ylabel="$k$", ylim=(0, None))
+    right.set(title="$k$ needed, as printed", yscale="log")
     low_end, high_end = right.get_ylim()
     right.fill_between(first.lengths, first.lengths, high_end, color=style.GREY, alpha=0.18, lw=0)
     right.set_ylim(low_end, high_end)

@@ -128,15 +128,18 @@ def near_pairs() -> Results:
 @picture("Long-Short Transformer: near keys, and R mixtures of all", near_pairs)
 def long_short(sheet: Sheet, near: Mask) -> None:
     """Long-Short Transformer. The keys choose how they are mixed into R: a softmax of each column of K W_p over all
-    tokens. A query sees those R mixtures and the keys in and next to its own segment, with one softmax over both.
+    tokens. Mixtures and keys differ in length, so each kind has a layer norm of its own, the values too. A query sees
+    the R mixtures and the keys in and next to its own segment, with one softmax over both.
 
-    ``K- = P^T K``; ``O = softmax(Q [K- ; near K]^T) [V- ; near V]``.
+    ``K- = P^T K``, ``K^ = norm'(K-)``, ``K~ = norm(K)``; ``O = softmax(Q [K^ ; near K~]^T) [V^ ; near V~]``.
     """
     p, w_p = Box("$P$", "L", "R", "weights"), Box("$W_p$", "D", "R", "fixed")
-    mixed_k, mixed_v = Box("$\\bar K$", "R", "D", "keys"), Box("$\\bar V$", "R", "M", "values")
-    x = sheet.row(2, 14.6, K, PRODUCT, w_p, becomes("softmax of\neach column", 5.5), p)
-    x = sheet.row(x + 5, 14.6, p.T, PRODUCT, K, EQUALS, mixed_k)
-    sheet.text(x + 1.5, 14.6, "likewise $\\bar V$", ha="left", size=1.2)
+    mixed_k, long_k = Box("$\\bar K$", "R", "D", "keys"), Box("$\\hat K$", "R", "D", "keys")
+    x = sheet.row(1, 14.6, K, PRODUCT, w_p, becomes("softmax of\neach column", 5.5), p)
+    x = sheet.row(x + 3, 14.6, p.T, PRODUCT, K, EQUALS, mixed_k, becomes("layer\nnorm"), long_k)
+    others = "$\\tilde K$: another norm, of $K$;\nlikewise $\\hat V$ and $\\tilde V$"
+    sheet.text(x - 11.5, 11, others, ha="left", size=1.2)
     seen: list[Part] = [Box("", "N", "R", "weights"), Cells(paint([("window or block", near)]))]
-    keys, values = [mixed_k.T, K.T], Stack((mixed_v, V))
+    keys = [long_k.T, Box("$\\tilde K$", "L", "D", "keys").T]
+    values = Stack((Box("$\\hat V$", "R", "M", "values"), Box("$\\tilde V$", "L", "M", "values")))
     sheet.row(2, 0, Q, PRODUCT, keys, becomes("one\nsoftmax"), seen, PRODUCT, values, EQUALS, O)

@@ -116,37 +116,32 @@ def draw(results: Results) -> Figure:
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
     for axis in (left, middle, right):
         axis.set_ylim(0, 1.04)
-    _draw_collisions(left, results)
-    _draw_rounds(middle, results)
+    counts = sorted({*map(int, results.collisions), *(each.n_buckets for each in results.by_buckets)})
+    colours = dict(zip(counts, style.sequence(len(counts)), strict=True))
+    _draw_collisions(left, results, colours)
+    _draw_rounds(middle, results, colours)
     _draw_cost(right, results)
     return figure
 
 
-def _draw_collisions(axis: Axes, results: Results) -> None:
+def _draw_collisions(axis: Axes, results: Results, colours: dict[int, Any]) -> None:
     angles = np.degrees(np.arccos(COSINES))
-    for n_buckets, colour in zip(results.collisions, style.sequence(len(results.collisions)), strict=True):
-        line = np.array(results.collisions[n_buckets])
-        axis.plot(angles, line, "-", color=colour)
+    for n_buckets, computed in results.collisions.items():
+        colour = colours[int(n_buckets)]
+        axis.plot(angles, computed, "-", color=colour, label=f"{n_buckets} buckets")
         axis.plot(angles, results.drawn[n_buckets], "o", color=colour)
-        x, y = _crossing(angles, line, 0.55)
-        name = f"{n_buckets} buckets" if n_buckets == "2" else n_buckets
-        labels.at(axis, x, y, name, colour, xytext=(5, 0), ha="left")
-    axis.set(title="two vectors share a bucket", xlabel="angle between them (degrees)", ylabel="probability")
+    axis.legend(loc="upper right", borderaxespad=0)
+    axis.set(title="Sharing a bucket", xlabel="angle between them (degrees)", ylabel="probability")
     axis.set_xticks([0, 60, 120, 180])
 
 
-def _crossing(x: Any, y: Any, level: float) -> tuple[float, float]:
-    """Where a line is next to ``level``."""
-    i = int(np.argmin(abs(np.array(y) - level)))
-    return float(x[i]), float(y[i])
-
-
-def _draw_rounds(axis: Axes, results: Results) -> None:
-    for each, colour in zip(results.by_buckets, style.sequence(len(results.by_buckets)), strict=True):
+def _draw_rounds(axis: Axes, results: Results, colours: dict[int, Any]) -> None:
+    for each in results.by_buckets:
+        colour = colours[each.n_buckets]
         axis.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets}\u00a0buckets")
         axis.plot(results.rounds, each.met, "--", color=colour)
     labels.at(axis, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
-    axis.set(title=f"the {results.top} most similar: share met", xlabel="rounds", ylabel="share")
+    axis.set(title=f"Found of the {results.top} nearest", xlabel="rounds", ylabel="share")
     axis.set_xscale("log", base=2)
     axis.set_xticks(results.rounds, [str(r) for r in results.rounds])
     labels.at_ends(axis)
@@ -159,5 +154,5 @@ def _draw_cost(axis: Axes, results: Results) -> None:
         name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
         labels.at(axis, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
     axis.plot([0, 1], [0, 1], ":", color=style.GREY)
-    labels.at(axis, 0.98, 0.6, "random\nchunks", style.GREY, ha="right")
-    axis.set(title="over the cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
+    labels.at(axis, 0.98, 0.3, "random\nchunks", style.GREY, ha="right")
+    axis.set(title="Found, by cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])

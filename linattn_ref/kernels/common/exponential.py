@@ -12,16 +12,7 @@ import numpy as np
 from linattn_ref.attention.exponential import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State, on_scale
-from linattn_ref.kernels.common import exponential_features
-from linattn_ref.kernels.common.rises import (
-    RISE,
-    Features,
-    decayed,
-    features_backward,
-    join,
-    risen,
-    scaled_features,
-)
+from linattn_ref.kernels.common.rises import RISE, Features, decayed, features_backward, join, risen, scaled_features
 from linattn_ref.op import Array, Float
 
 __all__ = ["Saved", "backward", "forward", "step"]
@@ -42,7 +33,7 @@ class Saved(NamedTuple):
 def forward(loops, kind, q, k, v, feature_map, *, causal=False, key_mask=None, state=None, out=None):
     """Equations (1)-(6) of the page; ``kind`` is the backend's class of what is saved."""
     k, v = shown(k, key_mask), shown(v, key_mask)
-    if not causal and state is None and hasattr(feature_map, "product"):
+    if not causal and state is None and hasattr(feature_map, "product") and hasattr(loops, "exponential_features"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
         return into(out, result), kind(phi, v, result, d, ((s, z),), None, State(s, z, phi.log_scale))
     before = None if state is None else state.log_scale
@@ -65,6 +56,23 @@ def sums(phi_k, v):
     return phi_k.mT @ v, phi_k.sum(axis=-2)
 
 
+def from_all_keys(d_out, d_s, d_z, phi_q, s, z, out, denominator):
+    """Equations (5)-(7) of `linear`, for queries that see the same keys: ``dphi(q)``, and the gradients of the sums."""
+    d_n = divide(d_out, denominator[..., None])  # (5)
+    d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)
+    d_phi_q = d_n @ s.mT
+    d_phi_q += d_d * z[..., None, :]  # (6)
+    own_s, own_z = phi_q.mT @ d_n, (phi_q.mT @ d_d)[..., 0]  # (7)
+    return d_phi_q, *((own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z))
+
+
+def to_all_keys(d_s, d_z, phi_k, v):
+    """Equations (8) and (9), for keys that all queries see: ``dphi(k)`` and ``dv``."""
+    d_phi_k = v @ d_s.mT
+    d_phi_k += d_z[..., None, :]  # (8)
+    return d_phi_k, phi_k @ d_s  # (9)
+
+
 def into(out, result):
     """The result, written to ``out`` if there is one."""
     if out is None:
@@ -79,8 +87,7 @@ def _over_all_keys(q, k, v, feature_map, key_mask, loops):
     if key_mask is not None:
         seen = np.where(key_mask, x_k[..., -1], x_k.dtype.type(-np.inf))  # the last column of ``directions`` is ones
         x_k = np.concatenate([x_k[..., :-1], seen[..., None]], axis=-1)
-    kernel = getattr(loops, "exponential_features", exponential_features)
-    phi_q, phi_k, r, *sums_and_output = kernel.over_all_keys(x_q, x_k, directions, v)
+    phi_q, phi_k, r, *sums_and_output = loops.exponential_features.over_all_keys(x_q, x_k, directions, v)
     saved = (q, phi_q), (k, phi_k), feature_map, key_mask
     r = np.maximum(r, np.finfo(r.dtype).min)  # the lowest number for a head that sees no key
     return Features(phi_q, phi_k, None, k.shape[-2], (), r, *saved), *sums_and_output
@@ -93,16 +100,11 @@ def backward(loops, d_out, saved, *, d_state=None):
     if phi.pieces:
         d_phi_q, d_phi_k, d_v, d_s, d_z = _causal_backward(d_out, d_s, d_z, saved, loops)
     else:
-        (s, z), d = saved.starts[0], saved.denominator[..., None]
-        d_n = divide(d_out, d)
-        d_d = -(d_n * saved.out).sum(axis=-1, keepdims=True)
-        d_phi_q = d_n @ s.mT + d_d * z[..., None, :]
-        own_s, own_z = phi.q.mT @ d_n, (phi.q.mT @ d_d)[..., 0]
-        d_s, d_z = (own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z)
+        d_phi_q, d_s, d_z = from_all_keys(d_out, d_s, d_z, phi.q, *saved.starts[0], saved.out, saved.denominator)
         d_phi_k, d_v = [], []
     if phi.shared:
-        d_phi_k = [saved.v[..., shared, :] @ d_s.mT + d_z[..., None, :], *d_phi_k]
-        d_v = [phi.k[..., shared, :] @ d_s, *d_v]
+        of_shared = to_all_keys(d_s, d_z, phi.k[..., shared, :], saved.v[..., shared, :])
+        d_phi_k, d_v = [of_shared[0], *d_phi_k], [of_shared[1], *d_v]
     d_first = saved.first and State(*decayed(d_s, d_z, phi.decay), saved.first.log_scale)
     d_q, d_k = features_backward(d_phi_q, join(d_phi_k), phi)
     return Gradients(d_q, d_k, shown(join(d_v), phi.key_mask), d_first)
@@ -129,18 +131,9 @@ def _causal_backward(d_out, d_s, d_z, saved, loops):
     """From the last piece to the first; the gradients of ``S`` and ``Z`` go in and come out likewise."""
     phi, kernel, parts = saved.phi, loops.causal_product, []
     for (queries, keys, decay), (s, z) in zip(reversed(phi.pieces), reversed(saved.starts), strict=True):
-        d_q, d_k, d_v, d_s, d_z = kernel.normalised_backward(
-            d_out=d_out[..., queries, :],
-            d_s=d_s,
-            d_z=d_z,
-            phi_q=phi.q[..., queries, :],
-            phi_k=phi.k[..., keys, :],
-            v=saved.v[..., keys, :],
-            s=s,
-            z=z,
-            out=saved.out[..., queries, :],
-            denominator=saved.denominator[..., queries],
-        )
+        own = phi.q[..., queries, :], phi.k[..., keys, :], saved.v[..., keys, :], s, z, saved.out[..., queries, :]
+        given = d_out[..., queries, :], d_s, d_z, *own, saved.denominator[..., queries]
+        d_q, d_k, d_v, d_s, d_z = kernel.normalised_backward(*given)
         d_s, d_z = decayed(d_s, d_z, decay)
         parts.append((d_q, d_k, d_v))
     d_phi_q, d_phi_k, d_vs = (list(part) for part in zip(*reversed(parts), strict=True))

@@ -8,7 +8,7 @@ from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State
 from linattn_ref.kernels.common import exponential as common_exponential
-from linattn_ref.kernels.common.exponential import into
+from linattn_ref.kernels.common.exponential import from_all_keys, into, to_all_keys
 from linattn_ref.kernels.common.rises import join
 from linattn_ref.op import Array, Bool, Float
 
@@ -70,18 +70,10 @@ def backward(loops, d_out, saved, *, d_state=None):
         own = phi_q, phi_k[..., seen_by_all:, :], v[..., seen_by_all:, :], s, z, out, denominator
         d_phi_q, d_phi_k, d_v, d_s, d_z = loops.causal_product.normalised_backward(d_out, d_s, d_z, *own)
     else:
-        d_n = divide(d_out, denominator[..., None])  # (5)
-        d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)
-        d_phi_q = d_n @ s.mT
-        d_phi_q += d_d * z[..., None, :]  # (6)
-        own_s, own_z = phi_q.mT @ d_n, (phi_q.mT @ d_d)[..., 0]  # (7)
-        d_s, d_z = (own_s, own_z) if d_s is None else (own_s + d_s, own_z + d_z)
-        del d_n  # its memory is used again at once
+        d_phi_q, d_s, d_z = from_all_keys(d_out, d_s, d_z, phi_q, s, z, out, denominator)  # (5)-(7)
     if seen_by_all:
-        of_shared = v[..., :seen_by_all, :] @ d_s.mT
-        of_shared += d_z[..., None, :]  # (8)
-        v_of_shared = phi_k[..., :seen_by_all, :] @ d_s  # (9)
-        d_phi_k, d_v = (join([of_shared, d_phi_k]), join([v_of_shared, d_v])) if causal else (of_shared, v_of_shared)
+        shared = to_all_keys(d_s, d_z, phi_k[..., :seen_by_all, :], v[..., :seen_by_all, :])  # (8), (9)
+        d_phi_k, d_v = map(join, zip(shared, (d_phi_k, d_v), strict=True)) if causal else shared
     if key_mask is not None:
         d_phi_k, d_v = shown(d_phi_k, key_mask), shown(d_v, key_mask)
     phi = of_loops(feature_map, loops)

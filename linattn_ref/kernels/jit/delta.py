@@ -33,18 +33,8 @@ def backward(d_out, saved, *, d_state=None):
 
 def step(q_t, k_t, v_t, state, beta_t, log_gate_t=None, *, normalise=True, scale=None, overwrite_state=False):
     scale = q_t.shape[-1] ** -0.5 if scale is None else scale
-    return delta_rule.step(
-        q_t,
-        k_t,
-        v_t,
-        state,
-        None,
-        log_gate_t,
-        beta=beta_t,
-        scale=scale,
-        normalise=normalise,
-        overwrite_state=overwrite_state,
-    )
+    more = {"beta": beta_t, "scale": scale, "normalise": normalise, "overwrite_state": overwrite_state}
+    return delta_rule.step(q_t, k_t, v_t, state, None, log_gate_t, **more)
 
 
 step.checks_values = True  # type: ignore[attr-defined]

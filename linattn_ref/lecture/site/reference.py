@@ -25,7 +25,7 @@ API = (
     "theory",
     "data",
 )
-SINGLE = ("conform", "gradcheck")
+SINGLE = ("conform", "gradcheck", "homework")
 
 
 def write_api(folder: Path) -> None:

@@ -33,16 +33,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.models import encoder
 from linattn_ref.models.bert.config import ACTIVATIONS, Config
 from linattn_ref.models.bert.weights import Model, Parameters
-from linattn_ref.nn import (
-    affine,
-    embedding,
-    feed_forward,
-    layer_norm,
-    mechanism,
-    multi_head,
-    positions,
-    post_norm,
-)
+from linattn_ref.nn import affine, embedding, feed_forward, layer_norm, mechanism, multi_head, positions, post_norm
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
 from linattn_ref.op.backends import PAGES

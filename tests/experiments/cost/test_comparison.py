@@ -23,9 +23,9 @@ def heads():
 def test_drawing(results):
     figure = drawn("comparison")
     for axis in figure.axes:
-        assert len(axis.lines) == len(comparison_ways.WAYS) + 2  # the truncated SVD, and softmax attention's cost
-        assert len(axis.texts) <= 6
-        assert len(axis.collections) == len(axis.texts) - 1  # a band for each that is named, but the truncated SVD
+        assert len(axis.lines) == len(comparison_ways.WAYS) + 3  # two ranks of the SVD, and softmax attention's cost
+        assert len(axis.texts) <= 7
+        assert len(axis.collections) == len(axis.texts) - 2  # a bar for each that is named, but the truncated SVD
     assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison_ways.WAYS)
 
 

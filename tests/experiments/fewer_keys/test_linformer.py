@@ -31,7 +31,7 @@ def results():
 def test_drawing(results):
     usable, not_usable, matrix, sharing = drawn("linformer").axes
     names = [{text.get_text().replace("\n", " ") for text in axes.texts} for axes in (usable, not_usable, matrix)]
-    assert names[0] | names[1] == {label for label, _ in linformer.WAYS.values()} | {"answer: mean of V"}
+    assert names[0] | names[1] == {label for label, _ in linformer.WAYS.values()} | {"mean of all values"}
     assert len(usable.lines) == len(usable.texts) == len(linformer.USABLE) + 1
     assert all(len(each) <= 6 for each in names)
     assert [label.get_text() for label in sharing.get_yticklabels()] == [

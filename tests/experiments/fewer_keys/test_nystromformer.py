@@ -29,7 +29,7 @@ def results():
 def test_drawing(results):
     left, right, matrix, iterations = drawn("nystromformer").axes
     for axes, names in ((left, figure.BESIDE_LINFORMER), (right, figure.PSEUDO_INVERSES), (matrix, figure.OF_MATRIX)):
-        assert len(axes.collections) == len(names)  # a band each
+        assert len(axes.collections) == len(names)  # a bar each
         assert len(axes.lines) == len(axes.texts) == len(names) + 1  # and the answer 0
     assert {*figure.BESIDE_LINFORMER, *figure.PSEUDO_INVERSES, *figure.OF_MATRIX} == set(figure.WAYS)
     shown = len(results.reduced[::2])

@@ -63,8 +63,11 @@ def test_linformers_stand_by_k_softmax_first(found):
     assert [row[3] for row in downstream.table_rows(source)] == ["–", "–", "–", "0.70 to 0.50"]
     with style.use():
         axes = downstream.draw({"imdb": source}).axes
-    assert [label.get_text() for label in axes[0].get_yticklabels()] == titles
-    assert len(axes[0].lines) == 2 * 2 * len(titles)  # before and after: an interval and a point each
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["4", "8"]
+    drawn = {each.get_label(): each.lines[0].get_xdata() for each in axes[0].containers}
+    assert {name: len(x) for name, x in drawn.items()} == {
+        f"{way}, {when}": 1 for way in ("fitted", "pooled") for when in ("trained", "at once")
+    }
 
 
 def test_runs_of_other_settings_do_not_stand_together(found):

@@ -57,9 +57,9 @@ def test_the_curves_are_those_of_the_gathered_runs():
     assert results.printed == {"softmax": 0.621, "linear": 0.644}
     with style.use():
         seen, spent = images_learned.draw(results).axes
-    lines, dashed = seen.lines[: len(results.curves)], seen.lines[len(results.curves) :]
-    assert {line.get_xdata()[0] for line in dashed} == {x / 1000 for curve in results.curves for x in curve.anew}
-    for curve, left, right in zip(results.curves, lines, spent.lines, strict=True):
+    for curve, circles in zip(results.curves, seen.lines[1::2], strict=True):
+        np.testing.assert_array_equal(circles.get_xdata(), np.array(curve.anew) / 1000)
+    for curve, left, right in zip(results.curves, seen.lines[::2], spent.lines[::2], strict=True):
         np.testing.assert_array_equal(left.get_xdata(), curve.images / 1000)
         np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
 

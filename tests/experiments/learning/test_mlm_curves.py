@@ -62,8 +62,8 @@ def _computed(made_up, tmp_path):
 def test_each_curve_is_in_its_panels(results):
     found = {panel: list(curves) for panel, curves in mlm_curves.panels(results).items()}
     assert found == {
-        "a": ["softmax", "k = 2, held", "k = 2", "k = 2, rate 1"],
-        "b": ["softmax", "softmax, drawn", "k = 4", "k = 8"],
+        "a": ["softmax", "k = 2, E, F fixed", "k = 2", "k = 2, E, F rate 1"],
+        "b": ["softmax", "softmax, usual start", "k = 4", "k = 8"],
         "c": ["heads share", "one for all", "drawn"],
         "d": ["n = 16", "n = 32"],
     }
@@ -84,7 +84,8 @@ def test_drawn(results):
     with style.use("paper"):
         drawn = mlm_curves.draw(results).axes
     assert [len(axes.lines) - 1 for axes in drawn] == [4, 4, 3, 2]  # and the dashed one
-    assert [text.get_text() for text in drawn[0].texts] == ["softmax", "k = 2, held", "k = 2", "k = 2, rate 1"]
+    names = [text.get_text().replace("\n", " ") for text in drawn[0].texts]
+    assert names == ["softmax", "k = 2, E, F fixed", "k = 2", "k = 2, E, F rate 1"]
 
 
 def test_runs_that_cannot_be_compared_are_told(made_up, tmp_path):

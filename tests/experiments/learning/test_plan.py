@@ -91,6 +91,8 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
         "copying-linear-0: loss 0.5 after 40 steps and 1 CPU seconds",
         "copying-linear-1: loss 1.5 after 40 steps and 1 CPU seconds",
     ]
+    for checkpoint in (tmp_path / "runs").glob(f"*/{loop.LAST}"):
+        checkpoint.unlink()  # what is kept of a run that has come to its end is its record
     assert cli.main(words) == 0
     assert "2 of 4 runs are left: about 1.0 hours, 1 at a time\ncopying-softmax-0" in capsys.readouterr().err
     assert cli.main([*words, "--list"]) == 0
@@ -112,6 +114,15 @@ def test_a_run_that_was_begun_before_is_not_taken_for_one_of_the_plan(small, tmp
     with pytest.raises(ValueError, match="has a run that was begun before it was said what would count"):
         plan.run(small, tmp_path / "runs")
     assert [path.name for path in (tmp_path / "runs").glob("*/*")] == [loop.RECORD]
+
+
+def test_a_run_without_its_checkpoint_begins_anew(small, tmp_path):
+    one, folder = plan.read(small)[0], tmp_path / "copying-linear-0"
+    folder.mkdir()
+    (folder / loop.RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 39, "loss": 1}\n')
+    assert plan.steps_done(one, tmp_path) == 0
+    (folder / loop.LAST).write_bytes(b"")
+    assert plan.steps_done(one, tmp_path) == 39
 
 
 def test_a_plan_or_a_task_has_to_be_given(small, capsys):

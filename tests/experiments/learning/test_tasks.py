@@ -1,5 +1,6 @@
 """What every task of ``linattn-ref train`` keeps to: it trains, records, is stopped, goes on, and can be lengthened."""
 
+import argparse
 import importlib
 import inspect
 import json
@@ -55,7 +56,13 @@ def test_what_is_said_of_its_options_is_so(task):
     for name, _, default, option in train.options_of(module):
         if said := re.search(r"\(default: (\d[\d.]*)[,;)]", option.help):
             assert type(default)(said[1]) == default, name
-    assert {*module.QUICK} <= {*inspect.signature(module.begin).parameters, *module.Shape._fields}
+    begin = inspect.signature(module.begin).parameters
+    assert {*module.QUICK} <= {*begin, *module.Shape._fields}
+    parser = argparse.ArgumentParser()
+    train.add_options(task, parser)
+    steps, quick = begin["steps"].default, {"steps": train.QUICK_STEPS, **module.QUICK}["steps"]
+    (said,) = (option.help for option in parser._actions if option.dest == "steps")
+    assert said == f"(default: {steps}, or {quick} with --quick)"
 
 
 @every_task

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import causal_page
 import delta_page
@@ -18,6 +19,7 @@ from kernels.cuda.on_gpu import both_passes
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
+from linattn_ref.experiments.benches import bench_cuda
 from linattn_ref.kernels import cuda, reference
 from linattn_ref.kernels.common import rises
 from linattn_ref.kernels.cuda import loops
@@ -256,3 +258,22 @@ import linattn_ref.kernels.cuda
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: linattn_ref.kernels.cuda needs the package numba-cuda")
     assert "pip install" in last
+
+
+def test_what_the_benchmark_calls():
+    """Its own calls, which otherwise only a GPU would run."""
+    torch = SimpleNamespace(__version__="0", nn=SimpleNamespace(functional=SimpleNamespace(elu=elu)))
+    calls, _ = bench_cuda.kernels(torch)
+    *arrays, _ = draw((1, 1), 8, 8, 5, 5, False, np.float32)
+    for mechanism in (linear, softmax):
+        name = mechanism.__name__.rpartition(".")[2]
+        out, saved = mechanism.forward(*arrays[:3], causal=True)
+        expected = out, *(x for x in mechanism.backward(arrays[3], saved) if x is not None)
+        for call in (calls[name], calls[f"{name} bfloat16"]):
+            got = [x for x in call(bench_cuda.Inputs(*arrays), True) if x is not None]
+            for x, y in zip(got, expected, strict=True):
+                assert_close(x, y)
+
+
+def elu(x):
+    return np.where(x > 0, x, np.expm1(x))

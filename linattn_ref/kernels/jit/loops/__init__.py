@@ -1,7 +1,7 @@
 """The loops of the jit backend, in Numba, float32 and float64; its pages, in the folder above, call them.
 
 ``vector``                short vectors as Numba values; more that they can do is in ``vector_block``, ``vector_part``,
-                          ``vector_exp``, ``vector_trig`` and ``vector_prefetch``
+                          ``vector_exp`` and ``vector_trig``
 ``panel``                 matrix products on them
 ``transposed``            panels transposed in registers
 ``triangle``              triangular products and systems of equations
@@ -13,8 +13,7 @@
 ``softmax``               softmax attention; a token of decoding is in ``softmax_step``
 ``pattern_softmax``       the same over an allowed set of pairs
 ``softmax_tile``          what these two share
-``causal_product``        linear attention's causal product; its kernels are in ``causal_scan``, ``causal_parts`` and
-                          ``causal_step``
+``causal_product``        linear attention's causal product; its kernels are in ``causal_scan`` and ``causal_step``
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
 ``delta_product``         the product of states that decay and correct themselves; its kernels are in ``delta_forward``

@@ -28,16 +28,14 @@ numbers, and as expensive.
 With the denominator there is a column of ones beside ``v``. Beside ``G`` that makes ``e = -G . out``, and ``G`` and
 ``e`` are divided by the denominator: by ``y`` in (4), by ``x`` in (5) and (6). No array as large as the inputs is made.
 
-Each head is a task, and of a single head each panel, which costs nothing. A single head of a single panel is cut into
-up to ``PARTS`` parts of at least ``ROWS`` rows. What each adds to the state has to be summed up first, half as much
-arithmetic again; in return all cores work. It depends on shapes alone: the same bits for any number of threads.
+Each head is a task, and of a single head each panel, which costs nothing. How the work is cut depends on shapes alone:
+the same bits for any number of threads.
 """
 
 import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.causal_parts import sums_of_parts
 from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.loops.causal_scan import scan
 from linattn_ref.kernels.jit.loops.causal_step import step_heads
@@ -45,19 +43,8 @@ from linattn_ref.kernels.jit.loops.heads import give, side_by_side, table_of, to
 from linattn_ref.kernels.jit.loops.reciprocal import OUT_OF_RANGE, POWER
 from linattn_ref.kernels.jit.loops.vector import lanes
 
-__all__ = [
-    "backward",
-    "backward_by_row",
-    "forward",
-    "forward_by_row",
-    "normalised_backward",
-    "normalised_forward",
-    "step",
-]
-
-PARTS = 8  # of a single head's rows
-ROWS = 2048  # in each of them, at least: less is done sooner than a thread is woken
-
+__all__ = ["backward", "backward_by_row", "forward", "forward_by_row"]
+__all__ += ["normalised_backward", "normalised_forward", "step"]
 
 # --- Without the denominator ----------------------------------------------------------------------------------------
 
@@ -198,27 +185,18 @@ def _backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, ones):
 
 def _scan(a, b, u, out, s, rows, *, step=1, ones=None):
     """The state after `causal_scan.scan`, from ``s`` on; ``ones`` is ``z, eps, denominator``, ``z`` in and out."""
-    heads, (n, m) = len(s), u.shape[-2:]
+    heads, m, states = len(s), u.shape[-1], s.copy()
     columns, tasks = m, 1
     if heads == 1:  # a task is a panel
         columns, tasks = lanes(u), -(-m // lanes(u))
-    parts = min(max(n // ROWS, 1), PARTS) if heads * tasks == 1 else 1
-    states = np.empty((heads, parts, *s.shape[1:]), s.dtype)  # (heads, parts, C, M)
-    states[:, 0] = s
     z_end, eps, denominator = (s[:, :0, 0], s.dtype.type(0), s[:, 0, :0]) if ones is None else ones
-    z = np.empty((heads, parts, tasks, z_end.shape[1]), s.dtype)  # (heads, parts, tasks, C)
-    z[:, 0] = z_end[:, None]
+    z = np.empty((heads, tasks, z_end.shape[1]), s.dtype)  # (heads, tasks, C)
+    z[...] = z_end[:, None]
     denominators = np.empty((heads, tasks, denominator.shape[1]), s.dtype)  # each task writes its own, all the same
-    table = table_of(a, b, u, out)
-    if parts > 1:
-        one = np.ones((heads, n), s.dtype)
-        x, _, _, b_beside = (one,) * 4 if rows is None else rows
-        sums_of_parts(table, states, step, x, b_beside, z[:, :, 0])
-        states, z = states.cumsum(axis=1), z.cumsum(axis=1)
-    scan(table, states, step, columns, rows, z, eps, denominators)
+    scan(table_of(a, b, u, out), states, step, columns, rows, z, eps, denominators)
     if ones is not None:
-        z_end[...], denominator[...] = z[:, -1, 0], denominators[:, 0]
-    return states[:, -1]
+        z_end[...], denominator[...] = z[:, 0], denominators[:, 0]
+    return states
 
 
 # --- At the door ----------------------------------------------------------------------------------------------------

@@ -39,8 +39,7 @@ from numba.extending import overload
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store, total
-from linattn_ref.kernels.jit.loops.vector_prefetch import prefetch_early
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
 from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row, without_gaps
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
@@ -51,9 +50,9 @@ BLOCK = 96  # rows that all panels go over before the next rows: what the panels
 
 @kernel(
     table=("heads N C", "heads N C", "heads N M", "heads N M"),
-    states="heads parts S M",
+    states="heads S M",
     rows="heads N",
-    z="heads parts tasks *",
+    z="heads tasks *",
     denominator="heads tasks *",
 )
 def scan(table, states, step, columns, rows, z, eps, denominator):
@@ -63,30 +62,28 @@ def scan(table, states, step, columns, rows, z, eps, denominator):
     ----------
     table : `heads.table_of` ``a, b, u, out``
         ``(..., N, C)`` twice, ``(..., N, M)`` twice.
-    states : ndarray ``(heads, parts, C or C + 1, M)``
-        A head's rows are cut into parts. In: the state before each, in the order of the scan; out: after it.
+    states : ndarray ``(heads, C or C + 1, M)``
+        In: before the first row of the scan; out: after the last one.
     step : int
         1, or -1 for the scan from the last row to the first.
     columns : int
-        A task is so many columns of a part.
+        A task is so many columns of a head.
     rows : tuple of four ndarray ``(heads, N)``, or None
         ``x, y, a_C, b_C``. The last two are read only where the state has a row ``C``.
-    z, eps, denominator : ndarray ``(heads, parts, tasks, C)``, number, ndarray ``(heads, tasks, N)``
+    z, eps, denominator : ndarray ``(heads, tasks, C)``, number, ndarray ``(heads, tasks, N)``
         Where there is a ``Z`` (else of size 0), it is treated as the states are, each task having its own, the
         denominators are written, and ``y`` is their reciprocal.
     """
-    heads, parts, _, width = states.shape
+    heads, _, width = states.shape
     tasks = (width + columns - 1) // columns
-    for index in prange(heads * parts * tasks):
-        head, part, task = index // (parts * tasks), index // tasks % parts, index % tasks
+    for index in prange(heads * tasks):
+        head, task = index // tasks, index % tasks
         head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
         a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
         u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
-        some = part_rows(part, parts, len(a), step)
         own = slice(task * columns, (task + 1) * columns)
-        arrays = a[some], b[some], u[some, own], out[some, own], states[head, part, :, own]
-        of_ones = z[head, part, task : task + 1], eps, denominator[head, task, some]
-        _scan_part(*arrays, step, at(rows, (head, some)), *of_ones)
+        arrays = a, b, u[:, own], out[:, own], states[head, :, own]
+        _scan_columns(*arrays, step, at(rows, head), z[head, task : task + 1], eps, denominator[head, task])
 
 
 def at(x, index):
@@ -102,15 +99,7 @@ def _at(x, index):
 
 
 @njit
-def part_rows(part, parts, n, step):
-    """The rows of a part; in a scan from the end, part 0 are the last rows."""
-    length = (n + parts - 1) // parts
-    start, stop = min(part * length, n), min((part + 1) * length, n)
-    return slice(start, stop) if step > 0 else slice(n - stop, n - start)
-
-
-@njit
-def _scan_part(a, b, u, out, state, step, rows, z, eps, denominator):
+def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
     n, m, width = u.shape[0], u.shape[1], lanes(u)
     s = panels_of(state)
     y = np.empty(BLOCK, u.dtype)

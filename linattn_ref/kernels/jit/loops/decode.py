@@ -116,21 +116,10 @@ def step(tokens, place, packed, memory, length, scores):
     scores : ndarray ``(B, V)``
     """
     first, second = (x.reshape(-1, x.shape[-1]) for x in memory)
-    write_scores(
-        tokens,
-        place,
-        packed.tokens,
-        packed.places,
-        packed.weights,
-        packed.norms,
-        (packed.width, packed.hidden, packed.heads),
-        (packed.norms_first, packed.activation == "gelu", packed.attention == "linear", packed.features == "relu"),
-        packed.tokens.dtype.type(packed.number),
-        first,
-        second,
-        length,
-        scores,
-    )
+    arrays, sizes = packed[:4], (packed.width, packed.hidden, packed.heads)
+    kinds = packed.norms_first, packed.activation == "gelu", packed.attention == "linear", packed.features == "relu"
+    number = packed.tokens.dtype.type(packed.number)
+    write_scores(tokens, place, *arrays, sizes, kinds, number, first, second, length, scores)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -140,24 +129,19 @@ def step(tokens, place, packed, memory, length, scores):
     tokens="B",
     table="V W",
     places="P W",
-    weights="rows lanes",
     norms="norms 2 W",
+    weights="rows lanes",
     first="rows D",
     second="rows D",
     scores="B outputs",
 )
-def write_scores(tokens, place, table, places, weights, norms, sizes, kinds, number, first, second, length, scores):
+def write_scores(tokens, place, table, places, norms, weights, sizes, kinds, number, first, second, length, scores):
     """:func:`step`; ``number`` is the eps of linear attention, or the scale of softmax."""
     (width, hidden, heads), norms_first = sizes, kinds[0]
     batch = len(tokens)
     rows = 1 if batch == 1 else batch + -batch % ROWS
     blocks = len(norms) // 2
     parts = blocks * batch
-    _check_memory(first, second, parts * heads, width // heads, length, kinds[2])
-    if table.shape[1] < width or places.shape[1] != table.shape[1] or norms.shape[1:] != (2, table.shape[1]):
-        raise ValueError("expected table, places and norms of the network's width")
-    if len(norms) % 2 == 0 or len(scores) != batch or width % heads != 0:
-        raise ValueError("expected two norms for each block and one more, and scores (B, V) for tokens (B,)")
     x, a, merged = _rows(rows, width, table), _rows(rows, width, table), _rows(rows, width, table)
     qkv, h, out = _rows(rows, 3 * width, table), _rows(rows, hidden, table), _rows(rows, scores.shape[1], table)
     _embed(x, tokens, table, place, places)
@@ -192,27 +176,8 @@ def _rows(rows, width, like):
 
 
 @njit
-def _check_memory(first, second, heads, d, length, is_linear):
-    """What a step reads and writes of its memory has to be there."""
-    if heads == 0:
-        return
-    if first.shape[1] != d or second.shape[1] != d:
-        raise ValueError("memory: expected arrays of a head's width")
-    if is_linear and (len(first) != heads * d or len(second) != heads):
-        raise ValueError("memory: expected s (blocks, B, H, D, D) and z (blocks, B, H, D)")
-    if not is_linear and (len(first) % heads != 0 or len(second) != len(first)):
-        raise ValueError("memory: expected k and v (blocks, B, H, capacity, D)")
-    if not is_linear and not 0 < length <= len(first) // heads:
-        raise ValueError("length: expected a number from 1 to the capacity of k and v")
-
-
-@njit
 def _embed(x, tokens, table, place, places):
-    if not 0 <= place < len(places):
-        raise ValueError("place: expected the number of a row of places")
     for b in range(len(tokens)):
-        if not 0 <= tokens[b] < len(table):
-            raise ValueError("tokens: expected numbers of rows of the table")
         for c in range(0, x.shape[1], lanes(x)):
             some = load(columns_from(table, c), tokens[b]) + load(columns_from(places, c), place)
             store(columns_from(x, c), b, some)
@@ -294,8 +259,6 @@ def _bend(h, kinds):
 @njit
 def _affine(y, x, weights, at, add):
     """``y = x W + b``, or ``+=``, the panels from row ``at`` on; where the next matrix begins."""
-    if at + y.shape[1] // lanes(y) * (1 + x.shape[1]) > len(weights) or weights.shape[1] != lanes(y):
-        raise ValueError("weights: expected those of a network of this size")
     for c in range(0, y.shape[1], lanes(y)):
         some = columns_from(y, c)
         for r in range(len(y)):

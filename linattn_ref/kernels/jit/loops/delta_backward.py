@@ -19,30 +19,12 @@ from typing import Any, NamedTuple
 
 from numba import njit, prange
 
+from linattn_ref.kernels.jit.loops import delta_chunk as shared
+from linattn_ref.kernels.jit.loops import delta_log_gate as of_gate
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import write_back
-from linattn_ref.kernels.jit.loops.delta_chunk import (
-    CHUNK,
-    fade_pairs,
-    fetch,
-    give_rows,
-    load_chunk,
-    make_pairs,
-    new_room,
-    new_rows,
-    rounded_up,
-    whole_rows,
-)
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_rows, rounded_up, whole_rows
 from linattn_ref.kernels.jit.loops.delta_gradients import add_to_keys, add_to_rows
-from linattn_ref.kernels.jit.loops.delta_log_gate import (
-    add_from_end,
-    add_from_start,
-    add_pairs,
-    begin,
-    give_channels,
-    give_from_end,
-    give_from_start,
-)
 from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.panel import product
@@ -71,11 +53,8 @@ class Values(NamedTuple):
 @njit
 def _new_values(m, like, chunks):
     width = rounded_up(m, lanes(like))
-    rows, pairs, panels = (
-        new_rows(3, CHUNK, width, like),
-        new_rows(2, CHUNK, CHUNK, like),
-        new_rows(3, CHUNK, lanes(like), like),
-    )
+    rows, pairs = new_rows(3, CHUNK, width, like), new_rows(2, CHUNK, CHUNK, like)
+    panels = new_rows(3, CHUNK, lanes(like), like)
     u_t = new_rows(1, width, lanes(like), like)[0]
     noted = new_rows(chunks, width, rounded_up(like.shape[1], lanes(like)), like)
     if noted.shape[2] > rounded_up(like.shape[1], lanes(like) // 2):  # columns that nothing is written to
@@ -106,7 +85,8 @@ def backward_heads(table, states, d_states):
         d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
         d_v = head_of(table, 10, head, dtype)
         chunks = (len(k) + CHUNK - 1) // CHUNK if log_gate.shape[1] else 1
-        room, values, state_t = new_room(k.shape[1], k), _new_values(u.shape[1], k, chunks), states[head].T.copy()
+        room, state_t = shared.new_room(k.shape[1], k), states[head].T.copy()
+        values = _new_values(u.shape[1], k, chunks)
         some_room, some_values = unowned(room), unowned(values)
         _from_the_end(some_room, some_values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
         _from_the_start(some_room, some_values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
@@ -125,24 +105,24 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
         by_rows = values.noted[first // CHUNK if len(values.noted) > 1 else 0]  # A^T
-        chunk = load_chunk(room, q, k, e, log_gate, first, count)
-        make_pairs(chunk, rows, c, erases, per_channel)
+        chunk = shared.load_chunk(room, q, k, e, log_gate, first, count)
+        shared.make_pairs(chunk, rows, c, erases, per_channel)
         some_g, some_u = whole_rows(g, values.g, first, count, True), whole_rows(u, values.u, first, count, True)
         for p in range(len(a)):
             column = p * lanes(a)
             later = (q, k, e, log_gate, g, u, d_k, d_v), first - CHUNK, p, len(a)
             r = columns_from(values.r, column)
             _solve(r, columns_from(some_g, column), chunk, a[p], rows, c, erases, later)
-            give_rows(d_v, first, count, r, column)
+            shared.give_rows(d_v, first, count, r, column)
             transpose(by_rows[column : column + lanes(a)], a[p])
-        begin(values.shares, d_gate, first, count)
+        of_gate.begin(values.shares, d_gate, first, count)
         _pairs_gradients(chunk, values, some_g, some_u, values.r, rows, m, erases, per_channel, d_gate, first, count)
         for column in range(0, c, lanes(a)):
             product(values.x, some_u[:rows, :m], columns_from(by_rows, column), False)
-            add_from_end(values.shares, d_gate, first, count, values.x, chunk, column)  # (22)
+            of_gate.add_from_end(values.shares, d_gate, first, count, values.x, chunk, column)  # (22)
             add_to_keys(values.x, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)  # (21)
-            give_rows(d_k, first, count, values.x, column)
-        give_from_end(values.shares, d_gate, first, count, chunk)
+            shared.give_rows(d_k, first, count, values.x, column)
+        of_gate.give_from_end(values.shares, d_gate, first, count, chunk)
         for p in range(len(a)):
             column = p * lanes(a)
             of_g, of_r = columns_from(some_g, column), columns_from(values.r, column)
@@ -156,7 +136,7 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
     arrays, first, p, panels = later
     p_t, a_t = chunk.p.T, chunk.a.T
     for row in range(rows - ROWS, -1, -ROWS):
-        fetch(arrays, first + row, p, panels)
+        shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
         block = add_scaled(zero_block(r), there, chunk.until, row)
         block = add_terms(block, p_t, row, g, row, rows)
@@ -190,8 +170,8 @@ def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel, d_gat
             if erases:
                 store_block(d_a, row, add_terms(zero_block(d_a), r, row, values.u_t, 0, m))
         if d_gate.shape[1] == 1 and count:
-            add_pairs(d_gate, start, count, chunk, d_p, d_a, first, rows, erases)
-        fade_pairs(chunk, d_p, d_a, first, rows, erases, not per_channel)
+            of_gate.add_pairs(d_gate, start, count, chunk, d_p, d_a, first, rows, erases)
+        shared.fade_pairs(chunk, d_p, d_a, first, rows, erases, not per_channel)
 
 
 # --- From the start: d_q, d_e ---------------------------------------------------------------------------------------
@@ -204,7 +184,7 @@ def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        chunk = load_chunk(room, q, k, e, log_gate, first, count)
+        chunk = shared.load_chunk(room, q, k, e, log_gate, first, count)
         some_g, some_u = whole_rows(g, values.g, first, count, True), whole_rows(u, values.u, first, count, True)
         some_r = whole_rows(d_v, values.r, first, count, True)
         _pairs_gradients(chunk, values, some_g, some_u, some_r, rows, m, erases, per_channel, d_gate, 0, 0)
@@ -213,19 +193,19 @@ def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate
         for p in range(len(s_t)):
             column = p * lanes(s_t)
             for row in range(0, rows, ROWS):
-                fetch((q, k, e, log_gate, g, u, d_v, d_q, d_e), first + CHUNK + row, p, len(s_t))
+                shared.fetch((q, k, e, log_gate, g, u, d_v, d_q, d_e), first + CHUNK + row, p, len(s_t))
                 product(values.x[row : row + ROWS], some_g[row : row + ROWS, :m], s_t[p], False)
             if erases:
                 product(values.y, some_r[:rows, :m], s_t[p], False)
-            add_from_start(values.shares, d_gate, count, values.x, values.y, chunk, column, erases)  # (22)
+            of_gate.add_from_start(values.shares, d_gate, count, values.x, values.y, chunk, column, erases)  # (22)
             add_to_rows(values, chunk, column, rows, erases, per_channel)
-            give_rows(d_q, first, count, values.x, column)
+            shared.give_rows(d_q, first, count, values.x, column)
             if erases:
-                give_rows(d_e, first, count, values.y, column)
+                shared.give_rows(d_e, first, count, values.y, column)
             through = _step_on(s_t[p], chunk, some_u, values.x, column, rows, m, columns_from(noted, column), gated)
-            give_channels(values.shares, d_gate, first, count, column, through)
+            of_gate.give_channels(values.shares, d_gate, first, count, column, through)
             sums = sums + through
-        give_from_start(values.shares, d_gate, first, count, chunk, sums)
+        of_gate.give_from_start(values.shares, d_gate, first, count, chunk, sums)
     write_back(state_t, s_t)
 
 

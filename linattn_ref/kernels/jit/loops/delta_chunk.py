@@ -31,10 +31,9 @@ from numba import njit
 
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.triangle import add_terms
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, spread, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, prefetch_early, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.vector_prefetch import prefetch_early
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row

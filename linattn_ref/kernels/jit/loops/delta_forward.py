@@ -17,18 +17,10 @@ What is fetched ahead is worth more than all this: without it the pass would tak
 
 from numba import njit, prange
 
+from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import write_back
-from linattn_ref.kernels.jit.loops.delta_chunk import (
-    CHUNK,
-    fetch,
-    give_rows,
-    load_chunk,
-    make_pairs,
-    new_room,
-    new_rows,
-    rounded_up,
-)
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_room, new_rows, rounded_up
 from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.triangle import add_terms, add_triangle, solve_down
@@ -56,19 +48,11 @@ def forward_heads(table, states, scale):
         state = states[head]
         room, panels, s = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state), whole_panels(state)
         room.factors[4] = dtype.type(scale)
-        _forward(
-            unowned(room),
-            unowned(panels),
-            unowned(s),
-            head_of(table, 0, head, dtype),
-            head_of(table, 1, head, dtype),
-            head_of(table, 2, head, dtype),
-            head_of(table, 3, head, dtype),
-            head_of(table, 4, head, dtype),
-            head_of(table, 5, head, dtype),
-            head_of(table, 6, head, dtype),
-            head_of(table, 7, head, dtype),
-        )
+        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+        v, e = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+        beta, log_gate = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
+        out, u = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+        _forward(unowned(room), unowned(panels), unowned(s), q, k, v, e, beta, log_gate, out, u)
         hold(room)
         hold(panels)
         write_back(state, s)
@@ -81,8 +65,8 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        chunk = load_chunk(room, q, k, e, log_gate, first, count, beta)
-        make_pairs(chunk, rows, c, erases, per_channel)
+        chunk = shared.load_chunk(room, q, k, e, log_gate, first, count, beta)
+        shared.make_pairs(chunk, rows, c, erases, per_channel)
         for p in range(len(s)):
             column = p * lanes(s)
             whole = count == CHUNK and column + lanes(s) <= v.shape[1]
@@ -93,12 +77,12 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
                 some_u = _panel_of(u, panels[1], first, column, whole)
                 _solve(some_u, some_v, chunk, s[p], rows, c)
                 if not whole:
-                    give_rows(u, first, count, some_u, column)
+                    shared.give_rows(u, first, count, some_u, column)
             some_out = _panel_of(out, panels[2], first, column, whole)
             later = (q, k, e, v, out, u), first + CHUNK, p, len(s)
             _read(some_out, chunk, s[p], some_u, rows, c, room.factors[4], later)
             if not whole:
-                give_rows(out, first, count, some_out, column)
+                shared.give_rows(out, first, count, some_out, column)
             scale_rows(faded, some_u, chunk.until, rows)
             fade_and_add(s[p], chunk.whole, chunk.k_until[:rows], faded[:rows])  # (15)
 
@@ -137,7 +121,7 @@ def _read(out, chunk, s, u, rows, c, scale, later):
     """``out = (c * Q) S + P U`` (14), times the scale."""
     arrays, first, p, panels = later
     for row in range(0, rows, ROWS):
-        fetch(arrays, first + row, p, panels)
+        shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
         block = add_scaled(zero_block(out), there, chunk.since, row)
         store_block(out, row, add_scaled(zero_block(out), add_triangle(block, chunk.p, row, u), scale, row))

@@ -1,9 +1,15 @@
 """Exponential features in Numba: `linattn_ref.kernels.common.exponential_features`, once over the memory.
 
 A task is some rows of a head. Of queries a row is gone over twice, for its maximum and for the exponentials, while it
-is in the first-level cache.
+is in the first-level cache. (1) and (2) are there.
 
-Over all keys a task is a head. ``BLOCK`` rows at a time, exponents are made by a matrix product, panel by panel (see
+Where exponents are products, ``a = directions x``, and all queries see all keys, the rest of linear attention is done
+while the features are in the cache, by :func:`over_all_keys`:
+
+    S = sum_j phi(k_j) v_j^T,   Z = sum_j phi(k_j)           (3)
+    out_i = phi(q_i)^T S / phi(q_i)^T Z                      (4)
+
+Then a task is a head. ``BLOCK`` rows at a time, exponents are made by a matrix product, panel by panel (see
 `panel`), and while they are in the cache, features of them; what these add to the sums, or read from them, is the next
 product. Of keys the exponents are made first, since their largest have to be known.
 """
@@ -15,17 +21,7 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import panels_of, write_back
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.rows import as_heads
-from linattn_ref.kernels.jit.loops.vector import (
-    broadcast,
-    fma,
-    keep_lanes,
-    lanes,
-    largest_lane,
-    load,
-    maximum,
-    store,
-    total,
-)
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, largest_lane, load, maximum, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row
 
@@ -56,7 +52,20 @@ def of_queries(exponent, r):
 
 
 def over_all_keys(x_q, x_k, directions, v):
-    """Features, sums and output where all queries see all keys; arguments and results are those of `common`."""
+    """Equations (1)-(4), with ``r`` the largest exponents of the keys.
+
+    Parameters
+    ----------
+    x_q, x_k, v : ndarray, ``(..., N, W)``, ``(..., L, W)``, ``(..., L, M)``
+        A key with ``-inf`` in its last column is not seen.
+    directions : ndarray ``(C, W)``
+
+    Returns
+    -------
+    phi_q, phi_k, r, s, z, out, denominator : ndarray
+        ``(..., N, C)``, ``(..., L, C)``, ``(..., C)``, ``(..., C, M)``, ``(..., C)``, ``(..., N, M)``, ``(..., N)``.
+        ``r`` is ``-inf`` where no key is seen, and there ``out`` is 0.
+    """
     leading, n, m, c = v.shape[:-2], x_q.shape[-2], v.shape[-1], len(directions)
     x_q, x_k, v = as_heads(x_q), as_heads(x_k), as_heads(v)
     heads, directions = len(v), np.ascontiguousarray(directions.T)  # (W, C)
@@ -213,7 +222,7 @@ def _exponents_of_queries(x, directions, r, phi, panel, tops):
     """``phi = directions x + r``, and the largest of each row, in some lane of ``tops``."""
     lowest = x.dtype.type(np.finfo(x.dtype).min)
     for i in range(len(x)):
-        store(tops, i, broadcast(lowest))
+        store_row(tops, i, broadcast(lowest))
     for p in range(len(directions)):
         product(panel, x, directions[p], False)
         columns = columns_from(phi, p * lanes(x))
@@ -221,7 +230,7 @@ def _exponents_of_queries(x, directions, r, phi, panel, tops):
         for i in range(len(x)):
             y = load(panel, i) + shift
             store_row(columns, i, y)
-            store(tops, i, maximum(load(tops, i), keep_lanes(y, 0, columns.shape[1], lowest)))
+            store_row(tops, i, maximum(load(tops, i), keep_lanes(y, 0, columns.shape[1], lowest)))
 
 
 @njit

@@ -8,7 +8,7 @@ from numba import njit, prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.normal import DENSITY, choose_positive, scaled_tail
-from linattn_ref.kernels.jit.loops.rows import as_rows, give_rows, rows_to_write, without_gaps
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, maximum, minimum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
@@ -19,21 +19,22 @@ BLOCK = 1 << 13  # numbers a task
 FAR = 40.0  # the density is 0 there, and a square is not yet inf
 
 
-def forward(x, bias, *, out=None, slope=None):
+def forward(x, bias, *, with_slope=True):
     """``y`` and the slope, the bracket of (4).
 
     Parameters
     ----------
     x : ndarray ``(..., W)``
     bias : ndarray ``(W,)`` or None
-    out, slope : ndarray ``(..., W)``, optional
-        To be written to; they may be the same, if nobody reads the slope.
+    with_slope : bool
+        False where nobody reads the slope: then its memory is that of ``y``.
     """
     rows = as_rows(x)
     bias = np.zeros(rows.shape[1], x.dtype) if bias is None else without_gaps(bias)
-    y, slopes = rows_to_write(out, x), rows_to_write(slope, x)
+    y = np.empty_like(rows)
+    slopes = np.empty_like(rows) if with_slope else y  # a number of y is written after that of the slope
     _forward(rows, bias[None], y, slopes)
-    return give_rows(out, y, x.shape), give_rows(slope, slopes, x.shape)
+    return y.reshape(x.shape), slopes.reshape(x.shape)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------

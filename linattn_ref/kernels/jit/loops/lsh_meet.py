@@ -16,8 +16,7 @@ from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vector import _splat, broadcast, lanes, load
-from linattn_ref.kernels.jit.loops.vector_prefetch import prefetch
+from linattn_ref.kernels.jit.loops.vector import _splat, broadcast, lanes, load, prefetch
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time

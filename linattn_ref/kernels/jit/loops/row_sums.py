@@ -13,10 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, Vector, _fma, _integer, _pointer
+from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, Vector, _fetch_at, _fma, _integer, _pointer
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, Block
 from linattn_ref.kernels.jit.loops.vector_part import _first_lanes, _masked
-from linattn_ref.kernels.jit.loops.vector_prefetch import _fetch_at
 
 LINE = 64  # bytes of memory that are fetched together
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-__all__ = ["as_heads", "as_rows", "give_rows", "rows_to_write", "without_gaps"]
+__all__ = ["as_heads", "as_rows", "without_gaps"]
 
 
 def without_gaps(x, dtype=None):
@@ -21,19 +21,3 @@ def as_rows(x):
 def as_heads(x):
     """``x (..., N, W)`` as ``(heads, N, W)``, likewise."""
     return without_gaps(x).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
-
-
-def rows_to_write(out, like):
-    """``out`` as rows to be written to; new ones, shaped like another array, where it is None or has gaps."""
-    if out is not None and out.flags.c_contiguous and out.flags.aligned:
-        return as_rows(out)
-    return np.empty((like.size // like.shape[-1], like.shape[-1]), like.dtype)
-
-
-def give_rows(out, rows, shape):
-    """What was written to the rows, in ``out`` unless that is None."""
-    if out is None:
-        return rows.reshape(shape)
-    if not np.may_share_memory(out, rows):
-        out[...] = rows.reshape(shape)
-    return out

@@ -35,17 +35,7 @@ from numba import njit
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.panel import new_panel
 from linattn_ref.kernels.jit.loops.row_sums import add_products, prefetch_rows, store_totals
-from linattn_ref.kernels.jit.loops.vector import (
-    broadcast,
-    fma,
-    lanes,
-    largest_lane,
-    load,
-    maximum,
-    spread,
-    store,
-    total,
-)
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, total
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, zero_block
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -170,7 +160,7 @@ def _weigh(scores, keys, largest):
     sums = broadcast(largest - largest)
     for r in range(-(-keys // lanes(scores))):
         weights = exp(load(scores, r) - shift)
-        store(scores, r, weights)
+        store_row(scores, r, weights)
         sums = sums + weights
     return total(sums)
 

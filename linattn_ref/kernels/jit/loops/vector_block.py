@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
+from linattn_ref.kernels.jit.loops import vector
 from linattn_ref.kernels.jit.loops.vector import (
-    HAS_AVX512,
     NUMBERS,
     Vector,
     _fma,
@@ -25,7 +25,7 @@ from linattn_ref.kernels.jit.loops.vector import (
 
 # Enough independent sums to keep the multipliers busy, few enough that a Block, operands and all, stays in the 32
 # registers (16 without AVX-512).
-ROWS = 8 if HAS_AVX512 else 4
+ROWS = 8 if vector.HAS_AVX512 else 4
 
 
 class Block(types.Type):
