@@ -17,7 +17,7 @@ from linattn_ref.data import npm, pyodide
 __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "make", "sources"]
 
 HERE = Path(__file__).parent
-CHAPTERS = ("05", "07")  # whose cells run in a browser, all but those marked as NATIVE
+CHAPTERS = ("05", "06", "13", "19")  # whose cells run in a browser, all but those marked as NATIVE
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 PACKAGES = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")

@@ -172,7 +172,7 @@ class Cell {
   }
 
   get code() {
-    return this.editor.textContent.replaceAll("\u00a0", " ");
+    return this.editor.innerText.replaceAll("\u00a0", " ");
   }
 
   changed() {
