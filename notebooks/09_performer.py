@@ -243,7 +243,7 @@ assert (np.diff(positive) < 0).all()
 for name in rf.KERNELS:
     assert abs(random_features.slope(results, name) + 1) < 0.1
 
-turned = np.array([1.5, 0, 0, 0]), np.array([-1.5, 0, 0, 0])  # SM = exp(-2.25) = 0.1
+turned = np.array([1.5, 0, 0, 0]), np.array([-1.5, 0, 0, 0])  # SM = exp(-2.25) = 0.11
 directions = rf.draw_directions(64, D, 2000, np.random.default_rng(3))
 negative = {kind: float((rf.estimates(kind, *turned, directions) < 0).mean()) for kind in rf.UNBIASED}
 assert 0.4 < negative["trig"] < 0.5
@@ -343,7 +343,7 @@ theorem_2 = 2 * (D - 1) / (D * (D + 2)) * (exact - math.exp(-both)) ** 2
 assert rf.mse("positive", x, y, D) - rf.mse("positive", x, y, D, orthogonal=True) > theorem_2 > 0
 far = np.array([2.0, 0, 0, 0]), np.array([-2.0, 0, 0, 0])
 assert rf.mse("trig", *far, D, orthogonal=True) > rf.mse("trig", *far, D)  # not always
-chapter.table(("kind", "independent", "orthogonal, by (10)", "measured", "ratio"), rows)
+chapter.table(("kind", "independent", "orthogonal, by (8)", "measured", "ratio"), rows)
 
 # %% [markdown]
 # The gain is large for hyperbolic and trig features of short vectors: in the figure above, a twentieth of the error is

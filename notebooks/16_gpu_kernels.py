@@ -802,7 +802,7 @@ for row in compiled.rows:
 chapter.show(
     cuda_occupancy.draw,
     compiled,
-    alt="Staircases of warps over registers of a thread and over shared memory of a block. The tile kernels lie just "
+    alt="Staircases of warps over registers per thread and over shared memory per block. The tile kernels lie just "
     "left of the step at 128 registers, at 16 warps; their shared memory alone would allow 64 warps in float32",
 )
 limits = cuda_occupancy.LIMITS["sm_90"]

@@ -478,7 +478,7 @@ chapter.show(
     mlm_curves.draw,
     results,
     alt="Four panels of perplexity at masks over updates. In the first two, at lengths 128 and 512, softmax falls far "
-    "below the dashed line of the frequencies, Linformer the less far the fewer mixtures it has; in the third, sharing "
+    "below the dotted line of the frequencies, Linformer the less far the fewer mixtures it has; in the third, sharing "
     "modes; in the last, with one k, the longer the window the higher the curve, at 1024 and 2048 it stays at the line",
 )  # claim 10
 print(

@@ -412,10 +412,10 @@ MUTANTS = (
         "experiments/publishing/test_style.py",
     ),
     Mutant(
-        "a band that ends at the median",
+        "a bar that ends at the median",
         "experiments/publishing/ranges.py",
-        "fill_between(x, found.low, found.high",
-        "fill_between(x, found.low, found.median",
+        "found.low[-1], found.high[-1]",
+        "found.low[-1], found.median[-1]",
         "",
         "experiments/publishing/test_ranges.py",
     ),

@@ -207,6 +207,6 @@ def draw(results: Results) -> Figure:
         if kernel != PRODUCT or task == GATED
     }
     figure = engine.draw(results, BY_PASSES, lines, "µs per token, all heads, one thread")
-    handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]
+    handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]  # type: ignore[arg-type]
     figure.legend(handles, GATES, loc="outside lower center", ncols=3)
     return figure
