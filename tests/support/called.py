@@ -29,6 +29,7 @@ LEFT_OUT = (
     "homework.child.",
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
+    "lecture.run.kernel.install",
 )
 MARK = "__called__"
 called: set[str] = set()
