@@ -39,6 +39,7 @@ from linattn_ref.training import loop
 __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
 
 SAID = {"claim": str, "yes": str, "no": str, "task": str}
+TESTED = {"finetune", "speech"}  # tasks that end with a test
 KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
 
 
@@ -119,8 +120,12 @@ def steps_done(planned: Planned, out: Path) -> int:
 
 
 def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
-    """The runs that have not come to their end."""
-    return [one for one in plan if steps_done(one, out) < _steps(one)]
+    """The runs that have not come to their end, or not through the test there."""
+    return [
+        one
+        for one in plan
+        if steps_done(one, out) < _steps(one) or (one.task in TESTED and not (out / one.name / loop.RESULT).is_file())
+    ]
 
 
 def _steps(planned: Planned) -> int:

@@ -125,6 +125,24 @@ def test_a_run_without_its_checkpoint_begins_anew(small, tmp_path):
     assert plan.steps_done(one, tmp_path) == 39
 
 
+def test_a_run_without_its_test_has_not_come_to_its_end(small, tmp_path, monkeypatch):
+    one, folder = plan.read(small)[0], tmp_path / "copying-linear-0"
+    folder.mkdir()
+    (folder / loop.RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 40, "loss": 1}\n')
+    assert plan.missing([one], tmp_path) == []
+    monkeypatch.setattr(plan, "TESTED", {one.task})
+    assert plan.missing([one], tmp_path) == [one]
+    (folder / loop.RESULT).write_text("{}")
+    assert plan.missing([one], tmp_path) == []
+
+
+def test_tasks_that_end_with_a_test_are_known():
+    """They are those that write a result."""
+    folder = Path(plan.__file__).parent
+    tasks = [path.stem for path in folder.glob("*.py") if "\ndef begin(" in path.read_text(encoding="utf-8")]
+    assert {x for x in tasks if "return result(" in (folder / f"{x}.py").read_text(encoding="utf-8")} == plan.TESTED
+
+
 def test_a_plan_or_a_task_has_to_be_given(small, capsys):
     assert cli.main(["train"]) == 2
     assert "train: what? Give a task (characters, duplication, " in capsys.readouterr().err
