@@ -413,11 +413,11 @@ MUTANTS = (
     ),
     Mutant(
         "a bar that ends at the median",
-        "experiments/publishing/ranges.py",
+        "experiments/publishing/labels.py",
         "found.low[-1], found.high[-1]",
         "found.low[-1], found.median[-1]",
         "",
-        "experiments/publishing/test_ranges.py",
+        "experiments/publishing/test_label_ranges.py",
     ),
     Mutant(
         "infinities that stay words",

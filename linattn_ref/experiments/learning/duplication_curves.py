@@ -8,22 +8,16 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1, Figure 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
 from linattn_ref.experiments.learning.duplication import Shape
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
 
 __all__ = ["LOOK", "Curve", "Results", "compute", "draw"]
 

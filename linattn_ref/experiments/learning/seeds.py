@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning.runs import Run
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Line2D
 
 __all__ = ["draw", "kinds", "put_together", "stacked"]
 
