@@ -83,7 +83,7 @@ def _weight_gradients(d_mixed: Array, saved: list[Any]) -> Array:
 
 MATRICES = Mixing(_matrices_forward, _matrices_backward)  # parameters e, f
 # Parameter e = f, one matrix in two places
-MATRIX = Mixing(_matrices_forward, lambda d_out, saved: (sum(_matrices_backward(d_out, saved)),))
+MATRIX = Mixing(_matrices_forward, lambda d_out, saved: (np.add(*_matrices_backward(d_out, saved)),))
 CONVOLUTIONS = Mixing(_convolutions_forward, _convolutions_backward)  # parameters weight_k, weight_v
 
 
