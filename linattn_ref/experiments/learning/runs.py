@@ -6,7 +6,6 @@ the records of all runs in a folder as one file, and those in ``figures/records`
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -124,7 +123,7 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
         contents[beside(target, name)] = _half(folder / name)
     for path in contents:
         check_writable(path)
-    write_all({path: partial(Path.write_bytes, data=content) for path, content in contents.items()})
+    write_all(contents)
     return found
 
 
@@ -173,7 +172,7 @@ def keep_weights(out: Path, target: Path) -> None:
         ``target`` lies in the folder of a run, whose own checkpoints have such names.
     """
     check_target(target)
-    write_all({target: partial(Path.write_bytes, data=_half(out))})
+    write_all({target: _half(out)})
 
 
 def _half(out: Path) -> bytes:

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -49,8 +48,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     path.unlink(missing_ok=True)
     for leftover in folder.glob("*.npy"):
         leftover.unlink()
-    text = json.dumps(settings, indent=2) + "\n"
-    write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+    write_all({path: json.dumps(settings, indent=2) + "\n"})
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -67,7 +65,7 @@ def store(folder: Path, name: str, values: Array) -> None:
     """Write one part."""
     content = io.BytesIO()
     np.save(content, values)  # to a file itself it would not tell that the disk is full
-    write_all({folder / f"{name}.npy": lambda path: path.write_bytes(content.getvalue())})
+    write_all({folder / f"{name}.npy": content.getvalue()})
 
 
 def load(folder: Path, name: str) -> Array | None:

@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def make(
             left -= MINUTES.get(name, 0)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
     if set(names) != {"tables"}:
-        write_all({out / "README.md": partial(Path.write_text, data=page_of(out), encoding="utf-8")})
+        write_all({out / "README.md": page_of(out)})
         say(f"gallery: {out / 'README.md'}")
     if "tables" in names:
         tables.update(Path("README.md"))
