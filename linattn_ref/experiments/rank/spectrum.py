@@ -19,7 +19,7 @@ from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
 from linattn_ref.experiments.rank import spectrum_inputs
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
-from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
+from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values
 from linattn_ref.visible import visible
 
 __all__ = ["compute", "draw", "table"]
@@ -116,13 +116,12 @@ def curves_of(title: str, values: Array, k: int) -> Results:
     """Sum up the singular values ``(S, T, H, K)`` of one group."""
     share = cumulative_share(values)  # (S, T, H, K)
     by_head = share.mean(axis=0)  # (T, H, K)
-    over_heads = spread(by_head, axis=1, levels=BAND)
-    low, high = over_heads.quantiles  # (T, K)
+    low, high = np.quantile(by_head, np.asarray(BAND, by_head.dtype), axis=1)  # (T, K)
     rank = rank_for_share(values, SHARE).mean(axis=0)  # (T, H)
     return Results(
         title=title,
         sentences=len(values),
-        mean=over_heads.mean,  # (T, K), c_k by layer, over sentences and heads
+        mean=by_head.mean(axis=1),  # (T, K), c_k by layer, over sentences and heads
         low=low,  # (T, K), the quantile BAND[0] of the heads' means over sentences
         high=high,  # (T, K), the quantile BAND[1]
         at_k=by_head[..., k - 1],  # (T, H), over sentences
