@@ -366,8 +366,8 @@ MUTANTS = (
     Mutant(
         "what is kept is measured again",
         "experiments/measuring/measurements.py",
-        "if values is None:",
-        "if True:",
+        "if (values := load(folder, task)) is not None",
+        "if (values := load(folder, task)) is False",
         "",
         "experiments/measuring/test_measurements.py",
     ),
