@@ -18,8 +18,7 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.op import plain_numbers
-from linattn_ref.op.options import check_sizes
-from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, clopper_pearson
+from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
 __all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
@@ -151,7 +150,8 @@ def random_action(
     tile : int
         Rows of ``P`` held at once.
     """
-    check_sizes(n=n, key_width=key_width)
+    check_size("n", n)
+    check_size("key_width", key_width)
     q, k = rng.standard_normal((2, n, key_width), np.float32)
     v = np.float32(value_mean) + rng.standard_normal(n, np.float32)
     scale = temperature / math.sqrt(key_width)

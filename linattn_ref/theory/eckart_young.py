@@ -25,9 +25,8 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
-from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
+from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
 __all__ = ["COMPETITORS", "Competitor", "RankError", "competitor", "rank_errors", "tail_frobenius", "tail_spectral"]
 __all__ += ["truncated_svd"]
@@ -75,7 +74,7 @@ def competitor(matrix: Array, k: int, kind: Competitor, rng: Generator) -> Array
     rng : Generator
     """
     check_array("matrix", matrix)
-    check_sizes(k=k)
+    check_size("k", k)
     length, dtype = matrix.shape[1], matrix.dtype
     _check_rank(k, min(matrix.shape))
     if kind == "johnson_lindenstrauss":
@@ -126,11 +125,11 @@ def rank_errors(
     kinds : sequence of str
         See `competitor`.
     """
-    check_sizes(draws=draws)
+    check_size("draws", draws)
     u, values, v_t = _svd(matrix)
     results = []
     for k in ranks:
-        check_sizes(ranks=k)
+        check_size("ranks", k)
         _check_rank(k, values.size)
         residual = matrix - (u[:, :k] * values[:k]) @ v_t[:k]
         best = {kind: _best(matrix, k, kind, draws, rng) for kind in kinds}

@@ -56,10 +56,9 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
 
-__all__ = ["Failure", "Projection", "check_eps", "check_probability", "clopper_pearson", "count_failures"]
+__all__ = ["Failure", "Projection", "check_eps", "check_probability", "check_size", "clopper_pearson", "count_failures"]
 __all__ += ["failure_bound", "gaussian_projection", "inner_product_failure", "norm_errors", "norm_failure"]
 __all__ += ["pairwise_errors", "required_dimension", "sign_projection"]
 
@@ -75,7 +74,8 @@ def gaussian_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
     """``R (*leading, k, n)`` with independent ``N(0, 1/k)`` entries: ``E |Rx|^2 = |x|^2``."""
-    check_sizes(k=k, n=n)
+    check_size("k", k)
+    check_size("n", n)
     real: Any = np.dtype(dtype)
     return rng.standard_normal((*leading, k, n), real) * real.type(1 / math.sqrt(k))
 
@@ -85,7 +85,8 @@ def sign_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
     """``R (*leading, k, n)`` with independent entries ``+1/sqrt(k)`` or ``-1/sqrt(k)``, each with probability 1/2."""
-    check_sizes(k=k, n=n)
+    check_size("k", k)
+    check_size("n", n)
     signs = 2 * rng.integers(0, 2, (*leading, k, n), np.int8) - 1
     real: Any = np.dtype(dtype)
     return signs * real.type(1 / math.sqrt(k))
@@ -115,7 +116,7 @@ def required_dimension(eps: float, failure: float, *, vectors: int = 1) -> int:
     """
     eps = float(check_eps(eps))
     check_probability("failure", failure)
-    check_sizes(vectors=vectors)
+    check_size("vectors", vectors)
     return math.ceil(4 * math.log(2 * vectors / failure) / (eps**2 - eps**3))
 
 
@@ -139,7 +140,7 @@ def inner_product_failure(cosine: float, eps: float, k: int) -> float:
         Allowed error in units of ``|x| |y|``, ``eps > 0``; for one relative to ``|x^T y|``, give ``eps * abs(cosine)``.
     k : int
     """
-    check_sizes(k=k)
+    check_size("k", k)
     if not -1 <= cosine <= 1:
         raise ValueError(f"cosine: expected a number in [-1, 1], got {cosine!r}")
     if not eps > 0:
@@ -181,7 +182,7 @@ def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tup
     It is found by inverting the binomial distribution's tails and covers the truth with *at least* ``confidence``,
     also where nothing or everything failed.
     """
-    check_sizes(trials=trials)
+    check_size("trials", trials)
     check_probability("confidence", confidence)
     if not 0 <= failures <= trials:
         raise ValueError(f"failures: expected 0 <= failures <= trials = {trials}, got {failures!r}")
@@ -247,7 +248,8 @@ def pairwise_errors(
         In the order of ``scipy.spatial.distance.pdist``; event (2) is ``errors.max(axis=1) > eps``.
     """
     check_array("points", points)
-    check_sizes(k=k, trials=trials)
+    check_size("k", k)
+    check_size("trials", trials)
     if points.ndim != 2 or len(points) < 2:
         raise ValueError(f"points: expected at least two points, (m, n), got shape {points.shape}")
     first, second = np.triu_indices(len(points), 1)
@@ -279,3 +281,8 @@ def check_eps(eps: ArrayLike) -> NDArray[np.float64]:
 def check_probability(name: str, value: float) -> None:
     if not 0 < value < 1:
         raise ValueError(f"{name}: expected a probability strictly between 0 and 1, got {value!r}")
+
+
+def check_size(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")

@@ -67,9 +67,8 @@ from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
-from linattn_ref.theory.johnson_lindenstrauss import check_eps, gaussian_projection
+from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_size, gaussian_projection
 
 __all__ = ["Errors", "Projections", "StepB", "attention_errors", "projections", "query_dependence", "stated_dimension"]
 __all__ += ["step_b", "unnormalised_mean"]
@@ -78,7 +77,8 @@ __all__ += ["step_b", "unnormalised_mean"]
 @plain_numbers
 def stated_dimension(n: int, d: int, eps: float) -> int:
     """``min(9 d log(d) / eps^2, 5 log(n) / eps^2)``, rounded up: the theorem's ``k`` with 1 for what Theta hides."""
-    check_sizes(n=n, d=d)
+    check_size("n", n)
+    check_size("d", d)
     eps = float(check_eps(eps))
     free_of_n = 9 * d * math.log(d) if d > 1 else math.inf  # log(1) = 0 states nothing
     return max(1, math.ceil(min(free_of_n, 5 * math.log(n)) / eps**2))
@@ -138,7 +138,7 @@ def attention_errors(
     softmax.forward.check(q, k, v, scale=scale)
     if q.ndim != 2 or not np.any(v):
         raise ValueError(f"q: expected one head (N, D) and v not 0, got shape {q.shape}")
-    check_sizes(trials=trials)
+    check_size("trials", trials)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     p, v_norm = softmax.matrix(q, k, scale=scale), np.linalg.norm(v)  # (N, n)
     exact, unit = p @ v, np.linalg.norm(p, axis=1) * v_norm  # (N, M), (N,): what (1) measures errors in
@@ -180,7 +180,7 @@ def query_dependence(
 def unnormalised_mean(x: Array, y: Array, delta: float, k: int) -> float:
     """The expectation (5) of ``exp(x E^T) F y``, for ``x, y (n,)``."""
     _check_delta(delta)
-    check_sizes(k=k)
+    check_size("k", k)
     check_array("x", x, ndim=1)
     check_array("y", y, ndim=1, dtype=x.dtype)
     growth = math.exp(delta**2 * float(x @ x) / (2 * k))
@@ -200,7 +200,7 @@ class StepB(NamedTuple):
 def step_b(x: Array, delta: float, k: int, *, trials: int, rng: Generator) -> StepB:
     """Measure (3), for a row of scores ``x (n,)``."""
     check_array("x", x, ndim=1)
-    check_sizes(trials=trials)
+    check_size("trials", trials)
     needed, printed = np.empty((2, trials), x.dtype)
     size = np.linalg.norm(np.exp(x))
     for trial in range(trials):

@@ -56,11 +56,11 @@ from numpy.random import Generator
 
 from linattn_ref.attention import softmax
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import (
     Projection,
     check_eps,
+    check_size,
     failure_bound,
     gaussian_projection,
 )
@@ -72,7 +72,7 @@ __all__ += ["stated_dimension", "stated_failure"]
 @plain_numbers
 def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int = 256) -> Iterator[Array]:
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""
-    check_sizes(tile=tile)
+    check_size("tile", tile)
     for start in range(0, len(q), tile):
         _, saved = softmax.forward(q[start : start + tile], k, k[:, :1], scale=scale)  # of any values, for P alone
         yield saved.p  # (tile, L)
@@ -84,7 +84,7 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
 @plain_numbers
 def stated_dimension(n: int, eps: float) -> int:
     """The theorem's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
-    check_sizes(n=n)
+    check_size("n", n)
     eps = float(check_eps(eps))
     return max(1, math.ceil(5 * math.log(n) / (eps**2 - eps**3)))
 
@@ -134,7 +134,7 @@ def projection_errors(
         ``gaussian_projection``, as in the paper, or ``sign_projection``.
     """
     _check_vector(v)
-    check_sizes(trials=trials)
+    check_size("trials", trials)
     reduced = np.empty((v.size, trials), v.dtype)
     for trial in range(trials):
         r = projection(k, v.size, rng, dtype=v.dtype)  # (k, n)
@@ -199,7 +199,7 @@ def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> A
         As in `projection_errors`.
     """
     _check_vector(v)
-    check_sizes(trials=trials)
+    check_size("trials", trials)
     v_norm = float(np.linalg.norm(v))
     h = rng.standard_normal((v.size, trials), v.dtype)
     h -= np.outer(v, v @ h) / v.dtype.type(v_norm**2)  # orthogonal to v
@@ -213,7 +213,7 @@ def errors_at(acted: Action, k: int, event: str) -> Array:
 
     They have the distribution of those of `projection_errors`. ``k`` may exceed ``n``, to show how many it would take.
     """
-    check_sizes(k=k)
+    check_size("k", k)
     if event not in Errors._fields:
         raise ValueError(f"event: expected one of {', '.join(Errors._fields)}, got {event!r}")
     dtype = acted.exact.dtype
