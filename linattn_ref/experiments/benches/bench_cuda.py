@@ -310,7 +310,12 @@ def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -
 
 
 def table(results: Results) -> str:
-    """Milliseconds as a Markdown table, a line a task and length, and below it what stands in it."""
+    """Milliseconds as a Markdown table, one line per task and length; below it, what was compared.
+
+    Milliseconds, arrays on the GPU before and after. A cell is empty where one call of
+    the kernel at a shorter length had taken more than a second. The limit is what the GPU needs at least to move the
+    inputs and outputs of linear attention and to do its products.
+    """
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
     found = {(row.task, row.length, row.kernel): f"{row.median_ms:.3g}" for row in results.rows}
     lines = []
@@ -319,8 +324,8 @@ def table(results: Results) -> str:
         lines.append((task, length, *(found.get((task, length, name), "") for name in names), *limits))
     note = [
         f"{results.device}, B = {results.batch}, H = {results.heads}, D = M = {results.width}, float32 unless named, "
-        f"causal; milliseconds, median of {results.repeats}. Limit: a copy moves {results.copy_gb_s:.0f} GB/s, a "
-        f"matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
+        f"causal; median of at most {results.repeats} calls in about a second. Limit: a copy moves "
+        f"{results.copy_gb_s:.0f} GB/s, a matrix product does {results.matrix_tflops:.1f} TFLOP/s in float32, "
         f"{results.bfloat16_tflops:.1f} in bfloat16. " + engine.compared(results.versions, (FLA, peers.FAST)),
     ]
     return engine.page(markdown.table(("task", "N", *names, *LIMITS), lines), note=note)

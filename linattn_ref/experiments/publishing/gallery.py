@@ -1,5 +1,6 @@
 """Every committed figure: drawing them again, and the gallery page that shows them."""
 
+import importlib
 import importlib.util
 import inspect
 import json
@@ -72,10 +73,8 @@ def make(
         if redraw and name != "tables":
             draw_again(name, out, style_name=style_name)
             say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
-        elif name in BENCHES and importlib.util.find_spec("torch") is None:
-            say(f"{name}: left as it is, since it compares with packages that are missing (extra peers)")
-        elif name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
-            say(f"{name}: left as it is, since NVIDIA's compiler is missing (extra cuda12)")
+        elif name != "tables" and (reason := _missing(name)):
+            say(f"{name}: left as it is, since {reason}")
         elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
             left -= MINUTES.get(name, 0)
@@ -95,6 +94,17 @@ def _called(word: str) -> list[str]:
     if not found:
         raise ValueError(f"only: no figure named {word}; there are {', '.join(known)} and tables")
     return found
+
+
+def _missing(name: str) -> str:
+    """Why the figure cannot be measured here, if it cannot."""
+    if name in BENCHES and importlib.util.find_spec("torch") is None:
+        return "it compares with packages that are missing (extra peers)"
+    if name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
+        return "NVIDIA's compiler is missing (extra cuda12)"
+    if name == "bench_cuda" and not importlib.import_module("torch").cuda.is_available():
+        return "it needs an NVIDIA GPU"
+    return ""
 
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
@@ -133,7 +143,7 @@ def draw_again(name: str, out: Path, *, style_name: str) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     results = catalogue.results_of(name, document)
     document["caption"] = catalogue.caption_of(name)
-    if "table" in document:
+    if name in BENCHES:
         document["table"] = module.table(results)
     with style.use(style_name):
         record.write(module.draw(results), document, out, name)

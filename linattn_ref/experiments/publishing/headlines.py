@@ -89,6 +89,25 @@ def shares(figures: Path) -> str:
     )
 
 
+def gpu(figures: Path) -> str:
+    """The same ratio on a GPU, at the greatest length that both kernels came to."""
+    results = json.loads((figures / "bench_cuda.json").read_text(encoding="utf-8"))["results"]
+    rows = (row for row in results["rows"] if row["task"] == "forward + backward")
+    ms = {(row["kernel"], row["length"]): row["median_ms"] for row in rows}
+
+    def ratio(ours: str, theirs: str) -> str:
+        length = max(length for kernel, length in ms if kernel == ours and (theirs, length) in ms)
+        return f"{ms[theirs, length] / ms[ours, length]:.2f} (N = {length})"
+
+    peers = {"linear": "flash-linear-attention", "softmax": "SDPA"}
+    found = [
+        f"{ours} attention {ratio(ours, theirs)}, in bfloat16 {ratio(f'{ours} bfloat16', f'{theirs} bfloat16')}, "
+        f"against {theirs}"
+        for ours, theirs in peers.items()
+    ]
+    return f"On an {results['device']}, causal, forward + backward: {'; '.join(found)}."
+
+
 def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
     rows = []
@@ -97,7 +116,8 @@ def table(figures: Path) -> str:
         row = hardest(record["results"], headline)
         ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"
         rows.append((headline.what, row["whom"], ratio, record["machine"]["processor"]))
-    return "\n".join([*markdown.table(("what", "against", "ratio", "processor"), rows, "llrl"), "", shares(figures)])
+    lines = markdown.table(("what", "against", "ratio", "processor"), rows, "llrl")
+    return "\n".join([*lines, "", f"{shares(figures)} {gpu(figures)}"])
 
 
 def number(ratio: float) -> str:

@@ -40,7 +40,7 @@ BENCHES = {
     "speech": Bench(1, peers=("torch",)),
     "steps": Bench(0.5, peers=(*ONNX, "openvino")),
     "encoder": Bench(7, peers=FAST),
-    "cuda": Bench(3, in_gallery=False),
+    "cuda": Bench(6),  # where there is a GPU
     "spectrum": Bench(10, in_gallery=False, is_drawn=False),
     "resources": Bench(10, in_gallery=False),  # as a bench; it is a figure
 }

@@ -36,7 +36,17 @@ def test_a_row_is_the_records(tmp_path):
         }
         record = {"results": results, "machine": {"processor": "a chip"}}
         (tmp_path / f"{bench}.json").write_text(json.dumps(record), encoding="utf-8")
-    lines, shares = table(tmp_path).split("\n\n")
+    rows = [
+        {"task": "forward + backward", "kernel": kernel + form, "length": length, "median_ms": ms * length}
+        for kernel, ms in {"linear": 4.0, "flash-linear-attention": 1.0, "softmax": 1.0, "SDPA": 2.0}.items()
+        for form in ("", " bfloat16")
+        for length in ((16, 32) if kernel == "linear" else (16,))
+    ]
+    record = {"results": {"device": "NVIDIA chip", "rows": rows}}
+    (tmp_path / "bench_cuda.json").write_text(json.dumps(record), encoding="utf-8")
+    lines, below = table(tmp_path).split("\n\n")
+    shares, gpu = below.split("On an NVIDIA chip")
+    assert re.findall(r"\d\.\d\d \(N = \d+\)", gpu) == ["0.25 (N = 16)"] * 2 + ["2.00 (N = 16)"] * 2
     lines = lines.splitlines()[2:]
     assert len(lines) == len(HEADLINES)
     assert all(line.endswith("| Peer 1.5, by hand | 2.3 (2.0) | a chip |") for line in lines)
