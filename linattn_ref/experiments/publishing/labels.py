@@ -18,9 +18,9 @@ APART = 1.2  # lines of text, from one name to the next
 AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 
 
-def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None) -> None:
-    """Numbers along the horizontal axis at these values and nowhere else, or these names."""
-    axes.set_xticks(values, names or [str(x) for x in values])
+def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None, *, along: str = "x") -> None:
+    """Numbers along an axis, the horizontal one or ``"y"``, at these values and nowhere else, or these names."""
+    getattr(axes, f"set_{along}ticks")(values, names or [str(x) for x in values])
     axes.minorticks_off()
 
 
