@@ -10,18 +10,18 @@ from pathlib import Path
 __all__ = ["check_writable", "move_into_place", "write_all"]
 
 
-def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
+def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) -> list[Path]:
     """Write several files so that they change together.
 
-    Each ``writer`` writes to a temporary file in the same folder; when all are done, and on the disk itself, the files
+    Each is written to a temporary file in the same folder; when all are done, and on the disk itself, the files
     are renamed into place. If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed
     and no file is changed.
 
     Parameters
     ----------
-    writers : mapping from Path to callable
-        For each file, what writes it: called with the path of an empty file of this process's own, under a name that
-        nobody can guess. Missing folders are made.
+    writers : mapping from Path to str, bytes or callable
+        For each file its content, text as UTF-8; or what writes it: called with the path of an empty file of this
+        process's own, under a name that nobody can guess. Missing folders are made.
 
     Returns
     -------
@@ -38,7 +38,10 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> list[Path]:
         for path, write in writers.items():
             with _naming(path):
                 temporaries[path] = _reserved(path)
-                write(temporaries[path])
+                if callable(write):
+                    write(temporaries[path])
+                else:
+                    temporaries[path].write_bytes(write.encode() if isinstance(write, str) else write)
                 _flush(temporaries[path])
         for path, temporary in temporaries.items():
             _rename(temporary, path)

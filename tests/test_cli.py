@@ -64,11 +64,11 @@ def test_spectrum_twice_gives_the_same_bytes(own_matrices, out):
 
 
 def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out, capsys, monkeypatch):
-    from linattn_ref.experiments.rank import spectrum_job
+    from linattn_ref.experiments.measuring import measurements
 
     spectrum("--arrays", own_matrices, "--out", out)
     whole = snapshot(out)
-    store, stored = spectrum_job.store, []
+    store, stored = measurements.store, []
 
     def store_two(folder, name, values):
         if len(stored) == 2:
@@ -76,12 +76,12 @@ def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out
         stored.append(name)
         store(folder, name, values)
 
-    monkeypatch.setattr(spectrum_job, "store", store_two)
+    monkeypatch.setattr(measurements, "store", store_two)
     assert spectrum("--arrays", own_matrices, "--out", out) == 130
     said = capsys.readouterr().err.strip()
     assert said == ("linattn-ref: interrupted; what is done is kept: the same command with --resume goes on from there")
     assert len(list((out / "spectrum-parts").glob("*.npy"))) == 2
-    monkeypatch.setattr(spectrum_job, "store", store)
+    monkeypatch.setattr(measurements, "store", store)
     assert spectrum("--arrays", own_matrices, "--out", out, "--resume") == 0
     assert snapshot(out) == whole
 

@@ -76,8 +76,8 @@ def save_confusion(path: Path, command: str) -> None:
     from linattn_ref.experiments.publishing.record import versions
 
     fits = {"shapes": faults.SHAPES, "fits": faults.confusion()}
-    text = json.dumps({"command": command, "versions": versions(("numpy",)), **fits}, indent=1) + "\n"
-    atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
+    said = {"command": command, "versions": versions(("numpy",)), **fits}
+    atomic.write_all({path: json.dumps(said, indent=1) + "\n"})
 
 
 def mapping_of(arguments: argparse.Namespace) -> Any:

@@ -106,8 +106,7 @@ def run_bits(arguments: argparse.Namespace) -> None:
         command=arguments.command_line,
         progress=partial(watched, unit="batch"),
     )
-    text = json_text(plain(found)) + "\n"
-    write_all({arguments.out: lambda path: path.write_text(text, encoding="utf-8")})
+    write_all({arguments.out: json_text(plain(found)) + "\n"})
     say(f"{found.bits:.4f} +- {found.error:.4f} bits per pixel of {found.images} test images, over all pixels")
     say(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
     say(f"wrote {arguments.out}")

@@ -1,7 +1,6 @@
 """``linattn-ref grade``: points for a submission, and what is wrong with it."""
 
 import argparse
-import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def run_grade(arguments: argparse.Namespace) -> int:
     say(report)
     for path, text in ((arguments.json, report.as_json()), (arguments.html, report.as_html())):
         if path:
-            write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+            write_all({path: text})
             say("wrote", path)
     return 0
 

@@ -10,19 +10,8 @@ from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = [
-    "Parser",
-    "add_command",
-    "add_drawing",
-    "at_least",
-    "curve",
-    "in_words",
-    "report",
-    "say",
-    "tell",
-    "watched",
-    "workers_of",
-]
+__all__ = ["Parser", "add_command", "add_drawing", "at_least", "curve", "in_words", "report", "say", "tell", "watched"]
+__all__ += ["workers_of"]
 
 MINUTE = 60.0  # seconds
 

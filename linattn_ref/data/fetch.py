@@ -27,18 +27,8 @@ from typing import NamedTuple
 
 from linattn_ref.atomic import move_into_place
 
-__all__ = [
-    "DIGITS",
-    "MODEL",
-    "REVIEWS",
-    "FetchError",
-    "Package",
-    "Registry",
-    "cache_directory",
-    "fetch",
-    "file_sha256",
-    "open_content",
-]
+__all__ = ["DIGITS", "MODEL", "REVIEWS", "FetchError", "Package", "Registry", "cache_directory", "fetch", "file_sha256"]
+__all__ += ["open_content"]
 
 CACHE_VARIABLE = "LINATTN_REF_CACHE"
 TEMPORARY_PREFIX = "fetching-"

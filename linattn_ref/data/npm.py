@@ -12,7 +12,6 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from linattn_ref.atomic import write_all
@@ -87,7 +86,7 @@ def extract(
             if file is None or ".." in PurePosixPath(name).parts or name.startswith("/"):
                 continue
             target = Path(folder, *PurePosixPath(name).parts)
-            written += write_all({target: partial(Path.write_bytes, data=file.read())})
+            written += write_all({target: file.read()})
             missing -= answers
     if missing:
         raise FetchError(f"{package.name} {package.version} has no {', '.join(sorted(missing))}")

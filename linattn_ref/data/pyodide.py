@@ -99,7 +99,7 @@ def packages(
         digest = files[path.name]
         if not path.is_file() or _sha256(path.read_bytes()) != digest:
             progress(f"fetching {path.name} into {folder}")
-            write_all({path: partial(Path.write_bytes, data=_first(left, path.name, digest))})
+            write_all({path: _first(left, path.name, digest)})
     return paths
 
 

@@ -11,18 +11,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.nested import leaves
 
-__all__ = [
-    "Array",
-    "arrays_in",
-    "check_float64",
-    "check_output",
-    "check_some_floats",
-    "check_step",
-    "float_arrays",
-    "generator",
-    "match",
-    "rms",
-]
+__all__ = ["Array", "arrays_in", "check_float64", "check_output", "check_some_floats", "check_step", "float_arrays"]
+__all__ += ["generator", "match", "rms"]
 
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"

@@ -28,16 +28,8 @@ from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
 
-__all__ = [
-    "COMPETITORS",
-    "Competitor",
-    "RankError",
-    "competitor",
-    "rank_errors",
-    "tail_frobenius",
-    "tail_spectral",
-    "truncated_svd",
-]
+__all__ = ["COMPETITORS", "Competitor", "RankError", "competitor", "rank_errors", "tail_frobenius", "tail_spectral"]
+__all__ += ["truncated_svd"]
 
 Competitor = Literal["johnson_lindenstrauss", "projection", "sketch", "power"]
 COMPETITORS: tuple[Competitor, ...] = get_args(Competitor)

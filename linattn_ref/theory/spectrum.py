@@ -17,8 +17,7 @@ Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.linalg
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.shapes import check_array
 
-__all__ = ["METHODS", "Method", "Spread", "cumulative_share", "rank_for_share", "singular_values", "spread"]
+__all__ = ["METHODS", "Method", "cumulative_share", "rank_for_share", "singular_values"]
 
 Method = Literal["svd", "gram"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -123,38 +122,6 @@ def rank_for_share(values: Array, share: float) -> NDArray[np.int64]:
     if not 0 < share <= 1:
         raise ValueError(f"share: expected 0 < share <= 1, got {share!r}")
     return 1 + np.argmax(cumulative_share(values) >= share, axis=-1)
-
-
-class Spread(NamedTuple):
-    """Averages over one axis, with the spread around them."""
-
-    mean: Array  # (...)
-    std: Array  # (...), of the population: divided by the count
-    quantiles: Array  # (len(levels), ...)
-    levels: tuple[float, ...]
-    observations: int  # averaged into each mean
-
-
-@plain_numbers
-def spread(
-    x: Array, axis: int | tuple[int, ...] = 0, *, levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
-) -> Spread:
-    """Mean, standard deviation and quantiles over ``axis`` (sentences, heads), in the dtype of ``x``.
-
-    Parameters
-    ----------
-    x : ndarray
-    axis : int or tuple of int
-        What is averaged over.
-    levels : sequence of float
-        Quantile levels, each in ``[0, 1]``.
-    """
-    check_array("x", x, ndim=1)
-    if any(not 0 <= level <= 1 for level in levels):
-        raise ValueError(f"levels: expected numbers in [0, 1], got {tuple(levels)}")
-    quantiles = np.quantile(x, np.asarray(levels, x.dtype), axis=axis)  # (len(levels), ...)
-    mean, std = x.mean(axis=axis), x.std(axis=axis)
-    return Spread(mean, std, quantiles, tuple(levels), x.size // np.size(mean))
 
 
 def _check_values(values: Array) -> None:

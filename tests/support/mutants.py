@@ -366,8 +366,8 @@ MUTANTS = (
     Mutant(
         "what is kept is measured again",
         "experiments/measuring/measurements.py",
-        "if values is None:",
-        "if True:",
+        "if (values := load(folder, task)) is not None",
+        "if (values := load(folder, task)) is False",
         "",
         "experiments/measuring/test_measurements.py",
     ),
@@ -413,11 +413,11 @@ MUTANTS = (
     ),
     Mutant(
         "a bar that ends at the median",
-        "experiments/publishing/ranges.py",
+        "experiments/publishing/labels.py",
         "found.low[-1], found.high[-1]",
         "found.low[-1], found.median[-1]",
         "",
-        "experiments/publishing/test_ranges.py",
+        "experiments/publishing/test_label_ranges.py",
     ),
     Mutant(
         "infinities that stay words",

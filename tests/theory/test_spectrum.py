@@ -74,16 +74,6 @@ def test_rank_for_share():
     assert spectrum.rank_for_share(values, 1).tolist() == [4, 1]
 
 
-def test_spread():
-    x = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
-    got = spectrum.spread(x, axis=(0, 1), levels=(0, 0.5, 1))
-    np.testing.assert_allclose(got.mean, [11, 12])
-    np.testing.assert_allclose(got.std, np.std([0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]) * np.ones(2), rtol=1e-6)
-    np.testing.assert_allclose(got.quantiles, [[0, 1], [11, 12], [22, 23]])
-    assert got.observations == 12
-    assert {a.dtype for a in (got.mean, got.std, got.quantiles)} == {np.dtype(np.float32)}
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -99,7 +89,6 @@ def test_spread():
         (lambda: spectrum.cumulative_share(np.array([1.0, 2.0])), ValueError, "largest first"),
         (lambda: spectrum.cumulative_share(np.zeros(3)), ValueError, "all singular values are 0"),
         (lambda: spectrum.rank_for_share(np.ones(3), 0), ValueError, "share: expected 0 < share <= 1, got 0"),
-        (lambda: spectrum.spread(np.ones(3), levels=(2,)), ValueError, r"levels: expected numbers in \[0, 1\]"),
     ],
 )
 def test_bad_arguments(call, error, message):

@@ -31,13 +31,11 @@ from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
-from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import causal_product as fast
 from linattn_ref.kernels.jit.loops import causal_product_plain as plain
 
 __all__ = ["compute", "draw", "table"]
 
-OURS = {"jit": jit, "reference": reference}
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk of PyTorch's forms
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
 LONG, FEW = 16384, 3  # beyond this length no more than so many rounds: one takes some seconds
@@ -140,10 +138,7 @@ def _passes(
     phi = inputs._replace(q=elu_plus_one.forward(inputs.q)[0], k=elu_plus_one.forward(inputs.k)[0])
     double, once = Inputs(*(x.astype(np.float64) for x in phi)), inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
     forms = in_pytorch(torch, compiled) if torch is not None else {}
-    attention: dict[str, Call] = {
-        name: partial(engine.run, linear, inputs[:3], inputs.d_out, engine.BOTH, causal=True, kernels=backend)
-        for name, backend in OURS.items()
-    }
+    attention = engine.ours(linear, inputs[:3], inputs.d_out, engine.BOTH, causal=True)
     if peers.FLA in packages and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         forms[peers.FLA], theirs = (partial(form, packages[peers.FLA]) for form in (fla_product, fla_attention))
         attention[peers.FLA] = partial(peers.in_torch, torch, theirs, inputs[:3], inputs.d_out, True)

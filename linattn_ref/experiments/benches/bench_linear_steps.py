@@ -16,10 +16,10 @@ import numpy as np
 
 from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.experiments.benches.engine import Call
+from linattn_ref.experiments.benches.engine import BACKENDS, Call
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.publishing.kit import Array, Generator
-from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops import causal_product
 
 __all__ = ["STEP", "STEP_KERNEL", "steps"]
@@ -40,7 +40,7 @@ def steps(
     at_once = start()
     alone: dict[str, Call] = {"jit": lambda: (causal_product.step(phi_q, phi_k, v, at_once.s, at_once.z, EPS),)}
     whole: dict[str, Call] = {}
-    for name, backend in (("jit", jit), ("reference", reference)):
+    for name, backend in BACKENDS.items():
         whole[name] = _step(backend, q, k, v, start(), overwrite_state=True)
     whole["jit, new state"] = _step(jit, q, k, v, start(), overwrite_state=False)
     if torch is not None:

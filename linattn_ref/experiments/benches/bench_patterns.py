@@ -26,7 +26,6 @@ from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
 from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
-from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
 
@@ -114,10 +113,8 @@ def compute(
             page, count = PAGES[mechanism]
             pairs.append((mechanism, length, count_pairs(mechanism, length, own)))
             for passes in PASSES:
-                calls = {
-                    name: partial(engine.run, page, inputs[:count], inputs.d_out, passes, **own, kernels=backend)
-                    for name, backend in (("jit", jit), ("reference", reference))
-                } | calls_of_others(mechanism, found, inputs, own, passes == BOTH)
+                calls = engine.ours(page, inputs[:count], inputs.d_out, passes, **own)
+                calls |= calls_of_others(mechanism, found, inputs, own, passes == BOTH)
                 setting = {"mechanism": mechanism, "length": length, "passes": passes}
                 compared: dict[str, Any] = {"tolerance": TOLERANCE, "apart": [ALL_PAIRS], "outputs": OUTPUTS}
                 yield from engine.measure(setting, calls, repeats, **compared)

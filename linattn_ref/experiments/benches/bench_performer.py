@@ -21,9 +21,8 @@ import numpy as np
 from linattn_ref.attention import performer
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
+from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
-from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
 
@@ -77,12 +76,7 @@ def compute(
         omega = feature_maps.orthogonal_gaussian(features, width, rng, dtype=np.float32)
         for task in (ALL, CAUSAL):
             for passes in PASSES:
-                calls: dict[str, Call] = {
-                    name: partial(
-                        engine.run, performer, (*qkv, omega), d_out, passes, causal=task == CAUSAL, kernels=backend
-                    )
-                    for name, backend in (("jit", jit), ("reference", reference))
-                }
+                calls = engine.ours(performer, (*qkv, omega), d_out, passes, causal=task == CAUSAL)
                 results = {name: call() for name, call in calls.items()}
                 if peer and not (task == CAUSAL and passes == BOTH and length > BOTH_LONGEST):
                     forms = _module(torch, peer, omega, task), partial(_without_epsilons, torch, peer, omega, task)

@@ -27,22 +27,13 @@ from tqdm import tqdm
 
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, markdown, style
+from linattn_ref.kernels import jit, reference
 
-__all__ = ["BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured", "bench", "causal_lines"]
-__all__ += [
-    "check_counts",
-    "compare",
-    "compared",
-    "draw",
-    "find",
-    "measure",
-    "page",
-    "per_token",
-    "rows_of",
-    "run",
-    "table",
-]
+__all__ = ["BACKENDS", "BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured"]
+__all__ += ["bench", "causal_lines", "check_counts", "compare", "compared", "draw", "find", "measure", "ours", "page"]
+__all__ += ["per_token", "rows_of", "run", "table"]
 
+BACKENDS = {"jit": jit, "reference": reference}
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
 
@@ -73,6 +64,12 @@ def run(page: Any, arrays: Sequence[Array], d_out: Array, passes: str, **options
     """The output of a page's ``forward``, and with ``BOTH`` passes the gradients."""
     out, saved = page.forward(*arrays, **options)
     return (out, *page.backward(d_out, saved)) if passes == BOTH else (out,)
+
+
+def ours(page: Any, arrays: Sequence[Array], d_out: Array, passes: str, **options: Any) -> dict[str, Call]:
+    """A page by each of this package's backends; see `run`."""
+    options |= {"page": page, "arrays": arrays, "d_out": d_out, "passes": passes}
+    return {name: functools.partial(run, kernels=backend, **options) for name, backend in BACKENDS.items()}
 
 
 def compare(

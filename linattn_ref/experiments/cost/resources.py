@@ -225,8 +225,7 @@ def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None
         axis.plot(n, formula, look[1:], color=colour, label=one.get(name, label))
         axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour)
     axis.set_ylim(4, 600)
-    axis.set_yticks([5, 10, 20, 50, 100, 200, 500], ["5", "10", "20", "50", "100", "200", "500"])
-    axis.minorticks_off()
+    labels.ticks(axis, [5, 10, 20, 50, 100, 200, 500], along="y")
     labels.at_ends(axis, rows=2)
 
 

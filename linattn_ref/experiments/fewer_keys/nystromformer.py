@@ -256,6 +256,5 @@ def _draw_iterations(axes: Axes, results: Results) -> None:
         with_range(axes, steps, of_r, "-", colour=colour, at=steps[-1] + 0.7 * (i + 1), label=f"$R$ = {shown[i]}")
     axes.axvline(ITERATIONS, color=style.GREY, linestyle=":")
     axes.set(title="Output, by iteration", xlabel="iterations", yscale="log")
-    axes.set_yticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
-    axes.minorticks_off()
+    labels.ticks(axes, [0.2, 0.5, 1, 2], along="y")
     labels.at_ends(axes, rows=2)

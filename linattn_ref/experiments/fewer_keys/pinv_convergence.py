@@ -33,8 +33,6 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generato
 
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
-GROWTH = 13 / 4  # of t in an iteration, while it is small
-
 
 QUICK: dict[str, Any] = {"conditions": (1.0, 30.0), "size": 8, "landmarks": (4, 16)}
 QUICK["heads"] = Random(sentences=2, layers=2, heads=2, length=64, width=8)

@@ -8,47 +8,25 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.data.duplication import Words
 from linattn_ref.data.duplication import draw as draw_words
 from linattn_ref.experiments.learning import duplication, runs
 from linattn_ref.experiments.learning.duplication import Shape
-from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
-from linattn_ref.op import Array
 
-__all__ = ["Learned", "Results", "compute", "draw", "learned", "weights_of"]
+__all__ = ["compute", "draw", "learned", "weights_of"]
 
 MECHANISMS = ("softmax", "linear")
 WORD = 20  # symbols of the word in the picture
-
-
-class Learned(NamedTuple):
-    """One network."""
-
-    p: Array  # (layers, heads, N, N), of the word in the picture
-    on_copied: Array  # (layers, heads), the share of the weight on the symbol to be told; of other words
-    on_separator: Array  # (layers, heads)
-    symbols: float  # the share of those words' symbols that is told
-    words: float  # and of the words that are told from the first symbol to the last
-
-
-class Results(NamedTuple):
-    """What is drawn."""
-
-    read: NDArray[np.int64]  # (N,), the word in the picture
-    networks: dict[str, Learned]
 
 
 def learned(attention: str, record: Path = runs.RECORDS / "duplication.json") -> tuple[Params, Model]:
@@ -65,10 +43,11 @@ def compute(*, seed: int = 0, count: int = 512, record: Path = runs.RECORDS / "d
     words = draw_words(rng, count=count, length=length)
     shown = rng.integers(1, duplication.SYMBOLS + 1, size=WORD)
     read = np.concatenate([shown, [0], shown])
-    return Results(read, {name: _network(*learned(name, record), words, read) for name in MECHANISMS})
+    networks = {name: _network(*learned(name, record), words, read) for name in MECHANISMS}
+    return Results(read=read, networks=networks)  # read: (N,), the word in the picture
 
 
-def _network(params: Params, model: Model, words: Words, read: NDArray[np.int64]) -> Learned:
+def _network(params: Params, model: Model, words: Words, read: NDArray[np.int64]) -> Results:
     scores, saved = causal.forward(words.read, params, model)
     right = (scores.argmax(axis=-1) == words.told) | ~words.counts  # (count, S)
     copied, separator = looked_for(words)
@@ -78,12 +57,12 @@ def _network(params: Params, model: Model, words: Words, read: NDArray[np.int64]
         ((p * mask[:, None, None]).sum(axis=(-1, -2)) / rows).mean(axis=0) for mask in (copied, separator)
     )
     _, of_shown = causal.forward(read[None], params, model)
-    return Learned(
-        np.round(weights_of(of_shown)[0], 3),
-        on_copied,
-        on_separator,
-        symbols=float(right[words.counts].mean()),
-        words=float(right.all(axis=-1).mean()),
+    return Results(
+        p=np.round(weights_of(of_shown)[0], 3),  # (layers, heads, N, N), of the word in the picture
+        on_copied=on_copied,  # (layers, heads), the share of the weight on the symbol to be told; of other words
+        on_separator=on_separator,  # (layers, heads)
+        symbols=float(right[words.counts].mean()),  # the share of those words' symbols that is told
+        words=float(right.all(axis=-1).mean()),  # and of the words that are told from the first symbol to the last
     )
 
 

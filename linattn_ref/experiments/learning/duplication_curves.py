@@ -8,22 +8,17 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1, Figure 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.causal_attention import NAMES
 from linattn_ref.experiments.learning.duplication import Shape
-from linattn_ref.experiments.publishing import labels, style
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
+from linattn_ref.experiments.publishing.kit import Results as Stored
 
 __all__ = ["LOOK", "Curve", "Results", "compute", "draw"]
 
@@ -41,22 +36,22 @@ LOOK = {  # colour, line
 }
 
 
-class Curve(NamedTuple):
-    """The runs of one kind; all evaluated after the same steps."""
+FIELDS = "seeds steps cpu_seconds loss accuracy processor"
 
-    seeds: tuple[int, ...]  # (S,)
-    steps: Array  # (T,)
-    cpu_seconds: Array  # (S, T)
-    loss: Array  # (S, T), nats a symbol, of the sequences read since the last evaluation, each for the first time
-    accuracy: Array  # (S, T), share of the symbols that are told, of sequences that are the same each time
-    processor: str
+
+class Curve(Stored):
+    """The runs of one kind, `FIELDS` of `seeds.put_together`; all evaluated after the same steps.
+
+    The loss is in nats a symbol, of the sequences read since the last evaluation, each for the first time; accuracy is
+    the share of the symbols that are told, of sequences that are the same each time.
+    """
 
     def at_the_end(self) -> Array:
         """The loss over the last tenth of the updates, ``(S,)``."""
         return self.loss[:, self.steps > 0.9 * self.steps[-1]].mean(axis=1)
 
 
-class Results(NamedTuple):
+class Results(Stored):
     """All runs."""
 
     mechanisms: dict[str, Curve]  # by attention, in the network SHAPE
@@ -75,7 +70,7 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
         if told in curves:
             raise ValueError(f"record: {name} has the attention and the network of another kind")
         # no sequence is read twice, so the loss of training is one on new words
-        curves[told] = seeds.put_together(Curve, of_one_kind, loss=seeds.stacked(of_one_kind, "training_loss"))
+        curves[told] = Curve(seeds.put_together(FIELDS, of_one_kind, loss=seeds.stacked(of_one_kind, "training_loss")))
 
     def by_attention(shape: Shape, reduce_after: int | None = None) -> dict[str, Curve]:
         asked = {name: (name, shape, reduce_after) for name in NAMES}
@@ -84,7 +79,8 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     late = [shape for name, shape, after in curves if name == "linear" and after is None]
     narrower = sorted(shape for shape in late if shape._replace(heads=SHAPE.heads) == SHAPE)
     widths = {str(shape.width // shape.heads): curves["linear", shape, None] for shape in narrower}
-    return Results(by_attention(SHAPE), widths, by_attention(LONGER), by_attention(SHAPE, EARLY))
+    longer, early = by_attention(LONGER), by_attention(SHAPE, EARLY)
+    return Results(mechanisms=by_attention(SHAPE), widths=widths, longer=longer, early=early)
 
 
 def draw(results: Results) -> Figure:

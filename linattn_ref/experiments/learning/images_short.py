@@ -8,15 +8,17 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing.kit import Array, Figure, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, labels, style
+from linattn_ref.experiments.publishing.kit import Results as Stored
 
-__all__ = ["Kind", "Results", "compute", "draw"]
+__all__ = ["Results", "compute", "draw"]
 
 LOOK = {  # colour, line
     "linear": (style.BLUE, "-"),
@@ -26,24 +28,10 @@ LOOK = {  # colour, line
 }
 
 
-class Kind(NamedTuple):
-    """The runs that differ in their seed alone."""
-
-    command: str  # of the first of them
-    attention: str
-    head: str  # what is said of a pixel
-    seeds: tuple[int, ...]  # (S,)
-    images: Array  # (T,), seen
-    cpu_minutes: Array  # (S, T)
-    bits: Array  # (S, T), over all 784 pixels
-    bits_without_first: Array  # (S, T), over 783
-    processor: str
-
-
 class Results(NamedTuple):
     """All of them, by name."""
 
-    kinds: dict[str, Kind]
+    kinds: Mapping[str, Any]
 
 
 def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
@@ -52,14 +40,15 @@ def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
     return Results({name: _kind(found[name]) for name in LOOK if name in found})
 
 
-def _kind(of_one_kind: list[runs.Run]) -> Kind:
+def _kind(of_one_kind: list[runs.Run]) -> Stored:
+    """The runs that differ in their seed alone."""
     first = of_one_kind[0]
     return seeds.put_together(
-        Kind,
+        "command attention head seeds images cpu_minutes bits bits_without_first processor",
         of_one_kind,
-        **{name: first.facts[name] for name in ("command", "attention", "head")},
-        images=first.steps * first.facts["shape"]["batch"],
-        cpu_minutes=np.array([run.cpu_seconds for run in of_one_kind]) / 60,
+        **{name: first.facts[name] for name in ("command", "attention", "head")},  # head: what is said of a pixel
+        images=first.steps * first.facts["shape"]["batch"],  # (T,), seen
+        cpu_minutes=np.array([run.cpu_seconds for run in of_one_kind]) / 60,  # (S, T)
     )
 
 

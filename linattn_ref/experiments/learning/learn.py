@@ -9,7 +9,6 @@ trained.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,8 +83,7 @@ def run(
         how = ready.settings
         facts = runs.facts(command, how.seed, steps=how.steps, **ready.facts)
         params = loop.run(ready.task, ready.params, how, out, facts=facts, resume=resume, watch=watch(ready))
-        for name, text in ready.ended(params).items():
-            write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8")})
+        write_all({out / name: text for name, text in ready.ended(params).items()})
         return Learned(params, runs.read(out), ready)
 
 

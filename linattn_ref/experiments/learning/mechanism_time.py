@@ -6,17 +6,14 @@ CPU time on one thread, all mechanisms in turn in one process that keeps freed m
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_names import TITLES
-from linattn_ref.experiments.measuring.measurements import measure_all
-from linattn_ref.experiments.measuring.memory import KEEP, in_new_process
-from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
+from linattn_ref.experiments.measuring.points import Group, check_lengths, measure_points
+from linattn_ref.experiments.publishing.kit import Figure, Results, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder
 from linattn_ref.nn import post_norm
@@ -61,15 +58,14 @@ def compute(
     """
     if quick:
         points, rounds = (Point(32, 8, 1),), 1
-    if rounds < 1:
-        raise ValueError(f"rounds: expected at least 1, got {rounds}")
+    check_lengths([point.length for point in points], rounds)
     settings = {"points": [tuple(point) for point in points], "rounds": rounds, "seed": seed}
-    tasks: dict[str, Callable[[], Array]] = {
-        f"length-{point.length}": partial(in_new_process, measure, point, rounds, seed, malloc=KEEP) for point in points
+    groups = {
+        str(point.length): Group([*TITLES], point.length, rounds, (point, seed), memory=False) for point in points
     }
-    found = measure_all(tasks, settings, **where)
+    found = measure_points(both_passes, groups, settings, warm_up=0, **where).seconds
     # The least of the rounds: what a machine that does something else at times adds is never less than nothing.
-    least = [dict(zip(TITLES, found[name].min(axis=-1), strict=True)) for name in tasks]  # by mechanism, of each point
+    least = [{name: seconds.min() for name, seconds in of.items()} for of in found.values()]  # of each point
     pairs = list(zip(least, points, strict=True))
     return Results(
         rounds=rounds,
@@ -79,22 +75,16 @@ def compute(
     )
 
 
-def measure(point: Point, rounds: int, seed: int) -> Array:
-    """CPU seconds ``(mechanisms, rounds)`` of a batch; to be called by `memory.in_new_process` with KEEP."""
-    with one_thread():
-        return np.array(list(in_turn({name: both_passes(name, point, seed) for name in TITLES}, rounds).values()))
-
-
-def both_passes(name: str, point: Point, seed: int) -> Callable[[], None]:
+def both_passes(name: str, length: int, point: Point, seed: int) -> Callable[[], None]:
     """Forward and backward, ready to be called."""
     rng = np.random.default_rng(seed)
-    setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, point.length, point.k, pooled=True)
+    setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, length, point.k, pooled=True)
     inside = encoder_attention.make(name, setting, rng)
-    sizes = {"tokens": TOKENS, "places": point.length, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
+    sizes = {"tokens": TOKENS, "places": length, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
     drawn = encoder.draw(rng, **sizes, reads=inside.reads, own=inside.own, dtype=np.float32)
     _, params = parameters.flatten(drawn)
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
-    tokens = rng.integers(TOKENS, size=(point.sequences, point.length))
+    tokens = rng.integers(TOKENS, size=(point.sequences, length))
     d_rows = rng.standard_normal((*tokens.shape, WIDTH)).astype(np.float32)
 
     def call() -> None:

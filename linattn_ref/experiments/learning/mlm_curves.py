@@ -11,12 +11,13 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
+from linattn_ref.experiments.publishing.kit import Results as Stored
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
 
@@ -24,22 +25,17 @@ SHARINGS = {"none": "each its own", "headwise": "heads share", "key_value": "E =
 HEADS, DRAWN = SHARINGS["headwise"], "drawn"
 
 
-class Curve(NamedTuple):
-    """The runs that differ in their seed alone; all evaluated after the same updates."""
+KIND = "attention length k sharing pooled own_rate drawn"  # what a curve's runs have in common
 
-    attention: str
-    length: int  # N
-    k: int | None  # None for softmax
-    sharing: str | None
-    pooled: bool | None  # whether E and F began as mean pooling
-    own_rate: float | None  # the rate that they learned at, times the others'
-    drawn: bool  # whether the network began as drawn
-    seeds: tuple[int, ...]
-    steps: Array  # (T,)
-    cpu_seconds: Array  # (S, T)
-    loss: Array  # (S, T), nats a hidden token
-    masked: Array  # (S, T), of those that are shown as [MASK]
-    accuracy: Array  # (S, T), share of the hidden tokens that are told
+
+class Curve(Stored):
+    """The runs of one `KIND`, all evaluated after the same updates, and what `seeds.put_together` says of them.
+
+    Of softmax attention ``k``, ``sharing``, ``pooled`` and ``own_rate`` are None. ``pooled`` is whether E and F began
+    as mean pooling, ``own_rate`` the rate that they learned at, times the others', and ``drawn`` whether the network
+    began as drawn. Curves are ``(S, T)``: ``loss`` in nats a hidden token, ``masked`` of those that are shown as
+    [MASK], ``accuracy`` the share of the hidden tokens that are told.
+    """
 
     @property
     def rate(self) -> str:
@@ -54,14 +50,9 @@ class Curve(NamedTuple):
         return np.exp(self.masked[:, -1])
 
 
-class Results(NamedTuple):
+class Results(Stored):
     """All runs."""
 
-    shape: dict[str, int]  # of the networks: width, hidden, heads, layers, tokens a step, vocabulary
-    steps: int
-    peak: float
-    pieces: int  # of the training text
-    yardsticks: dict[str, float]  # of counts, nats, at the longest length that softmax has
     curves: tuple[Curve, ...]
 
     def find(self, **wanted: Any) -> tuple[Curve, ...]:
@@ -85,16 +76,15 @@ def compute(*, record: Path = runs.RECORDS / "mlm.json") -> Results:
             raise ValueError(f"record: {name} is not of the size and length of training of the others")
         kinds.setdefault(_kind(run), []).append(run)
     counted = max(found.values(), key=lambda run: (run.facts["attention"] == "softmax", run.facts["shape"]["length"]))
+    fields = f"{KIND} seeds steps cpu_seconds loss masked accuracy"
+    curves = [(dict(zip(KIND.split(), kind, strict=True)), kinds[kind]) for kind in sorted(kinds, key=str)]
     return Results(
-        {name: size for name, size in first.facts["shape"].items() if name != "length"},
-        first.facts["steps"],
-        first.facts["peak"],
-        first.facts["text"]["pieces"],
-        counted.facts["yardsticks"],
-        tuple(
-            seeds.put_together(Curve, kinds[kind], **dict(zip(Curve._fields, kind, strict=False)))
-            for kind in sorted(kinds, key=str)
-        ),
+        shape={name: size for name, size in first.facts["shape"].items() if name != "length"},  # of the networks
+        steps=first.facts["steps"],
+        peak=first.facts["peak"],
+        pieces=first.facts["text"]["pieces"],  # of the training text
+        yardsticks=counted.facts["yardsticks"],  # of counts, nats, at the longest length that softmax has
+        curves=tuple(Curve(seeds.put_together(fields, mine, **known)) for known, mine in curves),
     )
 
 
@@ -105,9 +95,9 @@ def _common(run: runs.Run) -> tuple[Any, ...]:
 
 
 def _kind(run: runs.Run) -> tuple[Any, ...]:
-    """What a curve's runs have in common: its fields before ``seeds``."""
+    """What a curve's runs have in common."""
     told = {"drawn": False, **run.facts, "length": run.facts["shape"]["length"]}  # not all could be asked for that
-    return tuple(told[name] for name in Curve._fields[: Curve._fields.index("seeds")])
+    return tuple(told[name] for name in KIND.split())
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:

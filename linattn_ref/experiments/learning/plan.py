@@ -26,7 +26,6 @@ import math
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,7 +183,7 @@ def _keep(path: Path, text: str) -> None:
         raise ValueError(f"out: {path.parent} has a run that was begun before it was said what would count")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_all({path: partial(Path.write_text, data=text, encoding="utf-8")})
+        write_all({path: text})
     elif path.read_text(encoding="utf-8") != text:
         raise ValueError(f"out: {path} says otherwise what would count, and was there before")
 

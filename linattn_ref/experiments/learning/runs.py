@@ -6,7 +6,6 @@ the records of all runs in a folder as one file, and those in ``figures/records`
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -124,7 +123,7 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
         contents[beside(target, name)] = _half(folder / name)
     for path in contents:
         check_writable(path)
-    write_all({path: partial(Path.write_bytes, data=content) for path, content in contents.items()})
+    write_all(contents)
     return found
 
 
@@ -152,9 +151,11 @@ def gathered(path: Path) -> dict[str, Run]:
     FileNotFoundError
         There is no such file: the committed ones are beside the source, not in the package.
     """
-    from linattn_ref.experiments.publishing.restore import restore
+    from linattn_ref.experiments.publishing.restore import Results, restore
 
-    return restore(dict[str, Run], json.loads(clone.needed(path).read_text(encoding="utf-8")))
+    stored = json.loads(clone.needed(path).read_text(encoding="utf-8"))
+    numbers = {name: restore(Results, {**run, "facts": None}) for name, run in stored.items()}
+    return {name: Run(**{**run, "facts": stored[name]["facts"]}) for name, run in numbers.items()}
 
 
 # --- What was learned -----------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def keep_weights(out: Path, target: Path) -> None:
         ``target`` lies in the folder of a run, whose own checkpoints have such names.
     """
     check_target(target)
-    write_all({target: partial(Path.write_bytes, data=_half(out))})
+    write_all({target: _half(out)})
 
 
 def _half(out: Path) -> bytes:

@@ -4,18 +4,14 @@ A run's name ends with its seed: ``linear-0``, ``linear-1`` are two of one kind,
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from linattn_ref.experiments.learning.runs import Run
-from linattn_ref.op import Array
+from linattn_ref.experiments.publishing.kit import Array, Axes, Line2D, Results
 
 __all__ = ["draw", "kinds", "put_together", "stacked"]
-
-Curve = TypeVar("Curve")
 
 MAY_DIFFER = ("command", "seed", "versions", "machine", "result")  # facts of two runs of one kind
 
@@ -48,8 +44,8 @@ def _differs(one: Run, other: Run) -> list[str]:
     return [name for name in told if one.facts.get(name) != other.facts.get(name)]
 
 
-def put_together(curve: type[Curve], of_one_kind: Sequence[Run], **known: Any) -> Curve:
-    """Runs of one kind as a NamedTuple that has these fields, or some of them, beside those that are ``known``.
+def put_together(names: str, of_one_kind: Sequence[Run], **known: Any) -> Results:
+    """Of runs of one kind what has these names, beside those that are ``known``.
 
     seeds        (S,)
     steps        (T,), the same for all
@@ -64,8 +60,7 @@ def put_together(curve: type[Curve], of_one_kind: Sequence[Run], **known: Any) -
         "processor": " and ".join(sorted({run.facts.get("machine", {}).get("processor", "") for run in of_one_kind})),
         **known,
     }
-    names: tuple[str, ...] = curve._fields  # type: ignore[attr-defined]
-    return curve(*(of_all[name] if name in of_all else stacked(of_one_kind, name) for name in names))
+    return Results({name: of_all[name] if name in of_all else stacked(of_one_kind, name) for name in names.split()})
 
 
 def stacked(of_one_kind: Sequence[Run], name: str) -> Array:

@@ -9,7 +9,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3, Table 3.
 """
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
@@ -17,23 +16,11 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
 
-__all__ = ["COLOURS", "TITLES", "Network", "compute", "draw", "table_rows"]
+__all__ = ["COLOURS", "TITLES", "compute", "draw", "table_rows"]
 
 M = style.MECHANISMS
 COLOURS = {"lstm": style.GREEN, "softmax": M["softmax"], "lsh-4": M["reformer"], "linear": M["linear"]}
 TITLES = {"lstm": "Bi-LSTM", "softmax": "softmax", "lsh-4": "lsh-4", "linear": "linear"}
-
-
-class Network(NamedTuple):
-    """The runs of one network."""
-
-    seeds: tuple[int, ...]
-    steps: Array  # (T,)
-    cpu_seconds: Array  # (S, T)
-    error_rate: Array  # (S, T), of the validation part
-    greedy: Array  # (S,), of the test part, by the likeliest path
-    beam: Array  # (S,)
-    epoch_seconds: Array  # (S,), CPU
 
 
 def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
@@ -51,11 +38,12 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     )
 
 
-def _network(found: list[runs.Run]) -> Network:
+def _network(found: list[runs.Run]) -> Results:
+    """The runs of one network: an array ``(S,)`` for each, of curves ``(S, T)``; the steps are ``(T,)``."""
     return seeds.put_together(
-        Network,
+        "seeds steps cpu_seconds error_rate greedy beam epoch_seconds",  # error_rate: of the validation part
         found,
-        greedy=np.array([run.facts["result"]["greedy"] for run in found]),
+        greedy=np.array([run.facts["result"]["greedy"] for run in found]),  # of the test part, by the likeliest path
         beam=np.array([run.facts["result"]["beam"] for run in found]),
         epoch_seconds=np.array([run.cpu_seconds[-1] / run.steps[-1] * run.facts["steps_per_epoch"] for run in found]),
     )

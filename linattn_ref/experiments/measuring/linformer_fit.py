@@ -46,22 +46,13 @@ class Mixing(NamedTuple):
         return lambda q, k, v: self.forward(q, k, v, *parameters)[0]
 
 
-def _matrices_forward(q: Array, k: Array, v: Array, e: Array, f: Array) -> tuple[Array, Any]:
-    return linformer.forward(q, k, v, e, f, kernels=jit)
+def _matrices_forward(q: Array, k: Array, v: Array, e: Array, f: Array | None = None) -> tuple[Array, Any]:
+    return linformer.forward(q, k, v, e, e if f is None else f, kernels=jit)
 
 
 def _matrices_backward(d_out: Array, saved: Any) -> Parameters:
     gradients = linformer.backward(d_out, saved)
     return gradients.e, gradients.f
-
-
-def _matrix_forward(q: Array, k: Array, v: Array, e: Array) -> tuple[Array, Any]:
-    return linformer.forward(q, k, v, e, e, kernels=jit)
-
-
-def _matrix_backward(d_out: Array, saved: Any) -> Parameters:
-    gradients = linformer.backward(d_out, saved)
-    return (gradients.e + gradients.f,)  # one matrix in two places
 
 
 def _convolutions_forward(q: Array, k: Array, v: Array, weight_k: Array, weight_v: Array) -> tuple[Array, Any]:
@@ -91,7 +82,8 @@ def _weight_gradients(d_mixed: Array, saved: list[Any]) -> Array:
 
 
 MATRICES = Mixing(_matrices_forward, _matrices_backward)  # parameters e, f
-MATRIX = Mixing(_matrix_forward, _matrix_backward)  # parameter e = f
+# Parameter e = f, one matrix in two places
+MATRIX = Mixing(_matrices_forward, lambda d_out, saved: (np.add(*_matrices_backward(d_out, saved)),))
 CONVOLUTIONS = Mixing(_convolutions_forward, _convolutions_backward)  # parameters weight_k, weight_v
 
 

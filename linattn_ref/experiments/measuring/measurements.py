@@ -4,12 +4,11 @@
 """
 
 import contextlib
-import functools
 import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,14 @@ import numpy as np
 from tqdm import tqdm
 
 from linattn_ref.atomic import write_all
+from linattn_ref.experiments.measuring.spread import spread
 from linattn_ref.experiments.publishing import record
 from linattn_ref.op import Array
 from linattn_ref.training.folder import alone
 
-__all__ = ["load", "measure_all", "prepared", "store"]
+__all__ = ["load", "measure_all", "store"]
 
 SETTINGS = "settings.json"
-
-
-@contextlib.contextmanager
-def prepared(folder: Path, settings: Mapping[str, Any], resume: bool) -> Iterator[None]:
-    """``folder`` is ready for parts of these settings, and no other run writes there while the context lasts."""
-    with alone(folder):
-        prepare(folder, settings, resume)
-        yield
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
@@ -49,8 +41,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     path.unlink(missing_ok=True)
     for leftover in folder.glob("*.npy"):
         leftover.unlink()
-    text = json.dumps(settings, indent=2) + "\n"
-    write_all({path: functools.partial(Path.write_text, data=text, encoding="utf-8")})
+    write_all({path: json.dumps(settings, indent=2) + "\n"})
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -67,7 +58,7 @@ def store(folder: Path, name: str, values: Array) -> None:
     """Write one part."""
     content = io.BytesIO()
     np.save(content, values)  # to a file itself it would not tell that the disk is full
-    write_all({folder / f"{name}.npy": lambda path: path.write_bytes(content.getvalue())})
+    write_all({folder / f"{name}.npy": content.getvalue()})
 
 
 def load(folder: Path, name: str) -> Array | None:
@@ -79,19 +70,22 @@ def load(folder: Path, name: str) -> Array | None:
 
 
 def measure_all(
-    tasks: Mapping[str, Callable[[], Array]],
+    tasks: Mapping[str, Callable[[], Array] | tuple[Any, ...]],
     settings: Mapping[str, Any],
     *,
     parts: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = False,
+    unit: str = "point",
+    workers: int = 1,
+    dask: str | None = None,
 ) -> dict[str, Array]:
-    """Do all tasks, one after the other.
+    """Do all tasks: one after the other, unless there are ``workers``.
 
     Parameters
     ----------
-    tasks : mapping from str to callable
-        What measures an array of numbers, by the name that its file is to have.
+    tasks : mapping from str to callable or tuple
+        What measures an array of numbers, with its arguments if it has some, by the name that its file is to have.
     settings : mapping
         Everything that the results depend on, as JSON has it; versions and machine are added.
     parts : path, optional
@@ -99,7 +93,10 @@ def measure_all(
     resume : bool
         Take over the results that are there already. Otherwise they are removed.
     progress : bool
-        Show a bar on standard error, if that is a terminal.
+        Show a bar on standard error, if that is a terminal; it counts in ``unit``.
+    workers, dask
+        Who does the tasks: see `spread.spread`. Their results depend on nothing but their arguments, so that a run that
+        was killed and resumed ends with the same bits as one that was not, whoever computes them.
 
     Returns
     -------
@@ -109,15 +106,23 @@ def measure_all(
     ------
     ValueError
         ``resume``, but ``parts`` was filled with other settings; or another run is writing there.
+    OSError
+        The disk is full, a worker died (one of Dask's may), or the Dask scheduler does not answer or went away.
     """
-    found = {}
     with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as name:
         folder, where = Path(name), {"versions": record.versions(), "machine": record.machine()}
-        with prepared(folder, {**settings, **where}, resume):
-            for task, measure in tqdm(tasks.items(), unit="point", disable=None if progress else True):
-                values = load(folder, task)
-                if values is None:
-                    values = measure()
+        with alone(folder):
+            prepare(folder, {**settings, **where}, resume)
+            found = {task: values for task in tasks if (values := load(folder, task)) is not None}
+            calls = [(task, *(x if isinstance(x, tuple) else (x,))) for task, x in tasks.items() if task not in found]
+            options: dict[str, Any] = {"unit": unit, "disable": None if progress else True}
+            with tqdm(total=len(tasks), initial=len(found), **options) as bar:
+                for task, values in spread(_named, calls, workers=workers, dask=dask):
                     store(folder, task, values)
-                found[task] = values
-    return found
+                    found[task] = values
+                    bar.update()
+    return {task: found[task] for task in tasks}
+
+
+def _named(task: str, measure: Callable[..., Array], *arguments: Any) -> tuple[str, Array]:
+    return task, measure(*arguments)

@@ -2,8 +2,7 @@
 
 ``kit``        what every figure's module is made of, in one line of imports
 ``style``      the two looks, for print and for a slide
-``labels``     names on the lines themselves
-``ranges``     lines of medians, and how far sentences and heads lie apart
+``labels``     names on the lines themselves; lines of medians, and how far sentences and heads lie apart
 ``pairs``      patterns of query and key: a colour a reason
 ``record``     a figure beside its numbers, command, seed, versions and machine
 ``restore``    the numbers back from there

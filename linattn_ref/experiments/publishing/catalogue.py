@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linattn_ref.experiments.publishing import registry
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.experiments.publishing.restore import Results, restore
 
 __all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of", "results_of"]
 
@@ -72,4 +72,5 @@ def caption_of(name: str) -> str:
 
 def results_of(name: str, record: Mapping[str, Any]) -> Any:
     """What ``compute`` of that figure returned, of the record that was kept of it."""
-    return restore(typing.get_type_hints(module_of(name).compute)["return"], record["results"])
+    kind = typing.get_type_hints(module_of(name).compute)["return"]
+    return restore(kind if issubclass(kind, Results) else Results, record["results"])

@@ -42,57 +42,30 @@ MAY_SKIP = {
     "23": ("Where a small network begins",),
 }
 # The evening: a chapter, the sections that are read after its opening, and what one takes from them.
-EVENING = (
-    (
-        "01",
-        (
-            "The formula",
-            "The gradient, by hand",
-            "What it costs",
-            "The same function without the matrix",
-            "What to remember",
-        ),
+HAND = "The smallest example, by hand"
+EVENING = {
+    "01": (
+        "The formula; The gradient, by hand; What it costs; The same function without the matrix; What to remember",
         "what everybody computes, its gradient, and why the matrix need not be kept",
     ),
-    (
-        "05",
-        (
-            "The smallest example, by hand",
-            "A weighted average, with any weights",
-            "The bracket",
-            "The gradient, by hand",
-            "What to remember",
-        ),
+    "05": (
+        f"{HAND}; A weighted average, with any weights; The bracket; The gradient, by hand; What to remember",
         "other weights than the exponential, and the bracket that removes the square",
     ),
-    (
-        "07",
-        (
-            "The smallest example, by hand",
-            "A running sum",
-            "The gradient, by hand",
-            "Chunks",
-            "What to remember",
-        ),
+    "07": (
+        f"{HAND}; A running sum; The gradient, by hand; Chunks; What to remember",
         "causal attention as a running sum, and its gradient as another",
     ),
-    (
-        "08",
-        (
-            "The smallest example, by hand",
-            "One head",
-            "Infinitely many features: softmax is such a network too",
-            "Writing text: constant state against growing cache",
-            "What to remember",
-        ),
+    "08": (
+        f"{HAND}; One head; Infinitely many features: softmax is such a network too; "
+        "Writing text: constant state against growing cache; What to remember",
         "a transformer as a recurrent network, and what its state can hold",
     ),
-    (
-        "15",
-        ("Three families", "When to use which", "What to remember"),
+    "15": (
+        "Three families; When to use which; What to remember",
         "the other mechanisms at a glance, and when to use which",
     ),
-)
+}
 
 
 class Section(NamedTuple):
@@ -176,7 +149,8 @@ def chosen(path: Path, titles: tuple[str, ...]) -> float:
 def evening(folder: Path) -> list[tuple[Path, tuple[str, ...], float, str]]:
     """The stops of the evening: a chapter, the sections after its opening, the minutes of all of them, and why."""
     stops: list[tuple[Path, tuple[str, ...], float, str]] = []
-    for number, titles, why in EVENING:
+    for number, (sections_read, why) in EVENING.items():
+        titles = tuple(sections_read.split("; "))
         (path,) = folder.glob(f"{number}_*.py")
         opening = sections(path)[0].title
         stops.append((path, titles, chosen(path, (opening, *titles)), why))

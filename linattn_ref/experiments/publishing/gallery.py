@@ -80,7 +80,7 @@ def make(
             left -= MINUTES.get(name, 0)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
     if set(names) != {"tables"}:
-        write_page(out)
+        write_all({out / "README.md": page_of(out)})
         say(f"gallery: {out / 'README.md'}")
     if "tables" in names:
         tables.update(Path("README.md"))
@@ -147,12 +147,6 @@ def draw_again(name: str, out: Path, *, style_name: str) -> None:
         document["table"] = module.table(results)
     with style.use(style_name):
         record.write(module.draw(results), document, out, name)
-
-
-def write_page(out: Path) -> None:
-    """Write the gallery, ``README.md`` in ``out``."""
-    text = page_of(out)
-    write_all({out / "README.md": lambda path: path.write_text(text, encoding="utf-8")})
 
 
 def page_of(folder: Path) -> str:

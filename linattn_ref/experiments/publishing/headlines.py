@@ -21,50 +21,38 @@ class Headline(NamedTuple):
     row: Mapping[str, Any]  # what they say of themselves
 
 
-HEADLINES = (
-    Headline(
-        "Softmax attention, all keys, forward, N = 2048",
-        "bench_softmax",
-        {"length": 2048, "causal": False, "passes": "forward"},
-    ),
-    Headline(
-        "Softmax attention, causal, forward + backward, N = 2048",
-        "bench_softmax",
-        {"length": 2048, "causal": True, "passes": "forward + backward"},
-    ),
-    Headline(
-        "Linear attention's causal product, forward, N = 4096",
-        "bench_linear",
-        {"size": 4096, "task": "product, forward"},
-    ),
-    Headline(
-        "Linear attention, causal, forward + backward, N = 4096",
-        "bench_linear",
-        {"size": 4096, "task": "attention, forward + backward"},
-    ),
-    Headline("Linear attention, one token of the recurrent form", "bench_linear", {"size": 1, "task": "step"}),
-    Headline(
-        "The gated delta rule, forward, N = 4096",
-        "bench_delta",
-        {"size": 4096, "task": "gated delta", "passes": "forward"},
-    ),
-    Headline(
-        "The gated delta rule, one token, D = 64, B = 1",
-        "bench_steps",
-        {"task": "gated delta", "size": 64, "batch": 1, "what": "step"},
-    ),
-    Headline(
-        "A training step: 8 layers of 256, linear attention, N = 784",
-        "bench_training",
-        {"layers": 8, "attention": "linear"},
-    ),
-    Headline(
-        "Longformer, forward + backward, N = 4096",
-        "bench_patterns",
-        {"length": 4096, "mechanism": "longformer", "passes": "forward + backward"},
-    ),
-    Headline("A token of a transformer of 8 layers, linear attention, B = 1", "bench_generation", {"batch": 1}),
-)
+BOTH = "forward + backward"
+# A bench, and of each row what it is called here and in the record
+ROWS: dict[str, dict[str, dict[str, Any]]] = {
+    "bench_softmax": {
+        "Softmax attention, all keys, forward, N = 2048": {"length": 2048, "causal": False, "passes": "forward"},
+        "Softmax attention, causal, forward + backward, N = 2048": {"length": 2048, "causal": True, "passes": BOTH},
+    },
+    "bench_linear": {
+        "Linear attention's causal product, forward, N = 4096": {"size": 4096, "task": "product, forward"},
+        "Linear attention, causal, forward + backward, N = 4096": {"size": 4096, "task": f"attention, {BOTH}"},
+        "Linear attention, one token of the recurrent form": {"size": 1, "task": "step"},
+    },
+    "bench_delta": {
+        "The gated delta rule, forward, N = 4096": {"size": 4096, "task": "gated delta", "passes": "forward"},
+    },
+    "bench_steps": {
+        "The gated delta rule, one token, D = 64, B = 1": {
+            "task": "gated delta",
+            "size": 64,
+            "batch": 1,
+            "what": "step",
+        },
+    },
+    "bench_training": {
+        "A training step: 8 layers of 256, linear attention, N = 784": {"layers": 8, "attention": "linear"},
+    },
+    "bench_patterns": {
+        "Longformer, forward + backward, N = 4096": {"length": 4096, "mechanism": "longformer", "passes": BOTH},
+    },
+    "bench_generation": {"A token of a transformer of 8 layers, linear attention, B = 1": {"batch": 1}},
+}
+HEADLINES = tuple(Headline(what, bench, row) for bench, rows in ROWS.items() for what, row in rows.items())
 YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 
 

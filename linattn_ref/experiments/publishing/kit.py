@@ -7,8 +7,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from linattn_ref.experiments.publishing import labels, markdown, style
+from linattn_ref.experiments.publishing.labels import over_reduced, with_range
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
-from linattn_ref.experiments.publishing.ranges import over_reduced, with_range
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array, Mask
 

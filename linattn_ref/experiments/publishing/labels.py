@@ -1,7 +1,7 @@
 """Names on the lines themselves, so that nobody has to look them up in a legend; and numbers along the axes."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,15 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from scipy.optimize import isotonic_regression
 
-__all__ = ["at", "at_ends", "ticks"]
+from linattn_ref.experiments.publishing import style
+
+__all__ = ["at", "at_ends", "over_reduced", "ticks", "with_range"]
 
 APART = 1.2  # lines of text, from one name to the next
 AXES_SHARE = 0.8  # of a figure's height that a row of axes has, about: the rest are titles and labels
 
 
-def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None) -> None:
-    """Numbers along the horizontal axis at these values and nowhere else, or these names."""
-    axes.set_xticks(values, names or [str(x) for x in values])
+def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None, *, along: str = "x") -> None:
+    """Numbers along an axis, the horizontal one or ``"y"``, at these values and nowhere else, or these names."""
+    getattr(axes, f"set_{along}ticks")(values, names or [str(x) for x in values])
     axes.minorticks_off()
 
 
@@ -93,3 +95,54 @@ def readable(colour: Any) -> tuple[float, ...]:
     rgb = np.array(matplotlib.colors.to_rgb(colour))
     luminance = float(rgb @ (0.2126, 0.7152, 0.0722))
     return tuple(float(x) for x in rgb * min(1.0, 0.45 / max(luminance, 1e-9)))
+
+
+# --- Lines of medians, each with a bar: how far sentences and heads lie apart ----------------------------------------
+
+
+def with_range(
+    axes: Axes, x: Any, found: Any, line: str = "o-", *, colour: Any, at: float | None = None, **look: Any
+) -> Line2D:
+    """The median over ``x``, and for the last ``x`` a bar from a tenth to nine tenths of all sentences and heads.
+
+    ``found`` has ``low``, ``median`` and ``high``, as `linattn_ref.experiments.measuring.heads.Spread` has them. The
+    bar stands at ``at``, where bars beside one another can be told apart, or at the last ``x``.
+    """
+    (median,) = axes.plot(x, found.median, line, color=colour, **look)
+    axes.vlines(x[-1] if at is None else at, found.low[-1], found.high[-1], color=colour, alpha=0.6)
+    return median
+
+
+def over_reduced(
+    axes: Axes,
+    reduced: Sequence[int],
+    errors: Mapping[str, Any],
+    ways: Mapping[str, tuple[str, str]],
+    *,
+    level: tuple[float, str] | None = None,
+) -> None:
+    """Errors over ``R``, both logarithmic: each way's name at the end of its line; in two rows of axes.
+
+    Parameters
+    ----------
+    axes : Axes
+    reduced : sequence of int
+    errors : mapping
+        By way.
+    ways : mapping
+        Of those drawn: label and colour.
+    level : tuple, optional
+        An error for comparison, dotted, and its name.
+    """
+    places = [reduced[-1] * 1.18 ** (i + 1) for i in range(len(ways))]
+    lines = [
+        with_range(axes, reduced, errors[way], colour=colour, at=place)
+        for place, (way, (_, colour)) in zip(places, ways.items(), strict=True)
+    ]
+    names = [textwrap.fill(label, 17) for label, _ in ways.values()]
+    if level is not None:
+        lines += axes.plot([reduced[0], places[-1]], [level[0]] * 2, ":", color=style.GREY)
+        names.append(level[1])
+    axes.set(xscale="log", yscale="log")
+    ticks(axes, reduced)
+    at_ends(axes, lines, names, rows=2)

@@ -89,12 +89,10 @@ def save(
 def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLike[str], name: str) -> list[Path]:
     """Write a figure beside a record that is there already; see `save`."""
     out = Path(out_dir)
-    writers: dict[Path, Callable[[Path], object]] = {
+    writers: dict[Path, bytes | Callable[[Path], object]] = {
         out / f"{name}.{format}": partial(_draw, figure, format) for format in METADATA
     }
-    writers[out / f"{name}.json"] = partial(
-        Path.write_bytes, data=(json_text(dict(document)) + "\n").encode(errors="backslashreplace")
-    )
+    writers[out / f"{name}.json"] = (json_text(dict(document)) + "\n").encode(errors="backslashreplace")
     return write_all(writers)
 
 

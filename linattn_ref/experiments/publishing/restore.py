@@ -5,21 +5,17 @@ are made. `record.plain` makes them JSON, and they come back as they are::
 
     results = restore(Results, document["results"])
 
-What has methods of its own is a type, and is restored by the types of its fields. By hand, since cattrs and pydantic
-know neither NumPy's arrays nor names without a type, and would be a dependency for these lines.
+What has methods of its own is a kind of `Results`, and where such stand inside, annotations say so: of the other fields
+nothing has to be known. By hand, since cattrs and pydantic know neither NumPy's arrays nor names without a type.
 """
 
-import dataclasses
-import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 __all__ = ["Results", "restore"]
 
-T = TypeVar("T")
 NO_NUMBERS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}  # as `record.plain` writes them, for JSON has none
 
 
@@ -33,65 +29,25 @@ class Results(dict[str, Any]):
             raise AttributeError(f"no {name} among {', '.join(self)}") from None
 
 
-def restore(kind: type[T], stored: Any) -> T:
-    """What `record.plain` made JSON of.
+def restore(kind: Any, stored: Any) -> Any:
+    """What `record.plain` made JSON of: names are `Results`, rows of numbers an array, other rows a tuple.
 
     Parameters
     ----------
     kind : type
-        `Results`, a NamedTuple or dataclass, ``dict[str, X]``, ``tuple[X, ...]``, ``list[X]``, ``X | None``, an array
-        type, a number or text: whatever the annotation of a field says.
+        `Results` or a kind of it, whose annotations say which fields are such; or ``dict[str, X]``, ``tuple[X, ...]``.
     stored : JSON
-
-    Raises
-    ------
-    KeyError
-        A field is not there: the record was made by an older version of the code.
     """
-    return typing.cast(T, _restored(kind, stored))
-
-
-def _read(stored: Any) -> Any:
-    """Names are `Results`, rows of numbers an array, other rows a tuple."""
+    inside = typing.get_args(kind)
     if isinstance(stored, dict):
-        return Results({name: _read(item) for name, item in stored.items()})
+        fields = {} if inside else typing.get_type_hints(kind)
+        found = {name: restore(inside[-1] if inside else fields.get(name, Results), x) for name, x in stored.items()}
+        return found if inside else kind(found)
     if not isinstance(stored, list):
         return NO_NUMBERS.get(stored, stored) if isinstance(stored, str) else stored
-    inside = tuple(map(_read, stored))
+    rows = tuple(restore(inside[0] if inside else Results, x) for x in stored)
     try:
-        array = np.array(inside)
+        array = np.array(rows)
     except ValueError:  # rows of different lengths
-        return inside
-    return array if inside and array.dtype.kind in "biuf" else inside
-
-
-def _restored(kind: Any, stored: Any) -> Any:
-    origin, inside = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if hasattr(origin, "__value__"):  # a name for a type, as NDArray is since NumPy 2.5
-        return _restored(origin.__value__[inside] if inside else origin.__value__, stored)
-    if kind is Results:
-        return _read(stored)
-    if kind is Any or stored is None:
-        return stored
-    if origin in (typing.Union, types.UnionType):
-        return _restored(next(one for one in inside if one is not types.NoneType), stored)
-    if hasattr(kind, "_fields") or dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _restored(hint, stored[name]) for name, hint in hints.items()})
-    if origin is np.ndarray:
-        return _array(typing.get_args(inside[1])[0], stored)
-    if origin in (dict, Mapping):
-        return {inside[0](key): _restored(inside[1], item) for key, item in stored.items()}
-    if origin is tuple and inside[-1] is not Ellipsis:
-        return tuple(_restored(one, item) for one, item in zip(inside, stored, strict=True))
-    if origin in (tuple, list, Sequence):
-        sequence = list if origin is list else tuple
-        return sequence(_restored(inside[0], item) for item in stored)
-    return kind(stored)  # float("nan") too
-
-
-def _array(number: Any, stored: Any) -> Any:
-    """Of a dtype that the annotation names, or the one that the numbers have."""
-    concrete = isinstance(number, type) and number not in (Any, np.generic, np.floating, np.integer)
-    array = np.array(stored, number if concrete else None)
-    return array.astype(np.float64) if array.dtype.kind == "U" else array  # "nan" among the numbers
+        return rows
+    return array if rows and array.dtype.kind in "biuf" else rows

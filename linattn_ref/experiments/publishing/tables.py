@@ -13,7 +13,6 @@ the fields
 The rest is seen from the code: a recurrent form (``step``), and the arguments beyond queries, keys and values.
 """
 
-import functools
 import importlib
 import inspect
 import re
@@ -259,15 +258,8 @@ def update(readme: Path) -> None:
         There is no such file: to be run where README.md is.
     """
     check_readme(readme)
-    texts = {
-        readme.parent / name: updated((readme.parent / name).read_text(encoding="utf-8"), readme.parent, name)
-        for name in PAGES
-    }
-    write_all({path: functools.partial(_write, text) for path, text in texts.items()})
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+    root = readme.parent
+    write_all({root / name: updated((root / name).read_text(encoding="utf-8"), root, name) for name in PAGES})
 
 
 def check_readme(readme: Path) -> None:

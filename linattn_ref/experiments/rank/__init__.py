@@ -1,7 +1,7 @@
 """Is self-attention of low rank? Measured on a real network, and the theorems that say why it should be.
 
-``spectrum``               the main job: singular values of a network's attention matrices; its parts are
-                           ``spectrum_inputs``, where the matrices come from, and ``spectrum_job``, the work
+``spectrum``               the main job: singular values of a network's attention matrices, which are from
+                           ``spectrum_inputs``
 ``eckart_young``           nothing of a rank is nearer than the truncated SVD
 ``johnson_lindenstrauss``  a random projection keeps lengths and inner products
 ``low_rank``               Linformer's Theorem 1

@@ -9,20 +9,17 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
 """
 
-import contextlib
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.experiments.publishing import record
+from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
-from linattn_ref.experiments.rank import spectrum_inputs, spectrum_job
+from linattn_ref.experiments.rank import spectrum_inputs
 from linattn_ref.experiments.rank.spectrum_inputs import PathLike
-from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values, spread
+from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values
 from linattn_ref.visible import visible
 
 __all__ = ["compute", "draw", "table"]
@@ -44,10 +41,9 @@ def compute(
     model: PathLike | None = None,
     text: PathLike | None = None,
     arrays: PathLike | None = None,
-    parts: PathLike | None = None,
     workers: int = 1,
     say: Callable[[str], object] = lambda line: None,
-    **job: Any,
+    **where: Any,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.
 
@@ -65,7 +61,7 @@ def compute(
     arrays : path, optional
         Use these matrices, not a model's: see `spectrum_inputs.from_arrays`.
     parts, resume, workers, dask, progress
-        The folder where results are kept as they come (None: nowhere), and who computes them: see `spectrum_job.run`.
+        The folder where results are kept as they come (None: nowhere), and who computes them: see `measure_all`.
     say : callable
         Told, a line each, what is fetched and what is not as one might expect in the text or the matrices.
 
@@ -89,10 +85,8 @@ def compute(
             "seed": seed,
             "method": method,
         }
-        tasks = [task for group in inputs.tasks.values() for task in group]
-        with tempfile.TemporaryDirectory() if parts is None else contextlib.nullcontext(parts) as folder:
-            where = {"versions": record.versions(), "machine": record.machine()}
-            values = spectrum_job.run(tasks, Path(folder), settings | where, method=method, workers=workers, **job)
+        tasks = {task.name: task.call(method) for group in inputs.tasks.values() for task in group}
+        values = measure_all(tasks, settings, workers=workers, unit="sentence", **where)
         loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None
     return summarise(inputs, values, settings, loss)
 
@@ -122,13 +116,12 @@ def curves_of(title: str, values: Array, k: int) -> Results:
     """Sum up the singular values ``(S, T, H, K)`` of one group."""
     share = cumulative_share(values)  # (S, T, H, K)
     by_head = share.mean(axis=0)  # (T, H, K)
-    over_heads = spread(by_head, axis=1, levels=BAND)
-    low, high = over_heads.quantiles  # (T, K)
+    low, high = np.quantile(by_head, np.asarray(BAND, by_head.dtype), axis=1)  # (T, K)
     rank = rank_for_share(values, SHARE).mean(axis=0)  # (T, H)
     return Results(
         title=title,
         sentences=len(values),
-        mean=over_heads.mean,  # (T, K), c_k by layer, over sentences and heads
+        mean=by_head.mean(axis=1),  # (T, K), c_k by layer, over sentences and heads
         low=low,  # (T, K), the quantile BAND[0] of the heads' means over sentences
         high=high,  # (T, K), the quantile BAND[1]
         at_k=by_head[..., k - 1],  # (T, H), over sentences
@@ -136,7 +129,7 @@ def curves_of(title: str, values: Array, k: int) -> Results:
     )
 
 
-def measure_gram_loss(task: spectrum_job.Task) -> Results:
+def measure_gram_loss(task: spectrum_inputs.Task) -> Results:
     """What the Gram matrix's eigenvalues lose: the first head of each layer, computed three ways."""
     matrices = np.stack([p[0] for p in task.matrices(*task.arguments)])  # (T, N, L)
     exact = singular_values(matrices.astype(np.float64))  # (T, K)

@@ -2,25 +2,44 @@
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.experiments.measuring.pretrained import PathLike
-from linattn_ref.experiments.rank.spectrum_job import Task
 from linattn_ref.models import bert
 from linattn_ref.op import Array
+from linattn_ref.theory.spectrum import Method, singular_values
 
-__all__ = ["Inputs", "from_arrays", "from_model", "of_noise"]
+__all__ = ["Inputs", "Task", "from_arrays", "from_model", "of_noise"]
 
 
 OFF = 0.01  # of a row's sum: entries that once had 8 bits of precision, as in bfloat16, leave it off by .004
+
+
+class Task(NamedTuple):
+    """One sentence's matrices: ``matrices(*arguments)`` gives each layer's ``P (H, N, L)``, first layer first."""
+
+    name: str
+    matrices: Callable[..., Iterable[Array]]
+    arguments: tuple[Any, ...]
+
+    def call(self, method: Method) -> tuple[Any, ...]:
+        """Singular values by layer and head, ``(T, H, min(N, L))``, as `measure_all` takes it."""
+        return values_of, method, self.matrices, *self.arguments
+
+
+def values_of(method: Method, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Array:
+    """The singular values of one task's matrices, on one thread."""
+    with threadpool_limits(1):
+        return np.stack([singular_values(p, method=method) for p in matrices(*arguments)])
 
 
 class Inputs(NamedTuple):

@@ -130,8 +130,7 @@ def draw(results: Results) -> Figure:
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     left.set(title="layers until all see all", yscale="log", ylim=(1.7, 360))
-    left.set_yticks([2, 4, 8, 16, 64, 256], ["2", "4", "8", "16", "64", "256"])
-    left.minorticks_off()
+    labels.ticks(left, [2, 4, 8, 16, 64, 256], along="y")
     middle.set(title="share of neighbours that are\nneighbours of each other", ylim=(-0.03, 1.03))
     right.set(title="pairs of query and key", xlabel="length N", xscale="log", yscale="log")
     draw_graphs(left, results, "diameter", OF_DIAMETER)

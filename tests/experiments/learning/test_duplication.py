@@ -108,12 +108,12 @@ def test_it_is_tested_on_the_same_words_and_other_hashes(monkeypatch):
 
 
 def test_the_figure_has_a_line_a_mechanism(curves):
-    same = {name: curve._replace(processor="one") for name, curve in curves.mechanisms.items()}
-    elsewhere = {name: curve._replace(processor="another") for name, curve in curves.longer.items()}
-    elsewhere["linear"] = elsewhere["linear"]._replace(processor="one")
-    curves = curves._replace(
-        mechanisms={**same, "local": same["local"]._replace(processor="another")}, longer=elsewhere
-    )
+    def on(curve, processor):
+        return type(curve)({**curve, "processor": processor})
+
+    same = {name: on(curve, "another" if name == "local" else "one") for name, curve in curves.mechanisms.items()}
+    elsewhere = {name: on(curve, "one" if name == "linear" else "another") for name, curve in curves.longer.items()}
+    curves = type(curves)({**curves, "mechanisms": same, "longer": elsewhere})
     with style.use():
         against_updates, against_time, of_widths, longer = duplication_curves.draw(curves).axes
     for panel, names in (

@@ -12,6 +12,7 @@ from linattn_ref.experiments.learning import (
     mechanism_time,
 )
 from linattn_ref.experiments.learning.runs import Run
+from linattn_ref.experiments.measuring import points
 from linattn_ref.experiments.publishing import style
 
 
@@ -78,7 +79,7 @@ def test_runs_of_other_settings_do_not_stand_together(found):
 
 @pytest.mark.slow
 def test_both_passes_are_timed_with_every_mechanism(monkeypatch):
-    monkeypatch.setattr(mechanism_time, "in_new_process", lambda function, *arguments, malloc: function(*arguments))
+    monkeypatch.setattr(points, "in_new_process", lambda function, *arguments, malloc: function(*arguments))
     results = mechanism_time.compute(quick=True)
     assert set(results.seconds) == set(every_mechanism.TITLES)
     assert results.ratio["softmax"] == (1.0,)

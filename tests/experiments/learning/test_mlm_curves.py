@@ -77,7 +77,7 @@ def test_what_is_stored_is_what_was_computed(results):
     again = catalogue.results_of("mlm_curves", {"results": saving.plain(results)})
     for panel in "abcd":
         assert mlm_curves.table_rows(again, panel) == mlm_curves.table_rows(results, panel)
-    assert again._replace(curves=()) == results._replace(curves=())
+    assert {**again, "curves": ()} == {**results, "curves": ()}
 
 
 def test_drawn(results):

@@ -1,7 +1,5 @@
 """Runs of one kind: put together by their names, in step; drawn as a median in a band."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -40,21 +38,13 @@ def test_runs_of_one_kind_differ_in_their_seed_alone():
         seeds.kinds({"a-0": one, "a-1": other._replace(facts={**other.facts, "peak": 1.0})})
 
 
-class Curve(NamedTuple):
-    name: str
-    seeds: tuple
-    steps: np.ndarray
-    cpu_seconds: np.ndarray
-    loss: np.ndarray
-    processor: str
-
-
 def test_runs_of_one_kind_are_put_together():
     """A row a seed; each processor is named once."""
     found = [
         run_of(seed)._replace(facts={"seed": seed, "machine": {"processor": name}}) for seed, name in enumerate("bab")
     ]
-    curve = seeds.put_together(Curve, found, name="x")
+    curve = seeds.put_together("name seeds steps cpu_seconds loss processor", found, name="x")
+    assert [*curve] == ["name", "seeds", "steps", "cpu_seconds", "loss", "processor"]
     assert (curve.name, curve.seeds, curve.processor) == ("x", (0, 1, 2), "a and b")
     np.testing.assert_array_equal(curve.steps, [10, 20])
     np.testing.assert_array_equal(curve.cpu_seconds, [[1, 2], [2, 3], [3, 4]])

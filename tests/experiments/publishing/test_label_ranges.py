@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.measuring import heads
-from linattn_ref.experiments.publishing import ranges, style
+from linattn_ref.experiments.publishing import labels, style
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def found(sizes):
 
 
 def test_a_bar_lies_from_a_tenth_to_nine_tenths_at_the_last_place_or_beside_it(axes):
-    line = ranges.with_range(axes, [8, 16], found(2), colour=style.BLUE)
+    line = labels.with_range(axes, [8, 16], found(2), colour=style.BLUE)
     np.testing.assert_allclose(line.get_ydata(), [0.6, 1.2])
-    ranges.with_range(axes, [8, 16], found(2), colour=style.BLUE, at=20)
+    labels.with_range(axes, [8, 16], found(2), colour=style.BLUE, at=20)
     for bar, place in zip(axes.collections, (16, 20), strict=True):
         np.testing.assert_allclose(bar.get_segments(), [[[place, 0.4], [place, 2.0]]])
 
@@ -30,7 +30,7 @@ def test_a_bar_lies_from_a_tenth_to_nine_tenths_at_the_last_place_or_beside_it(a
 def test_over_reduced_draws_the_ways_that_it_is_given_and_names_them(axes):
     errors = {"mean": found(2), "svd": found(2), "left out": found(2)}
     ways = {"mean": ("mean pooling", style.SKY), "svd": ("truncated SVD of the matrix", style.BLACK)}
-    ranges.over_reduced(axes, (8, 16), errors, ways, level=(1.0, "answer: 0"))
+    labels.over_reduced(axes, (8, 16), errors, ways, level=(1.0, "answer: 0"))
     assert len(axes.collections) == 2
     assert len(axes.lines) == 3
     assert [text.get_text() for text in axes.texts] == ["mean pooling", "truncated SVD of\nthe matrix", "answer: 0"]
