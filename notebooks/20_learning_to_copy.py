@@ -295,7 +295,15 @@ for name in ("softmax", "linear"):
         minutes, right = run.cpu_seconds[-1] / 60, run.curves["accuracy"][-1]
         end = f"{ends[name, seed]:.2g}"
         rows.append((name, seed, run.steps[-1], f"{minutes:.0f}", f"{at_3000:.2g}", end, f"{right:.1%}"))
-head = ("width 128, S = 128", "seed", "updates", "CPU minutes", "loss at 3,000", "loss at the end, nats", "symbols told")
+head = (
+    "width 128, S = 128",
+    "seed",
+    "updates",
+    "CPU minutes",
+    "loss at 3,000",
+    "loss at the end, nats",
+    "symbols told",
+)
 chapter.table(head, rows)
 assert all(ends["linear", seed] > ends["softmax", seed] + 0.002 for seed in (1, 2))  # so the answer is no
 
