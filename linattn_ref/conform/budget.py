@@ -37,6 +37,7 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
     working = np.dtype(np.float64 if dtype == "float64" else np.float32)
     rng = np.random.default_rng(0)
     unit, tiny = (2.0**-52, 0.0) if dtype == "float64" else (2.0**-23, 2.0**-126)
+    unit = 2.0**-10 if dtype == "tfloat32" else unit  # products of float32 that keep 10 bits
     off = {name: np.zeros(x.shape) for name, x in right.items()}
     for way in ({}, chunked(question)):
         for order in range(1 + ORDERS):

@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check
 from linattn_ref.conform.diagnosis import diagnose
@@ -90,6 +92,10 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
             if not all(place.ok for place in trial.places):
                 return failed(each, trial, target, by_token)
     except Exception as error:
+        if target.offers("gradients") and not {"gradients", "d_state"} & {*each.needs}:
+            alone = run_check(each, target._replace(forward_alone=True), seed, full)
+            if alone.verdict in (PASSED, FAILED):  # what can be judged is
+                return alone._replace(where=f"{alone.where}; without gradients, which raised: {told(error)}")
         return Outcome(each.name, each.why, RAISED, where=told(error))
     if not places:
         return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
@@ -105,10 +111,13 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
     arrays = {place.array for place in wrong}
     found = []
     if arrays <= {*trial.right} and not any(place.blind for place in wrong):
-        if coarser := coarser_dtype(trial, target):
+        error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
+        if target.dtype == "float32" and keeps_ten_bits(trial):
+            found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
+            found = found or [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
+        elif coarser := coarser_dtype(trial, target):
             found = [(f"computes_in_{coarser}", f"it computes in {coarser}, whatever comes in", 0.0)]
         else:
-            error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
             found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
     first = wrong[0]
     where = f"{trial.note + ': ' if trial.note else ''}{first}"
@@ -120,12 +129,24 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
 def coarser_dtype(trial: Trial, target: Target) -> str:
     """The precision in which the answer would be right, if that is a coarser one."""
     dtypes = ("float64", "float32", "float16", "bfloat16")
-    for dtype in dtypes[dtypes.index(target.dtype) + 1 :]:
-        budget = allowed(trial.question, trial.right, dtype)
-        arrays = {name: x for name, x in trial.got.arrays.items() if name in budget}
-        if arrays and all((abs(x - trial.right[name]) <= budget[name]).all() for name, x in arrays.items()):
-            return dtype
-    return ""
+    return next((x for x in dtypes[dtypes.index(target.dtype) + 1 :] if is_within(trial, x)), "")
+
+
+def keeps_ten_bits(trial: Trial) -> bool:
+    """Whether all is off as products of TF32 are: nowhere by more, and by less than 0.002 of an array's size."""
+    near = [
+        np.linalg.norm(x - trial.right[name]) < 2.0**-9 * np.linalg.norm(trial.right[name])
+        for name, x in trial.got.arrays.items()
+        if name in trial.right
+    ]
+    return all(near) and is_within(trial, "tfloat32")
+
+
+def is_within(trial: Trial, dtype: str) -> bool:
+    """Whether the answer is as good as one in this precision."""
+    budget = allowed(trial.question, trial.right, dtype)
+    arrays = {name: x for name, x in trial.got.arrays.items() if name in budget}
+    return bool(arrays) and all((abs(x - trial.right[name]) <= budget[name]).all() for name, x in arrays.items())
 
 
 def told(error: Exception) -> str:
@@ -176,7 +197,7 @@ def run_apart(
                     continue
                 left.remove(name)
                 if isinstance(outcome, str):
-                    hung = f"no answer after {timeout:g} s" if outcome == HUNG else outcome
+                    hung = f"no answer after {timeout:g} s (--timeout)" if outcome == HUNG else outcome
                     yield Outcome(name, why, HUNG if outcome == HUNG else RAISED, where=hung)
                     break  # and on with another process
                 yield outcome

@@ -95,6 +95,7 @@ class Target(NamedTuple):
     mapping: Mapping
     library: Library
     dtype: str
+    forward_alone: bool = False  # whether gradients are not asked for, though there may be some
 
     @classmethod
     def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
@@ -135,7 +136,7 @@ class Target(NamedTuple):
     def offers(self, name: str) -> bool:
         """Whether an option may be asked for; ``gradients`` and ``d_state`` are no options, but may be offered."""
         if name == "gradients":
-            return self.backward is not None or self.library.differentiates
+            return not self.forward_alone and (self.backward is not None or self.library.differentiates)
         if name == "d_state":
             takes = self.backward is None or "d_state" in inspect.signature(self.backward).parameters
             return takes and self.offers("gradients") and self.offers("state")

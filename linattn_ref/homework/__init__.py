@@ -11,6 +11,7 @@ for how many points, which hints there are, and which mistakes are known by name
 ``handout``     writes the student's folder and the instructor's
 ``apart``       runs a submission in a process of its own, without this package
 ``grading``     compares, gives points, and names mistakes
+``rehearsal``   whether a sheet does what it promises
 ``results``     the report: text, Gradescope's JSON, a page
 ``values`` ``checking`` ``child``    need NumPy alone: they go into the student's folder, or beside the submission
 """
@@ -18,7 +19,8 @@ for how many points, which hints there are, and which mistakes are known by name
 from linattn_ref.homework.apart import Apart
 from linattn_ref.homework.grading import grade
 from linattn_ref.homework.handout import write
+from linattn_ref.homework.rehearsal import rehearse
 from linattn_ref.homework.results import Report
 from linattn_ref.homework.sheet import names, read
 
-__all__ = ["Apart", "Report", "grade", "names", "read", "write"]
+__all__ = ["Apart", "Report", "grade", "names", "read", "rehearse", "write"]

@@ -91,9 +91,10 @@ class Apart:
         self.kill()
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def begin(self) -> None:
+    def begin(self, peak: float = 0.0) -> None:
         """An item begins: from now on it has its seconds of the processor, for all that is asked."""
         self.until, self.begins = time.monotonic() + PATIENCE * crowd() * self.sheet.seconds, True
+        self.peak = peak
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
@@ -101,8 +102,9 @@ class Apart:
             raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
-            self.begin()
-        request = {"call": name, **values.pack(args, options), "seconds": self.begins and self.sheet.seconds}
+            self.begin(self.peak)
+        request = {"call": name, **values.pack(args, options), "peak": self.peak}
+        request["seconds"] = self.begins and self.sheet.seconds
         self.begins = False
         return self.ask(json.dumps(request) + "\n", self.until)
 

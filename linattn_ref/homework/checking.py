@@ -11,7 +11,7 @@ import numpy as np
 
 from linattn_ref.homework.values import arrays_of, call, decode, finder, pack
 
-__all__ = ["Questions", "flatten", "off", "slope", "wrapped"]
+__all__ = ["Questions", "flatten", "off", "slope"]
 
 
 def flatten(x: Any, name: str = "") -> list[tuple[str, np.ndarray]]:
@@ -61,26 +61,26 @@ def slope(f: Callable[[Any], Any], x: Any, d: Any, step: float = 1e-6) -> np.nda
     return found
 
 
-def wrapped(module: Any, name: str, allowed: list[str]) -> Callable[..., Any]:
-    """A function of the answer, called with NumPy's arrays and answering with them."""
-    array, find = arrays_of(module, allowed), finder(lambda: [module])
-
-    def function(*args: Any, **options: Any) -> Any:
-        return decode(call(module, {"call": name, **pack(args, options)}, find, array), find)
-
-    return function
-
-
 class Questions:
     """The expected values of a handout."""
 
-    def __init__(self, folder: Path, module: Any, sizes: dict[str, int]) -> None:
+    def __init__(self, folder: Path, module: Any, sizes: dict[str, int], allowed: list[str]) -> None:
         self.expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
-        self.find, self.sizes = finder(lambda: [module]), sizes
+        self.module, self.find, self.sizes, self.peak = module, finder(lambda: [module]), sizes, 0.0
+        self.array = arrays_of(module, allowed)
 
-    def ask(self, number: int, name: str, check: Callable[..., Iterator[Any]], hint: str) -> None:
+    def wrapped(self, name: str) -> Callable[..., Any]:
+        """A function of the answer, called with NumPy's arrays and answering with them."""
+
+        def function(*args: Any, **options: Any) -> Any:
+            request = {"call": name, **pack(args, options), "peak": self.peak}
+            return decode(call(self.module, request, self.find, self.array), self.find)
+
+        return function
+
+    def ask(self, number: int, name: str, check: Callable[..., Iterator[Any]], hint: str, peak: float) -> None:
         """Compare with the expected values."""
-        here = self.expected[name]
+        here, self.peak = self.expected[name], peak
         before = iter([decode(x, self.find) for x in here["given"]])
         rng = np.random.default_rng([0, number, 0])
         results = check(
@@ -92,7 +92,7 @@ class Questions:
 
     def differences(self, check: Callable[..., Iterator[Any]], hint: str) -> None:
         """Compare a gradient with the differences of the student's own forward pass."""
-        rng = np.random.default_rng(0)
+        rng, self.peak = np.random.default_rng(0), 0.0
         for got, numbers in check(rng=rng, draw=lambda *shape: rng.standard_normal(shape), slope=slope, **self.sizes):
             wrong = off(got, numbers, 1e-5)
             assert not wrong, f"against finite differences of your own forward pass: {wrong}. Hint: {hint}"

@@ -24,7 +24,7 @@ from linattn_ref.homework.apart import Failed
 from linattn_ref.homework.checking import flatten, off
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
-from linattn_ref.homework.values import decode, finder
+from linattn_ref.homework.values import decode, finder, within
 
 __all__ = ["Result", "grade", "module_of", "questions"]
 
@@ -77,15 +77,16 @@ def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
 
 @functools.cache
 def expected(sheet: Sheet, number: int, seed: int, trial: int, mistake: Mistake | None = None) -> Any:
-    """What the solution answers; None where a mistake makes it raise an error."""
-    names = vars(solution(sheet, mistake))
+    """What the solution answers; with a mistake that makes it raise an error, that error."""
+    names, item = vars(solution(sheet, mistake)), sheet.items[number]
     try:
         with np.errstate(all="ignore"):
-            return questions(sheet, sheet.items[number], names, right(sheet), seed, trial)
-    except Exception:
+            limited = {name: within(item.peak, names[name]) for name in item.functions}
+            return questions(sheet, item, names | limited, right(sheet), seed, trial)
+    except Exception as error:
         if mistake is None:
             raise
-        return None
+        return error
 
 
 def right(sheet: Sheet) -> Callable[..., Any]:
@@ -131,15 +132,19 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
     """
     if seed < 1:
         raise ValueError(f"seed: expected a number of at least 1, got {seed}")
+    for mistake in sheet.mistakes:  # one that cannot be planted is no fault of the student's
+        solution(sheet, mistake)
     proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
     results = list[Result]()
     for number, item in enumerate(sheet.items):
         right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
-        submission.begin()
+        submission.begin(item.peak)
         try:
             results.append(graded(sheet, item, proxies, seed, right_answers, [x for x in results if not x.points]))
         except Failed as error:
-            results.append(Result(item, 0.0, str(error)))
+            known = [x for x in sheet.mistakes if item.peak and x.item == item.name and "MemoryError" in str(error)]
+            fits = [x for x in known if isinstance(expected(sheet, number, seed, 0, x), MemoryError)]
+            results.append(Result(item, 0.0, str(error), *named(fits)))
         except Exception as error:  # the check met something that it did not expect
             why = f"what came back is not what was asked for ({type(error).__name__}: {error})"
             results.append(Result(item, 0.0, why))
@@ -164,7 +169,7 @@ def graded(
         return Result(item, item.points, f"right, given your {' and '.join(wrong)}, where points are lost already")
     fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
     if fits:
-        return Result(item, 0.0, why, tuple(x.name for x in fits), tuple(x.says for x in fits if x.says))
+        return Result(item, 0.0, why, *named(fits))
     by_judge = judged(sheet, item, proxies, seed)
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
 
@@ -204,7 +209,14 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
     """Whether the answer is that of the solution with this mistake, in every trial."""
     theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(len(answers))]
-    return all(x is not None and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True))
+    return all(
+        not isinstance(x, Exception) and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True)
+    )
+
+
+def named(mistakes: list[Mistake]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Their names, and what the student is told."""
+    return tuple(x.name for x in mistakes), tuple(x.says for x in mistakes if x.says)
 
 
 def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:

@@ -42,22 +42,26 @@ def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, bytes]:
 
 
 def readme(sheet: Sheet) -> str:
-    items = "\n".join(f"| {x.title} | `{'`, `'.join(x.functions)}` | {x.points:g} |" for x in sheet.items)
+    items = "\n".join(f"| {x.title}{limit(x)} | `{'`, `'.join(x.functions)}` | {x.points:g} |" for x in sheet.items)
     said = vars(sheet) | {"goals": "\n".join(f"- {x}" for x in sheet.goals), "items": items}
     said["libraries"] = "NumPy, PyTorch, JAX or Triton" if sheet.arrays else "NumPy"
     said["note"] = template("libraries.md") if sheet.arrays else ""
     return template("README.md").format(tolerance=grading.TOLERANCE, importing=IMPORTING, all=ALL, **said)
 
 
+def limit(item: Item) -> str:
+    return f", with at most {item.peak:g} KiB at once" if item.peak else ""
+
+
 def tests(sheet: Sheet) -> str:
     """The text of ``tests/test_answer.py``."""
     kept = [part.rename.get(name, name) for part in sheet.parts for name in part.keep if "." not in name]
     names = [f"{name} = answer.{name}" for name in kept]
-    names += [f'{name} = wrapped(answer, "{name}", {sheet.arrays})' for name in sheet.functions]
+    names += [f'{name} = questions.wrapped("{name}")' for name in sheet.functions]
     names += [f'data = np.float64(np.load(HERE.parent / "given" / "{sheet.data}"))'] if sheet.data else []
     parts = [test(sheet, number, item) for number, item in enumerate(sheet.items)]
     return template("test_answer.txt").format(
-        names="\n".join(names), sizes=sheet.sizes, tests="\n".join(parts).strip("\n")
+        names="\n".join(names), sizes=sheet.sizes, allowed=sheet.arrays, tests="\n".join(parts).strip("\n")
     )
 
 
@@ -88,15 +92,15 @@ def theory(sheet: Sheet, *, answers: bool) -> str:
     """The page of theory questions."""
     parts = [f"# {sheet.title}: questions\n"]
     for number, each in enumerate(sheet.theory, 1):
-        parts.append(f"**{number}.** {each['question'].strip()}\n")
+        parts.append(f"**{number}.** {each.question.strip()}\n")
         if answers:
-            parts.append(f"*Answer.* {each['answer'].strip()}\n")
+            parts.append(f"*Answer.* {each.answer.strip()}\n")
     return "\n".join(parts)
 
 
 def notes(sheet: Sheet) -> str:
     """How to grade, what is lost for what, and what goes wrong."""
-    items = "\n".join(f"| {x.title} | {x.points:g} | {x.hint} |" for x in sheet.items)
+    items = "\n".join(f"| {x.title}{limit(x)} | {x.points:g} | {x.hint} |" for x in sheet.items)
     known = "\n".join(f"- **{x.name}** ({x.item}): {x.says or 'the judge names it'}" for x in sheet.mistakes)
     said = vars(sheet) | {"items": items, "mistakes": known, "file": sheet.file.name}
     return template("GRADING.md").format(points=sheet.points, **said)

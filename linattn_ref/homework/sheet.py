@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Item", "Mistake", "Part", "Sheet", "names", "read", "template"]
+__all__ = ["FOLDER", "Item", "Mistake", "Part", "Question", "Sheet", "names", "read", "template"]
 
 FOLDER = Path(__file__).parent / "sheets"
 
@@ -38,6 +38,7 @@ class Item:
     check: str  # Python: yields what is compared
     hint: str
     trials: int = 3  # each with numbers and sizes of its own
+    peak: float = 0.0  # KiB that a call may hold at once, besides its arguments; 0: no limit but the sheet's
     own: str = ""  # Python for the handout alone: yields pairs, a gradient and finite differences
     judge: str = ""  # an operation of `linattn-ref conform`
     checks: list[str] = field(default_factory=list)  # and its checks
@@ -57,6 +58,14 @@ class Mistake:
     says: str = ""  # to the student; where there is nothing, the judge has to know it
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One of theory, for paper."""
+
+    question: str
+    answer: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sheet:
     """All of it."""
@@ -70,7 +79,7 @@ class Sheet:
     parts: list[Part]
     items: list[Item]
     mistakes: list[Mistake]
-    theory: list[dict[str, str]]  # question, answer
+    theory: list[Question]
     discussion: list[str]
     sizes: dict[str, int]  # letters, in the handout; the grader's are larger
     notes: str = ""  # for the grader
@@ -118,9 +127,9 @@ def read(name: str) -> Sheet:
         raise ValueError(f"sheet: expected one of {', '.join(names())}, or a file NN_name.toml, got {name!r}")
     try:
         said: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items()}
+        lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items() if key in said}
         sheet = Sheet(file=file, **lists, **said)
-    except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+    except (TypeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{file}: {str(error).replace('.__init__()', '')}") from None
     items = {item.name for item in sheet.items}
     for mistake in (x for x in sheet.mistakes if x.item not in items):
@@ -128,4 +137,4 @@ def read(name: str) -> Sheet:
     return sheet
 
 
-KINDS: dict[str, Any] = {"parts": Part, "items": Item, "mistakes": Mistake}
+KINDS: dict[str, Any] = {"parts": Part, "items": Item, "mistakes": Mistake, "theory": Question}

@@ -7,13 +7,14 @@ looks for a class of that name, and takes the fields that this class has.
 from __future__ import annotations
 
 import importlib
+import tracemalloc
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays_of", "call", "decode", "encode", "finder", "pack"]
+__all__ = ["arrays_of", "call", "decode", "encode", "finder", "pack", "within"]
 
 DTYPES = "bool", "int32", "int64", "float32", "float64"
 
@@ -90,4 +91,23 @@ def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array
     """Call a function of the module with arguments that came as JSON; what it returns, as JSON."""
     args = [decode(x, find, array) for x in request["args"]]
     options = {name: decode(x, find, array) for name, x in request["options"].items()}
-    return encode(getattr(module, request["call"])(*args, **options))
+    peak = request["peak"] * isinstance(array(np.empty(0)), np.ndarray)  # the memory of others cannot be measured
+    return encode(within(peak, getattr(module, request["call"]))(*args, **options))
+
+
+def within(peak: float, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with an error where it holds more than ``peak`` KiB at once, besides what it is given."""
+
+    def measured(*args: Any, **options: Any) -> Any:
+        tracemalloc.start()
+        try:
+            found = function(*args, **options)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        if most > peak * 1024:
+            name = getattr(function, "__name__", "it")
+            raise MemoryError(f"{name} held {most / 1024:.0f} KiB at once; the limit is {peak:g} KiB")
+        return found
+
+    return measured if peak else function

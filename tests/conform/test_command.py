@@ -108,7 +108,7 @@ def test_a_module_is_given_by_its_name(capsys):
 @pytest.mark.parametrize(
     ("function", "verdict", "says"),
     [
-        ("hangs", "HUNG", "no answer after"),
+        ("hangs", "HUNG", "no answer after 2 s (--timeout)"),
         ("raises", "RAISED", "RuntimeError: no such kernel"),
         ("ends", "RAISED", "exit status 9"),
         ("transposed", "RAISED", "expected shape"),

@@ -105,6 +105,41 @@ def test_a_kernel_that_computes_in_float32_is_told_so():
     conform.check(coarse, "softmax", only=("output",)).assert_ok()
 
 
+def ten_bits(x):
+    """Rounded as the inputs of TF32's products are."""
+    return (
+        ((np.ascontiguousarray(x, np.float32).view(np.uint32) + 0x1000) & 0xFFFFE000).astype(np.uint32).view(np.float32)
+    )
+
+
+def test_products_of_ten_bits_are_told_from_a_wrong_formula():
+    def in_tf32(q, k, v, log_gate):
+        return gated_linear.forward(ten_bits(q), ten_bits(k), ten_bits(v), log_gate)[0]
+
+    def too_large(q, k, v, log_gate):
+        return np.float32(1.01) * gated_linear.forward(q, k, v, log_gate)[0]
+
+    report = conform.check(in_tf32, "gated_linear", only=("output", "lengths"))
+    assert report["output"].named == report["lengths"].named == ("products_in_tf32",)
+    assert conform.check(too_large, "gated_linear", only=("output",))["output"].named == ()
+
+
+def test_an_output_is_judged_where_the_backward_pass_raises():
+    def refuses(d_out, saved):
+        raise RuntimeError("wrong on this GPU")
+
+    report = conform.check(
+        (softmax.forward, refuses), "softmax", only=("output", "gradients", "lengths", "inputs_kept")
+    )
+    assert report["gradients"].verdict == "RAISED"
+    for name in ("output", "lengths", "inputs_kept"):
+        assert report[name].verdict == "passed"
+        assert "without gradients, which raised: RuntimeError: wrong on this GPU" in report[name].where
+    wrong = conform.check((partial(softmax.forward, scale=1.0), refuses), "softmax", only=("output",))
+    assert wrong["output"].named == ("scale_missing",)
+    assert not report.ok
+
+
 def changes_its_inputs(q, k, v):
     q *= k.shape[-1] ** -0.5
     return softmax.forward(q, k, v, scale=1.0)[0]

@@ -8,17 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from homework_ways import Here
 
 from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
 from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
 from linattn_ref.homework.pages import mistaken, texts
+from linattn_ref.homework.rehearsal import Here
 from linattn_ref.homework.results import Report
 from linattn_ref.homework.values import decode, encode
 
 SOFTMAX = read("softmax")
+# What Gradescope publishes of results.json (gradescope-autograders.readthedocs.io, "Output format").
+OF_RESULTS = {"score": float, "execution_time": float, "output": str, "output_format": str, "test_output_format": str}
+OF_RESULTS |= {"test_name_format": str, "visibility": str, "stdout_visibility": str, "extra_data": dict}
+OF_RESULTS |= {"tests": list, "leaderboard": list}
+OF_A_TEST = {"score": float, "max_score": float, "status": str, "name": str, "name_format": str, "number": str}
+OF_A_TEST |= {"output": str, "output_format": str, "tags": list, "visibility": str, "extra_data": dict}
+VISIBILITY = {"visible", "hidden", "after_due_date", "after_published"}
 
 HOSTILE = """
 import json, os, sys
@@ -99,7 +106,7 @@ def test_commands(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["assignment"], "expected NAME and --out DIR, or --list"),
+        (["assignment"], "expected NAME and --out DIR, NAME and --check, or --list"),
         (["assignment", "none", "--out", "x"], "expected one of softmax"),
         (["grade", "nowhere"], "expected a folder with answer.py"),
         (["grade", "."], 'expected a line SHEET = "name" with one of our sheets'),
@@ -122,6 +129,19 @@ def test_the_same_submission_has_the_same_report():
     assert reports[0].score == 80
     (lost,) = (x for x in json.loads(reports[0].as_json())["tests"] if x["status"] == "failed")
     assert lost["tags"] == ["row_sum_missing"]
+
+
+def test_the_json_is_gradescopes():
+    """Names and types of fields are those that it publishes, and the points add up."""
+    forgetful = next(x for x in SOFTMAX.mistakes if x.name == "row_sum_missing")
+    results = json.loads(Report(SOFTMAX, grade(SOFTMAX, Here(mistaken(SOFTMAX, forgetful))), "apart").as_json())
+    for found, fields in ((results, OF_RESULTS), *((x, OF_A_TEST) for x in results["tests"])):
+        types = {name: float if type(x) is int else type(x) for name, x in found.items()}
+        assert types.items() <= fields.items()
+        assert found.get("visibility", "visible") in VISIBILITY
+    assert results["score"] == sum(x["score"] for x in results["tests"])
+    assert all({x["status"]} <= {"passed", "failed"} and 0 <= x["score"] <= x["max_score"] for x in results["tests"])
+    assert all(isinstance(tag, str) for x in results["tests"] for tag in x["tags"])
 
 
 def test_what_follows_from_a_wrong_function_is_paid_for_once():
@@ -200,8 +220,9 @@ def test_sheets_that_cannot_be_read(tmp_path):
         (
             ("title =", "titel =", "titel"),
             ("[[theory]]", "[[teory]]", "teory"),
+            ("question =", "queston =", "queston"),
             ('item = "rows"', 'item = "rosw"', "there is no item 'rosw'"),
-            ("[sizes]", "[sizes", r"3_softmax.toml: .*at line"),
+            ("[sizes]", "[sizes", r"4_softmax.toml: .*at line"),
         )
     ):
         (tmp_path / f"{number}_softmax.toml").write_text(text.replace(old, new), encoding="utf-8")
@@ -217,13 +238,42 @@ def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
     (tmp_path / "07_layer_norm.toml").write_text(
         re.search(r"```toml\n(title = .*?)```", text, re.DOTALL).group(1), encoding="utf-8"
     )
-    assert main(["assignment", str(tmp_path / "07_layer_norm.toml"), "--out", str(tmp_path / "work")]) == 0
-    seventh = read(str(tmp_path / "07_layer_norm.toml"))
-    assert seventh.name == "layer_norm"
-    assert [x.points for x in grade(seventh, Here(texts(seventh, solved=True, alone=False).answer))] == [40, 60]
-    (mistake,) = seventh.mistakes
-    results = grade(seventh, Here(mistaken(seventh, mistake)))
-    assert [(x.points, x.named) for x in results] == [(40, ()), (0, (mistake.name,))]
+    file = str(tmp_path / "07_layer_norm.toml")
+    assert main(["assignment", file, "--check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ok  the solution has all points",
+        "ok  the handout has none",
+        "ok  the handout's tests accept the solution",
+        "ok  deviation_as_constant costs backward and is named",
+    ]
+    assert read(file).name == "layer_norm"
+
+
+def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
+    text = (sheet.FOLDER / "01_softmax.toml").read_text(encoding="utf-8")
+    text = text.replace('new = "p = p / 1"', 'new = "p = p / p.sum(axis=-1, keepdims=True)"', 1)
+    text = text.replace('line = "scale = q.shape"', 'line = "(99)"', 1)
+    text = text.replace('item = "values"', 'item = "keys"', 1)
+    text = text.replace("x, k, v)[0], q, d)", "x, k, v)[0], q, 2 * d)", 1).replace('new = "d_q =', 'new = "(', 1)
+    (tmp_path / "08_softmax.toml").write_text(text, encoding="utf-8")
+    assert main(["assignment", str(tmp_path / "08_softmax.toml"), "--check"]) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NO")]
+    for expected, line in zip(
+        (
+            "no line of forward has '(99)'",
+            "scale_of_queries: SyntaxError: '(' was never closed",
+            "the handout's tests accept the solution: AssertionError: against finite differences",
+            "not_normalised costs rows and is named: it costs nothing",
+            "scale_of_value_gradient costs keys and is named: it costs values",
+        ),
+        wrong,
+        strict=True,
+    ):
+        assert expected in line
+    text = text.replace("yield softmax(draw(N, L))", "yield 1 / 0")
+    (tmp_path / "09_softmax.toml").write_text(text, encoding="utf-8")
+    assert main(["assignment", str(tmp_path / "09_softmax.toml"), "--check"]) == 1
+    assert capsys.readouterr().out.endswith("NO  the checks run: ZeroDivisionError: division by zero\n")
 
 
 # --- With a process each --------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from homework_ways import OTHER_WAYS, Here
+from homework_ways import OTHER_WAYS
 
 from linattn_ref.experiments.measuring import pretrained
 from linattn_ref.homework import grade, names, write
 from linattn_ref.homework import sheet as sheets
 from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
+from linattn_ref.homework.rehearsal import Here
 from linattn_ref.models import bert
 
 

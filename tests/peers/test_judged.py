@@ -56,11 +56,12 @@ def test_a_function_of_jax():
 
 
 @pytest.mark.parametrize("op", ["gated_linear", "delta", "gated_delta"])
-def test_onnx_runtime(op):
+@pytest.mark.parametrize("file", ["onnx_runtime.py", "onnx_reference.py"])
+def test_onnx(file, op):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     fixed = {} if op == "gated_linear" else {"normalise": False}
-    report = judge("onnx_runtime.py", op, op, fixed=fixed)
+    report = judge(file, op, op, fixed=fixed)
     report.assert_ok()
     assert report["shared_is_repeated"].verdict == report["pieces"].verdict == "passed"
 

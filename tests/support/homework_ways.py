@@ -1,30 +1,4 @@
-"""Right answers that do not look like the solution's (loops, einsum, other chunks), and how tests have them graded."""
-
-import numpy as np
-
-from linattn_ref.homework.apart import Failed
-from linattn_ref.homework.grading import module_of
-from linattn_ref.homework.values import arrays_of, call, finder, pack
-
-
-class Here:
-    """A submission in this process, for texts that are trusted: what tests grade."""
-
-    def __init__(self, text):
-        self.module = module_of(text)
-        self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, [])
-
-    def begin(self):
-        """An item begins; there is no limit here."""
-
-    def call(self, name, args, options):
-        """What a function returns, as JSON has it."""
-        try:
-            with np.errstate(all="ignore"):
-                return call(self.module, {"call": name, **pack(args, options)}, self.find, self.array)
-        except Exception as error:
-            raise Failed(f"{type(error).__name__}: {error}") from None
-
+"""Right answers that do not look like the solution's: loops, einsum, other chunks."""
 
 OTHER_WAYS = {
     "softmax": {
@@ -66,6 +40,14 @@ def update(running, a, v):
         w = np.exp(a[:, j : j + 1] - m)
         s, o = s + w, o + w * v[j]
     return {"m": m, "s": s, "o": o}
+
+
+def attention_by_tiles(q, k, v, tile):
+    rows = []
+    for row in q:
+        a = k @ row / len(row) ** 0.5
+        rows.append(np.exp(a - max(a)) @ v / sum(np.exp(a - max(a))))
+    return np.stack(rows)
 """,
     },
     "linear": {
@@ -81,13 +63,17 @@ def forward(q, k, v, *, causal=False, eps=1e-6):
 
 
 def backward(d_out, saved):
-    phi_q, phi_k, v, out, d = saved.phi_q, saved.phi_k, saved.v, saved.out, saved.d
+    phi_q, phi_k, v, d_n = saved.phi_q, saved.phi_k, saved.v, d_out / saved.d
     n, l = phi_q.shape[-2], phi_k.shape[-2]
-    seen = np.tri(n, l, l - n if saved.causal else l)
-    w = seen * (phi_q @ phi_k.mT)
-    d_w = seen * ((d_out / d) @ v.mT - ((d_out / d) * out).sum(-1)[..., None])
-    d_q, d_k = features_backward(d_w @ phi_k, phi_q), features_backward(d_w.mT @ phi_q, phi_k)
-    return d_q, d_k, w.mT @ (d_out / d)
+    d_phi_q, d_phi_k, d_v = np.zeros_like(phi_q), np.zeros_like(phi_k), np.zeros_like(v)
+    for start in range(0, n, 20):
+        rows = (..., slice(start, start + 20), slice(None))
+        seen = np.tri(n, l, l - n if saved.causal else l, dtype=bool)[start : start + 20]
+        d_w = seen * (d_n[rows] @ v.mT - (d_n[rows] * saved.out[rows]).sum(-1)[..., None])
+        d_phi_q[rows] = d_w @ phi_k
+        d_phi_k += d_w.mT @ phi_q[rows]
+        d_v += (seen * (phi_q[rows] @ phi_k.mT)).mT @ d_n[rows]
+    return features_backward(d_phi_q, phi_q), features_backward(d_phi_k, phi_k), d_v
 """,
         "loops": """
 def chunk(s, z, phi_q, phi_k, v, eps):

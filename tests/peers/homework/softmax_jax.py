@@ -34,6 +34,15 @@ def update(running, a, v):
     return Running(m, decay * running.s + weights.sum(axis=-1, keepdims=True), decay * running.o + weights @ v)
 
 
+def attention_by_tiles(q, k, v, tile):
+    some, none = jnp.zeros((len(q), v.shape[-1])), jnp.zeros((len(q), 1))
+    running = Running(none - jnp.inf, none, some)
+    for start in range(0, len(k), tile):
+        keys = slice(start, start + tile)
+        running = update(running, q @ k[keys].T / q.shape[-1] ** 0.5, v[keys])
+    return running.o / running.s
+
+
 @jax.vmap
 def gradient_row(d_out, out, p, d_p):
     return p * (d_p - d_out @ out)

@@ -29,5 +29,13 @@ def update(running, a, v):
     return Running(m, decay * running.s + weights.sum(-1, keepdim=True), decay * running.o + weights @ v)
 
 
+def attention_by_tiles(q, k, v, tile):
+    some, none = q.new_zeros(len(q), v.shape[-1]), q.new_zeros(len(q), 1)
+    running = Running(none - torch.inf, none, some)
+    for keys, values in zip(k.split(tile), v.split(tile), strict=True):
+        running = update(running, q @ keys.mT / q.shape[-1] ** 0.5, values)
+    return running.o / running.s
+
+
 def gradient_by_tiles(d_out, out, p, v):
     return p * (d_out @ v.mT - (d_out * out).sum(-1, keepdim=True))
