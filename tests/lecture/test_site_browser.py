@@ -45,6 +45,8 @@ LOOK = r"""async () => {
   for (const image of document.images) if (image.complete && !image.naturalWidth) wrong.push(`no picture ${image.src}`);
   if ([...document.querySelectorAll(".beside pre")].some((code) => code.scrollWidth > code.clientWidth + 1))
     wrong.push("code beside a formula is cut off");
+  if ([...document.querySelectorAll(".number")].some((number) => number.getBoundingClientRect().right > innerWidth))
+    wrong.push("an equation's number is off the screen");
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 1) wrong.push(`${wide} pixels wider than the window`);
   return wrong;
@@ -178,6 +180,16 @@ def test_every_page_opens_without_a_network_and_shows_what_it_should(site):
     assert asyncio.run(looked_at(pages, site)) == []
 
 
+def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    pages = [path for path in pages_of(site) if path.parent.name == "code"]
+    assert len(pages) > 50
+    cut = """() => [...document.querySelectorAll(".beside .formula")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+      .map((each) => `cut off: ${each.parentElement.parentElement.textContent.slice(-5)}`)"""
+    assert asyncio.run(looked_at(pages, site, (1280, 800), cut)) == []
+
+
 def test_the_search_finds_a_word_of_a_chapter(site):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
@@ -255,14 +267,16 @@ def test_code_can_be_changed_stopped_and_restored(running_site):
     asyncio.run(changed(running_site / "chapters" / "05_kernel_smoother.html"))
 
 
-async def looked_at(pages, site):
-    """What is wrong with the pages, seen in a window as wide as a phone."""
+async def looked_at(pages, site, size=(390, 844), also="() => []"):
+    """What is wrong with the pages, seen in a window that is by default as wide as a phone."""
     wrong, waiting = [], list(reversed(pages))
     async with async_api.async_playwright() as play:
         browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
         async def one_tab():
-            context = await browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
+            context = await browser.new_context(
+                viewport=dict(zip(("width", "height"), size, strict=True)), offline=True
+            )
             tab = await context.new_page()
             told = []
             tab.on("console", lambda message: told.append(message.text) if message.type == "error" else None)
@@ -272,7 +286,7 @@ async def looked_at(pages, site):
             while waiting:
                 path = waiting.pop()
                 await tab.goto(path.as_uri())
-                told += await tab.evaluate(LOOK)
+                told += await tab.evaluate(LOOK) + await tab.evaluate(also)
                 wrong.extend(f"{path.relative_to(site)}: {line}" for line in told)
                 told.clear()
 
