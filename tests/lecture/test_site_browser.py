@@ -180,12 +180,14 @@ def test_every_page_opens_without_a_network_and_shows_what_it_should(site):
     assert asyncio.run(looked_at(pages, site)) == []
 
 
+@pytest.mark.thorough
 def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
     pages = [path for path in pages_of(site) if path.parent.name == "code"]
     assert len(pages) > 50
-    cut = """() => [...document.querySelectorAll(".beside .formula")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+    cut = """() => [...document.querySelectorAll(".beside .formula")]
+      .filter((each) => each.scrollWidth > each.clientWidth + 1)
       .map((each) => `cut off: ${each.parentElement.parentElement.textContent.slice(-5)}`)"""
     assert asyncio.run(looked_at(pages, site, (1280, 800), cut)) == []
 
