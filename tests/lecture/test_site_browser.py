@@ -45,6 +45,8 @@ LOOK = r"""async () => {
   for (const image of document.images) if (image.complete && !image.naturalWidth) wrong.push(`no picture ${image.src}`);
   if ([...document.querySelectorAll(".beside pre")].some((code) => code.scrollWidth > code.clientWidth + 1))
     wrong.push("code beside a formula is cut off");
+  if ([...document.querySelectorAll(".number")].some((number) => number.getBoundingClientRect().right > innerWidth))
+    wrong.push("an equation's number is off the screen");
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 1) wrong.push(`${wide} pixels wider than the window`);
   return wrong;
@@ -178,6 +180,18 @@ def test_every_page_opens_without_a_network_and_shows_what_it_should(site):
     assert asyncio.run(looked_at(pages, site)) == []
 
 
+@pytest.mark.thorough
+def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    pages = [path for path in pages_of(site) if path.parent.name == "code"]
+    assert len(pages) > 50
+    cut = """() => [...document.querySelectorAll(".beside .formula")]
+      .filter((each) => each.scrollWidth > each.clientWidth + 1)
+      .map((each) => `cut off: ${each.parentElement.parentElement.textContent.slice(-5)}`)"""
+    assert asyncio.run(looked_at(pages, site, (1280, 800), cut)) == []
+
+
 def test_the_search_finds_a_word_of_a_chapter(site):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
@@ -199,6 +213,12 @@ def test_it_is_small(site):
     assert (site / "_static" / "mathjax" / "LICENSE").exists()
 
 
+def test_formula_code_and_drawing_light_up_together(site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(pointed_at(site / "code" / "attention.linear.html"))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_chapters_cells_run_in_the_page_with_as_many_pictures_and_numbers_as_the_notebook(running_site, chapter):
@@ -213,6 +233,35 @@ def test_a_chapters_cells_run_in_the_page_with_as_many_pictures_and_numbers_as_t
         assert len(NUMBER.findall(told)) == len(NUMBER.findall(was)), cell["source"]
 
 
+# A mistake for each page, and the gradients that it makes wrong.
+MISTAKES = {
+    "softmax": ("d_k = scale", "d_k = -scale", "k"),
+    "online_softmax": ("d_q += scale", "d_q += -scale", "q"),
+    "linear": ("d_v[keys] = phi_k", "d_v[keys] = -phi_k", "v"),
+    "gated_linear": ("Gradients(saved", "Gradients(-saved", "q"),
+    "delta": ("d_v = beta", "d_v = -beta", "v"),
+    "delta_rule": ("d_e[row] = -d_v", "d_e[row] = d_v", "erase"),
+    "linformer": ("product_for(f.shape, d_mixed_v", "product_for(f.shape, -d_mixed_v", "f"),
+    "performer": ("backward = linear.backward", "backward = lambda d, saved: linear.backward(-d, saved)", "q k v"),
+    "rfa": ("d_gate = d_log_gate / gate - ", "d_gate = d_log_gate / gate + ", "gate"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", MISTAKES)
+def test_a_sign_is_changed_in_the_page_and_the_gradient_that_is_off_is_named(running_site, page):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(checked(running_site / "code" / f"attention.{page}.html", *MISTAKES[page]))
+
+
+@pytest.mark.thorough
+def test_code_beside_formulas_is_typed_in_fails_is_stopped_and_restored(running_site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(typed(running_site / "code" / "attention.softmax.html"))
+
+
 @pytest.mark.thorough
 def test_code_can_be_changed_stopped_and_restored(running_site):
     if CHROMIUM is None:
@@ -220,14 +269,16 @@ def test_code_can_be_changed_stopped_and_restored(running_site):
     asyncio.run(changed(running_site / "chapters" / "05_kernel_smoother.html"))
 
 
-async def looked_at(pages, site):
-    """What is wrong with the pages, seen in a window as wide as a phone."""
+async def looked_at(pages, site, size=(390, 844), also="() => []"):
+    """What is wrong with the pages, seen in a window that is by default as wide as a phone."""
     wrong, waiting = [], list(reversed(pages))
     async with async_api.async_playwright() as play:
         browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
         async def one_tab():
-            context = await browser.new_context(viewport={"width": 390, "height": 844}, offline=True)
+            context = await browser.new_context(
+                viewport=dict(zip(("width", "height"), size, strict=True)), offline=True
+            )
             tab = await context.new_page()
             told = []
             tab.on("console", lambda message: told.append(message.text) if message.type == "error" else None)
@@ -237,7 +288,7 @@ async def looked_at(pages, site):
             while waiting:
                 path = waiting.pop()
                 await tab.goto(path.as_uri())
-                told += await tab.evaluate(LOOK)
+                told += await tab.evaluate(LOOK) + await tab.evaluate(also)
                 wrong.extend(f"{path.relative_to(site)}: {line}" for line in told)
                 told.clear()
 
@@ -260,6 +311,32 @@ async def judged(site, scheme):
             await tab.close()
         await browser.close()
     return wrong
+
+
+async def pointed_at(page):
+    """Mouse, focus and finger on each of the three."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        formula = tab.locator(".derivation .equation[data-equations='9']")
+        code = tab.locator(".literate .beside[data-equations='9']")
+        await formula.hover()
+        assert "lit" in await code.get_attribute("class")
+        assert "d_v[keys] = phi_k[keys] @ d_s" in await tab.locator(".peek").inner_text()  # for it is out of sight
+        assert await tab.locator(".box.lit").count() == 0
+        await tab.locator("h1").hover()
+        assert await tab.locator(".lit").count() == 0
+        assert await tab.locator(".peek").inner_text() == ""
+        value = tab.get_by_label("v, in equations 1, 4")
+        await value.focus()
+        assert "lit" in await tab.locator("#eq-1").get_attribute("class")
+        assert await tab.locator(".literate .beside.lit").count() > 1
+        await tab.locator("#eq-2 .number a").focus()
+        labels = [await box.get_attribute("aria-label") for box in await tab.locator(".box.lit").all()]
+        assert [label[0] for label in labels] == ["p", "z", "z"]  # phi(K)
+        await tab.locator(".literate .beside[data-equations='3'] pre").click()
+        assert "lit" in await tab.locator("#eq-3").get_attribute("class")
+        assert await tab.locator(".peek .drawing .box.lit").count() > 1
+        await browser.close()
 
 
 async def searched(site, word):
@@ -297,6 +374,76 @@ async def ran(page):
         assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
         await browser.close()
     return sent
+
+
+# Changes a line of the page's code, as typing would.
+CHANGE = """([was, is]) => {
+  const row = rows.find((row) => row.code.includes(was));
+  const line = row.lines.find((line) => line.textContent.includes(was));
+  line.textContent = line.textContent.replace(was, is);
+  row.editor.oninput();
+  return row.number;
+}"""
+
+
+async def checked(page, old, new, wrong):
+    """The page as it is, with a mistake, and restored."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.wait_for_timeout(500)
+        assert [url for url in asked if run.FOLDER in url] == []  # nothing is loaded before it is asked for
+        verdict, check = tab.locator(".run-verdict"), tab.get_by_role("button", name="Check")
+        await check.click()
+        await tab.locator(".run-verdict.right").wait_for()
+        assert "The gradient is right" in await verdict.inner_text()
+        assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+        row = await tab.evaluate(CHANGE, [old, new])
+        await check.click()
+        await tab.locator(".run-verdict.wrong").wait_for()
+        told = await verdict.inner_text()
+        assert re.findall(r"The gradient of (\w+) is wrong", told) == wrong.split()
+        assert re.search(rf"At {wrong[0]}\w*\[[\d, ]+\] backward returns .+: off by ", told)
+        assert await tab.locator(f"#line-{row}.suspect").count() == 1
+        await tab.get_by_role("button", name="Restore").click()
+        assert await tab.locator(".suspect").count() == 0
+        await check.click()
+        await tab.locator(".run-verdict.right").wait_for()
+        await browser.close()
+
+
+async def typed(page):
+    """A reader types."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        line = tab.locator(".beside .line", has_text="d_v = mix(p.mT, d_out)")
+        row = await line.evaluate("line => line.closest('.beside').id")
+        editor = tab.locator(f"#{row} pre")
+        await line.click()
+        await tab.keyboard.press("End")
+        await tab.keyboard.press("Enter")
+        await tab.keyboard.type("    d_v = d_v / nothing")
+        await tab.keyboard.press("Control+Enter")
+        error = tab.locator(".run-error")
+        await error.wait_for()
+        told = await error.inner_text()
+        assert "d_v = d_v / nothing" in told
+        assert 'File "linattn_ref/attention/softmax.py", line 118, in backward' in told
+        assert told.rstrip().endswith("NameError: name 'nothing' is not defined")
+        await tab.keyboard.press("Shift+Home")
+        await tab.keyboard.type("    while True: pass")
+        await tab.keyboard.press("Control+Enter")
+        await tab.get_by_role("button", name="Stop").click()
+        await tab.get_by_text("Stopped.").wait_for()
+        await editor.press("Control+End")
+        await tab.keyboard.press("Shift+Home")
+        await tab.keyboard.press("Backspace")
+        await tab.keyboard.press("Backspace")
+        await tab.keyboard.press("Control+Enter")
+        await tab.locator(".run-verdict.right").wait_for()
+        assert "d_v = mix(p.mT, d_out)" in await editor.inner_text()
+        await browser.close()
 
 
 async def changed(page):

@@ -15,25 +15,31 @@ function send(kind, content) {
   self.postMessage({ kind, content });
 }
 
-async function start({ given, packages, sources }) {
+async function start({ given, packages, sources, cells }) {
   files = given;
   send("status", "Starting Python …");
   const python = await loadPyodide({ indexURL: PLACE, lockFileURL: PLACE + "lock.json", env: { MPLBACKEND: "agg", HOME: "/home" } });
-  send("status", "Starting NumPy and matplotlib …");
+  send("status", `Starting ${cells ? "NumPy and matplotlib" : "NumPy"} …`);
   await python.loadPackage(packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
   python.unpackArchive(files[sources], "zip", { extractDir: "/clone" });
   files = {};
   python.runPython("import sys; sys.path.insert(0, '/clone')");
   const module = python.pyimport("linattn_ref.lecture.run.kernel");
   kernel = module.Kernel(send);
-  module.install(kernel);
+  if (cells) module.install(kernel);
+}
+
+async function done(data) {
+  if (data.given) await start(data);
+  if ("code" in data) return kernel.run(data.code, data.title);
+  if ("page" in data) return kernel.check(data.page, JSON.stringify(data.rows));
+  if ("slider" in data) return kernel.move(data.slider, data.to);
+  return true;
 }
 
 self.onmessage = async ({ data }) => {
   try {
-    if (data.given) await start(data);
-    const ran = data.given ? true : "code" in data ? kernel.run(data.code, data.title) : kernel.move(data.slider, data.to);
-    self.postMessage({ kind: "done", content: ran });
+    self.postMessage({ kind: "done", content: await done(data) });
   } catch (error) {
     send("error", `${error}\n`);
     self.postMessage({ kind: "done", content: false });

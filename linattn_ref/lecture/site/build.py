@@ -36,7 +36,7 @@ def make(
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of some chapters run in the browser, which takes 47 MB.
+        Have the cells of some chapters run in the browser, and the pages of mechanisms checked; this takes 47 MB.
     say : callable
         Called with what is done, one line per step.
 
