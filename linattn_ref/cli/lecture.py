@@ -25,7 +25,7 @@ def run_site(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, run=arguments.run_cells, say=say)
+    build.make(arguments.out, run=arguments.run_cells, sentence=arguments.sentence, say=say)
 
 
 def _add_site(commands: Any) -> None:
@@ -38,6 +38,12 @@ def _add_site(commands: Any) -> None:
         action="store_true",
         dest="run_cells",
         help="have the cells of some chapters run in the browser, by Python as WebAssembly (adds 47 MB)",
+    )
+    command.add_argument(
+        "--sentence",
+        action="store_true",
+        help="add a page where a pretrained network reads a text of the reader's, and shows its attention and how low its "
+        "rank is (adds XX MB, with --run 30 MB more than that)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes beside the pages what their cells run on: Pyodide, this package, the scripts."""
+"""Writes beside the pages what runs in them: Pyodide, this package, the scripts, and a pretrained network."""
 
 import base64
 import gzip
@@ -12,44 +12,76 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.atomic import write_all
-from linattn_ref.data import npm, pyodide
+from linattn_ref.data import fetch, npm, pyodide
+from linattn_ref.lecture.run.sentence import FILE
+from linattn_ref.models import bert
+from linattn_ref.models.bert import rounded
 
-__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "make", "sources"]
+__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "make", "page", "sources"]
 
 HERE = Path(__file__).parent
 CHAPTERS = ("05", "06", "13", "19")  # whose cells run in a browser, all but those marked as NATIVE
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 PACKAGES = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
+SENTENCE_PACKAGES = ("numpy", "scipy")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
-SOURCES = "sources.zip"
+SOURCES, WEIGHTS = "sources.zip", "encoder.zip"
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
 LEFT_OUT = {".pyc", ".nbi", ".nbc", ".safetensors"}
 
 
-def make(root: Path, out: Path, *, say: Callable[[str], object] = lambda line: None) -> None:
-    """Write everything into the folder ``out``.
+def make(
+    root: Path,
+    out: Path,
+    *,
+    cells: bool = True,
+    sentence: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Write into the folder ``out`` what chapters' ``cells`` need, and what the page of one's own ``sentence`` needs.
 
     Raises
     ------
     FetchError
-        Pyodide cannot be had.
+        Pyodide cannot be had, or the pretrained network.
     """
-    lock = pyodide.locked(PACKAGES)
+    kernels = {
+        **({"about.js": ("kernel", PACKAGES, [SOURCES])} if cells else {}),
+        **({"about_sentence.js": ("sentence", SENTENCE_PACKAGES, [SOURCES, WEIGHTS])} if sentence else {}),
+    }
+    lock = pyodide.locked([name for _, wanted, _ in kernels.values() for name in wanted])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
     files |= {path.name: path.read_bytes() for path in found}
     every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
     files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
     files[SOURCES] = sources(root)
+    if sentence:
+        files[WEIGHTS] = _zipped({FILE: _network(say)})
     scripts = {name: base64.b64encode(_smaller(content)).decode() for name, content in sorted(files.items())}
-    listed = {name: len(text) for name, text in scripts.items()}
-    worker = (HERE / "worker.js").read_text(encoding="utf-8")
-    about = {"files": listed, "packages": PACKAGES, "sources": SOURCES, "worker": worker}
     texts = {f"{name}.js": f"given({json.dumps(name)}, {json.dumps(text)});\n" for name, text in scripts.items()}
-    texts["about.js"] = f"const ABOUT = {json.dumps(about)};\n"
-    texts |= {name: (HERE / name).read_text(encoding="utf-8") for name in ("cells.js", "cells.css")}
+    worker = (HERE / "worker.js").read_text(encoding="utf-8")
+    for name, (module, wanted, archives) in kernels.items():
+        its = {str(each["file_name"]) for each in pyodide.locked(wanted).values()}
+        listed = {
+            file: len(text) for file, text in scripts.items() if file in {*pyodide.CORE, *its, *archives, "lock.json"}
+        }
+        about = {"files": listed, "packages": wanted, "sources": archives, "worker": worker}
+        texts[name] = f"const ABOUT = {json.dumps(about | {'kernel': f'linattn_ref.lecture.run.{module}'})};\n"
+    shown = {"cells": cells, "sentence": sentence, "kernel": True}
+    for path in HERE.iterdir():
+        if path.suffix in (".js", ".css") and shown.get(path.stem):
+            texts[path.name] = path.read_text(encoding="utf-8")
     write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()})
+
+
+def _network(say: Callable[[str], object]) -> bytes:
+    """The pretrained network, rounded."""
+    model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
+    assert model.tokenizer is not None
+    numbers = model.tokenizer.get_vocab()
+    return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
 
 
 def _smaller(content: bytes) -> bytes:
@@ -66,10 +98,14 @@ def sources(root: Path) -> bytes:
         for file in importlib.metadata.files(name) or []:
             if file.suffix == ".py" or file.name.startswith("LICENSE"):
                 held[file.as_posix()] = Path(str(file.locate()))
+    return _zipped({name: path.read_bytes() for name, path in held.items()})
+
+
+def _zipped(held: dict[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as made:
-        for name, path in sorted(held.items()):
-            made.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes())
+        for name, content in sorted(held.items()):
+            made.writestr(zipfile.ZipInfo(name, DATE), content)
     return archive.getvalue()
 
 
@@ -88,5 +124,11 @@ def foot(cells: list[dict[str, Any]]) -> str:
     return (
         f'<script type="application/json" id="native">{listed}</script>\n'
         f'<link rel="stylesheet" href="{place}/cells.css">\n'
-        f'<script src="{place}/about.js"></script>\n<script src="{place}/cells.js"></script>'
+        f'<script src="{place}/about.js"></script>\n'
+        f'<script src="{place}/kernel.js"></script>\n<script src="{place}/cells.js"></script>'
     )
+
+
+def page() -> str:
+    """HTML of the page of one's own sentence, below its title."""
+    return (HERE / "sentence.html").read_text(encoding="utf-8").replace("PLACE", FOLDER)

@@ -1,104 +1,5 @@
-// A chapter's cells, made to run: buttons, a kernel in a worker, and what it sends shown in place. ABOUT, of about.js,
-// lists the files that the kernel needs; each is a script that calls given(name, base64 of its gzipped bytes).
+// A chapter's cells, made to run: buttons, and what the kernel sends (kernel.js) shown in place.
 "use strict";
-
-const PLACE = new URL(".", document.currentScript.src);
-const MB = 1e6;
-const arrived = {};
-
-function given(name, text) {
-  arrived[name] = text;
-}
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
-
-// --- Files ------------------------------------------------------------------------------------------------------------
-
-async function file(name) {
-  const script = element("script", { src: new URL(`${name}.js`, PLACE) });
-  await new Promise((loaded, failed) => {
-    script.onload = loaded;
-    script.onerror = () => failed(new Error(`${script.src} cannot be loaded`));
-    document.head.append(script);
-  });
-  script.remove();
-  const bytes = Uint8Array.from(atob(arrived[name]), (letter) => letter.charCodeAt(0));
-  delete arrived[name];
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-}
-
-// --- The kernel -------------------------------------------------------------------------------------------------------
-
-class Kernel {
-  files = null; // kept, so that one that was stopped starts again without loading them
-  worker = null;
-  jobs = Promise.resolve(); // one after the other
-  generation = 0; // jobs of a kernel that was stopped are not run by the next
-
-  // Runs { code, title } or { slider, to } when its turn comes; whether it ran to its end, or null if it was stopped.
-  ask(message, receive) {
-    const generation = this.generation;
-    const job = this.jobs.then(async () => {
-      if (generation !== this.generation) return null;
-      try {
-        if (!this.worker) await this.start(receive);
-        return generation === this.generation ? await this.send(message, receive) : null;
-      } catch (error) {
-        this.stop();
-        receive("error", `${error.message}\n`);
-        return false;
-      }
-    });
-    this.jobs = job;
-    return job;
-  }
-
-  async start(receive) {
-    const generation = this.generation;
-    this.files ??= await this.load(receive);
-    if (generation !== this.generation) return;
-    const { [SCRIPTS[0]]: engine, [SCRIPTS[1]]: loader, ...rest } = this.files;
-    const address = URL.createObjectURL(new Blob([engine, "\n", loader, "\n", ABOUT.worker]));
-    this.worker = new Worker(address);
-    await this.send({ given: rest, packages: ABOUT.packages, sources: ABOUT.sources }, receive);
-    URL.revokeObjectURL(address);
-  }
-
-  async load(receive) {
-    const files = {}, sizes = Object.values(ABOUT.files), all = sizes.reduce((a, b) => a + b, 0);
-    let loaded = 0;
-    for (const [name, size] of Object.entries(ABOUT.files)) {
-      receive("status", `Loading Python, ${Math.round(loaded / MB)} of ${Math.round(all / MB)} MB …`);
-      files[name] = await file(name);
-      loaded += size;
-    }
-    return files;
-  }
-
-  send(message, receive) {
-    return new Promise((done, failed) => {
-      this.stopped = () => done(null);
-      this.worker.onerror = (event) => failed(new Error(event.message));
-      this.worker.onmessage = ({ data }) => (data.kind === "done" ? done(data.content) : receive(data.kind, data.content));
-      this.worker.postMessage(message);
-    });
-  }
-
-  stop() {
-    this.generation += 1;
-    this.worker?.terminate();
-    this.worker = null;
-    this.stopped?.();
-    for (const cell of cells) cell.ran = false;
-  }
-}
-
-const SCRIPTS = ["pyodide.asm.js", "pyodide.js"];
-const kernel = new Kernel();
 
 // --- What a cell shows ------------------------------------------------------------------------------------------------
 
@@ -126,7 +27,7 @@ function slider({ number, name, labels }) {
   const move = () => {
     said.textContent = labels[control.value];
     const parts = element("div");
-    kernel.ask({ slider: number, to: Number(control.value) }, (kind, content) => shown(parts, kind, content)).then(() => {
+    kernel.ask("move", [number, Number(control.value)], (kind, content) => shown(parts, kind, content)).then(() => {
       if (parts.hasChildNodes()) drawn.replaceChildren(...parts.childNodes);
     });
   };
@@ -194,7 +95,7 @@ class Cell {
       begun = performance.now();
       this.status.textContent = "Running …";
     });
-    const ran = await kernel.ask({ code: this.code, title: `cell ${this.number}` }, receive);
+    const ran = await kernel.ask("run", [this.code, `cell ${this.number}`], receive);
     await started;
     this.put(after);
     this.stop.hidden = true;
@@ -241,6 +142,7 @@ const reasons = JSON.parse(document.getElementById("native").textContent);
 const cells = [...document.querySelectorAll(".cell")]
   .filter((part) => part.querySelector(".cell_input"))
   .map((part, i) => new Cell(part, i + 1, reasons[i]));
+kernel.onstop = () => cells.forEach((cell) => (cell.ran = false));
 const size = Object.values(ABOUT.files).reduce((a, b) => a + b, 0) / MB;
 document.querySelector("h1").after(
   element(

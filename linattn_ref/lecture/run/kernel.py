@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["Kernel", "display_module", "install"]
+__all__ = ["Kernel", "display_module", "install", "start"]
 
 Send = Callable[[str, str], object]  # what kind of output, and its content
 
@@ -103,6 +103,13 @@ def _told(error: BaseException, file: str) -> str:
 
 
 # --- What stands in for what a browser lacks --------------------------------------------------------------------------
+
+
+def start(send: Send) -> Kernel:
+    """Return what answers a chapter."""
+    kernel = Kernel(send)
+    install(kernel)
+    return kernel
 
 
 def install(kernel: Kernel) -> None:

@@ -15,24 +15,23 @@ function send(kind, content) {
   self.postMessage({ kind, content });
 }
 
-async function start({ given, packages, sources }) {
+async function start({ given, about }) {
   files = given;
   send("status", "Starting Python …");
   const python = await loadPyodide({ indexURL: PLACE, lockFileURL: PLACE + "lock.json", env: { MPLBACKEND: "agg", HOME: "/home" } });
-  send("status", "Starting NumPy and matplotlib …");
-  await python.loadPackage(packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
-  python.unpackArchive(files[sources], "zip", { extractDir: "/clone" });
+  send("status", "Starting NumPy …");
+  await python.loadPackage(about.packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
+  for (const name of about.sources) python.unpackArchive(files[name], "zip", { extractDir: "/clone" });
   files = {};
+  send("status", "Starting the package …");
   python.runPython("import sys; sys.path.insert(0, '/clone')");
-  const module = python.pyimport("linattn_ref.lecture.run.kernel");
-  kernel = module.Kernel(send);
-  module.install(kernel);
+  kernel = python.pyimport(about.kernel).start(send);
 }
 
 self.onmessage = async ({ data }) => {
   try {
     if (data.given) await start(data);
-    const ran = data.given ? true : "code" in data ? kernel.run(data.code, data.title) : kernel.move(data.slider, data.to);
+    const ran = data.given ? true : kernel[data.method](...data.parameters);
     self.postMessage({ kind: "done", content: ran });
   } catch (error) {
     send("error", `${error}\n`);
