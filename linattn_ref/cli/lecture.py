@@ -37,13 +37,13 @@ def _add_site(commands: Any) -> None:
         "--run",
         action="store_true",
         dest="run_cells",
-        help="have the cells of some chapters run in the browser, by Python as WebAssembly (adds 47 MB)",
+        help="have the cells of some chapters run in the browser, by Python as WebAssembly (adds 38 MB)",
     )
     command.add_argument(
         "--sentence",
         action="store_true",
-        help="add a page where a pretrained network reads a text of the reader's, and shows its attention and how low its "
-        "rank is (adds XX MB, with --run 30 MB more than that)",
+        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low the "
+        "rank of it is (adds 48 MB, or 21 MB to those of --run)",
     )
 
 

@@ -1,6 +1,5 @@
 """Writes beside the pages what runs in them: Pyodide, this package, the scripts, and a pretrained network."""
 
-import base64
 import gzip
 import importlib.metadata
 import io
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from linattn_ref.atomic import write_all
 from linattn_ref.data import fetch, npm, pyodide
@@ -27,6 +28,7 @@ PACKAGES = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
 SENTENCE_PACKAGES = ("numpy", "scipy")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
 SOURCES, WEIGHTS = "sources.zip", "encoder.zip"
+FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
 LEFT_OUT = {".pyc", ".nbi", ".nbc", ".safetensors"}
 
@@ -59,21 +61,35 @@ def make(
     files[SOURCES] = sources(root)
     if sentence:
         files[WEIGHTS] = _zipped({FILE: _network(say)})
-    scripts = {name: base64.b64encode(_smaller(content)).decode() for name, content in sorted(files.items())}
-    texts = {f"{name}.js": f"given({json.dumps(name)}, {json.dumps(text)});\n" for name, text in scripts.items()}
+    scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     worker = (HERE / "worker.js").read_text(encoding="utf-8")
     for name, (module, wanted, archives) in kernels.items():
-        its = {str(each["file_name"]) for each in pyodide.locked(wanted).values()}
-        listed = {
-            file: len(text) for file, text in scripts.items() if file in {*pyodide.CORE, *its, *archives, "lock.json"}
+        its = {*pyodide.CORE, "lock.json", *archives, *(each["file_name"] for each in pyodide.locked(wanted).values())}
+        about = {
+            "files": {file: len(scripts[f"{file}.js"]) for file in sorted(map(str, its))},
+            "kernel": f"linattn_ref.lecture.run.{module}",
+            "packages": wanted,
+            "sources": archives,
+            "worker": worker,
         }
-        about = {"files": listed, "packages": wanted, "sources": archives, "worker": worker}
-        texts[name] = f"const ABOUT = {json.dumps(about | {'kernel': f'linattn_ref.lecture.run.{module}'})};\n"
+        scripts[name] = f"const ABOUT = {json.dumps(about)};\n".encode()
     shown = {"cells": cells, "sentence": sentence, "kernel": True}
-    for path in HERE.iterdir():
-        if path.suffix in (".js", ".css") and shown.get(path.stem):
-            texts[path.name] = path.read_text(encoding="utf-8")
-    write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()})
+    scripts |= {
+        path.name: path.read_bytes()
+        for path in sorted(HERE.iterdir())
+        if path.suffix in (".js", ".css") and shown.get(path.stem)
+    }
+    write_all({out / name: partial(Path.write_bytes, data=content) for name, content in scripts.items()})
+
+
+def _script(name: str, content: bytes) -> bytes:
+    """A file for the page, compressed: a script in UTF-16, of whose 16 bits a letter carries 15; of base64, 6 in 8."""
+    compressed = gzip.compress(content, 9, mtime=0)
+    bits = np.unpackbits(np.frombuffer(compressed + bytes(-len(compressed) % 15), np.uint8)).reshape(-1, 15)
+    numbers = np.packbits(np.pad(bits, ((0, 0), (1, 0))), axis=-1).view(">u2")
+    letters = (numbers + FIRST).astype("<u2").tobytes()
+    start, end = f'\ufeffgiven({json.dumps(name)}, {len(compressed)}, "', '");\n'
+    return start.encode("utf-16-le") + letters + end.encode("utf-16-le")
 
 
 def _network(say: Callable[[str], object]) -> bytes:
@@ -82,11 +98,6 @@ def _network(say: Callable[[str], object]) -> bytes:
     assert model.tokenizer is not None
     numbers = model.tokenizer.get_vocab()
     return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
-
-
-def _smaller(content: bytes) -> bytes:
-    """Compressed, as all of them are for the page."""
-    return gzip.compress(content, 9, mtime=0)
 
 
 def sources(root: Path) -> bytes:

@@ -1,13 +1,20 @@
 // A kernel in a worker, and the files that it needs: ABOUT, of another script, lists them; each is a script that calls
-// given(name, base64 of its gzipped bytes).
+// given(name, count, the count bytes of it, gzipped, as letters of 15 bits from U+3400 on).
 "use strict";
 
 const PLACE = new URL(".", document.currentScript.src);
 const MB = 1e6;
 const arrived = {};
 
-function given(name, text) {
-  arrived[name] = text;
+function given(name, count, letters) {
+  const bytes = new Uint8Array(count);
+  let held = 0, bits = 0, at = 0;
+  for (let i = 0; at < count; i++) {
+    held = (held << 15) | (letters.charCodeAt(i) - 0x3400);
+    for (bits += 15; bits >= 8 && at < count; at++) bytes[at] = held >> (bits -= 8);
+    held &= (1 << bits) - 1;
+  }
+  arrived[name] = bytes;
 }
 
 function element(tag, properties = {}, ...children) {
@@ -26,7 +33,7 @@ async function file(name) {
     document.head.append(script);
   });
   script.remove();
-  const bytes = Uint8Array.from(atob(arrived[name]), (letter) => letter.charCodeAt(0));
+  const bytes = arrived[name];
   delete arrived[name];
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }

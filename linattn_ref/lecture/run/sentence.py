@@ -78,7 +78,7 @@ class Reader:
         return True
 
     def _shares(self, layers: Iterable[Array], whose: str) -> Array:
-        found = []
+        found: list[Array] = []
         for p in layers:
             self.send("status", f"Singular values of {whose}, layer {len(found)} …")
             found.append(cumulative_share(singular_values(p)))

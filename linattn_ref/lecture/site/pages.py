@@ -192,7 +192,11 @@ def _schematic(module: str) -> str:
 def _write_gallery(root: Path, folder: Path) -> None:
     """The committed gallery; what is not copied is not linked."""
     text = (root / "figures" / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)", r" · [svg](\1.svg)", text)
+    text = re.sub(
+        r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)",
+        r' · <a href="../_images/\1.svg">svg</a>',
+        text,
+    )
     text = re.sub(r"!\[(.*?)\]\((\w+)\.png\)", r"![\1](\2.svg)", text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
