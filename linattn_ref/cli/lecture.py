@@ -42,8 +42,8 @@ def _add_site(commands: Any) -> None:
     command.add_argument(
         "--sentence",
         action="store_true",
-        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low the "
-        "rank of it is (adds 48 MB, or 21 MB to those of --run)",
+        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+        "its rank is (adds 48 MB, or 21 MB to those of --run)",
     )
 
 

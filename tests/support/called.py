@@ -30,6 +30,7 @@ LEFT_OUT = (
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
     "lecture.run.kernel.install",
+    "lecture.run.kernel.start",
 )
 MARK = "__called__"
 called: set[str] = set()
