@@ -46,13 +46,14 @@ class Reader:
 
     def read(self, text: str) -> bool:
         """Send the tokens, and the curves ``c_k (T, H, N)`` of all heads."""
-        self.send("status", "Reading …")
+        self.send("status", "Taking out the weights …")
         model, pieces = rounded.unpack(self.file)
         numbers = {piece: number for number, piece in enumerate(pieces)}
         tokens = word_pieces.encode(text, numbers)
         most = model.config.max_tokens
         self.tokens = tokens if len(tokens) <= most else [*tokens[: most - 1], tokens[-1]]
         self.config, self.ids = model.config, [numbers[token] for token in self.tokens]
+        self.send("status", f"Reading {len(self.tokens)} tokens, which takes some seconds per hundred …")
         self.p = [layer.p for layer in bert.layers(model, self.ids)]  # (H, N, N) by layer
         shares = self._shares(self.p, "the network")
         self._send("read", tokens=self.tokens, left_out=len(tokens) - len(self.tokens), given=_packed(shares))
