@@ -1,12 +1,15 @@
 """Formula beside line: where a file is cut, and that numbers lead both ways."""
 
+import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import linattn_ref
-from linattn_ref.lecture.site import beside, markdown, prose
+from linattn_ref.attention import softmax
+from linattn_ref.lecture.site import beside, drawing, markdown, pages, prose
 
 SOURCE = '''"""A mechanism.
 
@@ -64,9 +67,9 @@ def test_equations_of_another_file_are_left_alone():
 def test_numbers_lead_from_formula_to_line_and_back():
     page = beside.page_html(SOURCE)
     for number, line in (("1", 16), ("2", 25)):
-        assert f'<div class="equation" id="eq-{number}">' in page
+        assert f'<div class="equation" id="eq-{number}" data-equations="{number}">' in page
         assert f'<a href="#line-{line}" title="to the code">({number})</a>' in page
-        assert f'<div class="beside" id="line-{line}">' in page
+        assert f'<div class="beside" id="line-{line}" data-equations="{number}">' in page
         assert page.count(f'href="#eq-{number}"') == 2  # at the formula beside the line, and in the comment
 
 
@@ -91,3 +94,24 @@ def test_a_long_line_goes_on_further_right():
     page = beside.page_html(SOURCE)
     assert '<span class="line" style="--indent: 8ch">' in page
     assert page.count('class="line"') == page.count("\n</span>") > 10
+
+
+def test_letters_are_compared_without_their_index_and_place():
+    assert drawing.letters(r"\tilde{K}_{r} = E\, \phi(k_{j}) + \lfloor L / 2 \rfloor") == {"tilde k", "e", "phi k"}
+    assert drawing.letters(r"$\phi(K)^\top$") == {"phi k"}
+    assert drawing.letters(r"\mathrm{out}_{i}") == drawing.letters("$O$") == {"o"}
+    assert drawing.letters("1") == set()
+
+
+def test_boxes_of_a_drawing_are_where_they_are_drawn_and_lead_to_their_equations():
+    places = list(drawing.places("softmax"))
+    assert [drawing.letters(place.name) for place in places] == [{"q"}, {"k"}, {"p"}, {"v"}, {"o"}]
+    for one, other in pairwise(places):
+        assert 0 < one.left < one.left + one.width < other.left < 1
+        assert 0 < one.top < one.top + one.height < 1
+    docstring = inspect.getdoc(softmax).partition(pages.GRADIENT)[0]
+    made = drawing.drawing("softmax", "Softmax attention", prose.equations(docstring))
+    assert re.findall(r'href="#eq-(\d)" .*?data-equations="([\d ]+)"', made) == [
+        *(("1", "1"), ("1", "1"), ("2", "2 3"), ("3", "3"), ("3", "3"))
+    ]
+    assert "Every query meets every key" in made

@@ -107,7 +107,7 @@ def test_a_docstring_becomes_html():
     )
     page = prose.to_html(docstring, link='<a href="#{0}">({0})</a>'.format, anchor="eq-")
     assert r'<span class="math">\(x_{i}\)</span> of <code>forward</code>' in page
-    assert '<div class="equation" id="eq-1">' in page
+    assert '<div class="equation" id="eq-1" data-equations="1">' in page
     assert r"\[y = \frac{x}{2}\]" in page
     assert '<span class="remark"><code>(N, M)</code></span>' in page
     assert r"\begin{aligned}&amp;z = y \\ &amp;\qquad + x\end{aligned}" in page

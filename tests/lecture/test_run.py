@@ -90,7 +90,8 @@ import sys
 from linattn_ref.lecture.run import kernel
 
 sent = []
-made = kernel.start(lambda kind, content: sent.append(content))
+made = kernel.Kernel(lambda kind, content: sent.append(content))
+kernel.install(made)
 sys.meta_path.insert(0, sys.meta_path.pop())  # before what finds the real packages
 for code in sys.argv[1:]:
     assert made.run(code, "cell"), sent[-1]
@@ -143,15 +144,18 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     assert {"cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
-    about, of_sentence = (about_of(written[name]) for name in ("about.js", "about_sentence.js"))
+    about = about_of(written["about.js"])
     assert {f"{name}.js" for name in about["files"]} < set(written)
-    assert set(of_sentence["files"]) - set(about["files"]) == {build.WEIGHTS}
+    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "pages", "sentence")}
+    assert set.union(*needs.values()) == {*about["files"]}
+    assert needs["sentence"] - needs["cells"] == {build.WEIGHTS}
     for name, content in (("numpy.whl", b"wheel"), (build.SOURCES, b"zip")):
         assert about["files"][name] == len(written[f"{name}.js"])
         assert content_of(name, written[f"{name}.js"]) == content
     build.make(ROOT, tmp_path / "alone", cells=False, sentence=True)
-    alone = {path.name for path in (tmp_path / "alone").iterdir()}
-    assert set(written) - alone == {"about.js", "cells.js", "cells.css"}
+    alone = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
+    assert set(written) - set(alone) == {"cells.js", "check.js", "cells.css"}
+    assert list(about_of(alone["about.js"])["needs"]) == ["sentence"]
 
 
 def about_of(script):
@@ -168,7 +172,7 @@ def content_of(name, script):
 
 def test_the_page_of_ones_own_sentence_loads_what_is_there():
     assert set(re.findall(r'(?:src|href)="([^"]+)"', build.page())) == {
-        f"{build.FOLDER}/{name}" for name in ("about_sentence.js", "kernel.js", "sentence.js", "sentence.css")
+        f"{build.FOLDER}/{name}" for name in ("about.js", "kernel.js", "sentence.js", "sentence.css")
     }
 
 

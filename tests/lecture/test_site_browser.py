@@ -202,6 +202,12 @@ def test_it_is_small(site):
     assert (site / "_static" / "mathjax" / "LICENSE").exists()
 
 
+def test_formula_code_and_drawing_light_up_together(site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(pointed_at(site / "code" / "attention.linear.html"))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_a_chapters_cells_run_in_the_page_with_as_many_pictures_and_numbers_as_the_notebook(running_site, chapter):
@@ -214,6 +220,35 @@ def test_a_chapters_cells_run_in_the_page_with_as_many_pictures_and_numbers_as_t
         told, was = "\n".join(map(seen, found)), "\n".join(map(noted, cell["outputs"]))
         assert told.count(PICTURE) == was.count(PICTURE), cell["source"]
         assert len(NUMBER.findall(told)) == len(NUMBER.findall(was)), cell["source"]
+
+
+# A mistake for each page, and the gradients that it makes wrong.
+MISTAKES = {
+    "softmax": ("d_k = scale", "d_k = -scale", "k"),
+    "online_softmax": ("d_q += scale", "d_q += -scale", "q"),
+    "linear": ("d_v[keys] = phi_k", "d_v[keys] = -phi_k", "v"),
+    "gated_linear": ("Gradients(saved", "Gradients(-saved", "q"),
+    "delta": ("d_v = beta", "d_v = -beta", "v"),
+    "delta_rule": ("d_e[row] = -d_v", "d_e[row] = d_v", "erase"),
+    "linformer": ("product_for(f.shape, d_mixed_v", "product_for(f.shape, -d_mixed_v", "f"),
+    "performer": ("backward = linear.backward", "backward = lambda d, saved: linear.backward(-d, saved)", "q k v"),
+    "rfa": ("d_gate = d_log_gate / gate - ", "d_gate = d_log_gate / gate + ", "gate"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", MISTAKES)
+def test_a_sign_is_changed_in_the_page_and_the_gradient_that_is_off_is_named(running_site, page):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(checked(running_site / "code" / f"attention.{page}.html", *MISTAKES[page]))
+
+
+@pytest.mark.thorough
+def test_code_beside_formulas_is_typed_in_fails_is_stopped_and_restored(running_site):
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    asyncio.run(typed(running_site / "code" / "attention.softmax.html"))
 
 
 @pytest.mark.thorough
@@ -287,6 +322,32 @@ async def judged(site, scheme):
     return wrong
 
 
+async def pointed_at(page):
+    """Mouse, focus and finger on each of the three."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        formula = tab.locator(".derivation .equation[data-equations='9']")
+        code = tab.locator(".literate .beside[data-equations='9']")
+        await formula.hover()
+        assert "lit" in await code.get_attribute("class")
+        assert "d_v[keys] = phi_k[keys] @ d_s" in await tab.locator(".peek").inner_text()  # for it is out of sight
+        assert await tab.locator(".box.lit").count() == 0
+        await tab.locator("h1").hover()
+        assert await tab.locator(".lit").count() == 0
+        assert await tab.locator(".peek").inner_text() == ""
+        value = tab.get_by_label("v, in equations 1, 4")
+        await value.focus()
+        assert "lit" in await tab.locator("#eq-1").get_attribute("class")
+        assert await tab.locator(".literate .beside.lit").count() > 1
+        await tab.locator("#eq-2 .number a").focus()
+        labels = [await box.get_attribute("aria-label") for box in await tab.locator(".box.lit").all()]
+        assert [label[0] for label in labels] == ["p", "z", "z"]  # phi(K)
+        await tab.locator(".literate .beside[data-equations='3'] pre").click()
+        assert "lit" in await tab.locator("#eq-3").get_attribute("class")
+        assert await tab.locator(".peek .drawing .box.lit").count() > 1
+        await browser.close()
+
+
 async def searched(site, word):
     """How many pages the search finds."""
     async with async_api.async_playwright() as play:
@@ -322,6 +383,76 @@ async def ran(page):
         assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
         await browser.close()
     return sent
+
+
+# Changes a line of the page's code, as typing would.
+CHANGE = """([was, is]) => {
+  const row = rows.find((row) => row.code.includes(was));
+  const line = row.lines.find((line) => line.textContent.includes(was));
+  line.textContent = line.textContent.replace(was, is);
+  row.editor.oninput();
+  return row.number;
+}"""
+
+
+async def checked(page, old, new, wrong):
+    """The page as it is, with a mistake, and restored."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.wait_for_timeout(500)
+        assert [url for url in asked if run.FOLDER in url] == []  # nothing is loaded before it is asked for
+        verdict, check = tab.locator(".run-verdict"), tab.get_by_role("button", name="Check")
+        await check.click()
+        await tab.locator(".run-verdict.right").wait_for()
+        assert "The gradient is right" in await verdict.inner_text()
+        assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+        row = await tab.evaluate(CHANGE, [old, new])
+        await check.click()
+        await tab.locator(".run-verdict.wrong").wait_for()
+        told = await verdict.inner_text()
+        assert re.findall(r"The gradient of (\w+) is wrong", told) == wrong.split()
+        assert re.search(rf"At {wrong[0]}\w*\[[\d, ]+\] backward returns .+: off by ", told)
+        assert await tab.locator(f"#line-{row}.suspect").count() == 1
+        await tab.get_by_role("button", name="Restore").click()
+        assert await tab.locator(".suspect").count() == 0
+        await check.click()
+        await tab.locator(".run-verdict.right").wait_for()
+        await browser.close()
+
+
+async def typed(page):
+    """A reader types."""
+    async with async_api.async_playwright() as play:
+        browser, tab = await opened(play, page)
+        line = tab.locator(".beside .line", has_text="d_v = mix(p.mT, d_out)")
+        row = await line.evaluate("line => line.closest('.beside').id")
+        editor = tab.locator(f"#{row} pre")
+        await line.click()
+        await tab.keyboard.press("End")
+        await tab.keyboard.press("Enter")
+        await tab.keyboard.type("    d_v = d_v / nothing")
+        await tab.keyboard.press("Control+Enter")
+        error = tab.locator(".run-error")
+        await error.wait_for()
+        told = await error.inner_text()
+        assert "d_v = d_v / nothing" in told
+        assert 'File "linattn_ref/attention/softmax.py", line 118, in backward' in told
+        assert told.rstrip().endswith("NameError: name 'nothing' is not defined")
+        await tab.keyboard.press("Shift+Home")
+        await tab.keyboard.type("    while True: pass")
+        await tab.keyboard.press("Control+Enter")
+        await tab.get_by_role("button", name="Stop").click()
+        await tab.get_by_text("Stopped.").wait_for()
+        await editor.press("Control+End")
+        await tab.keyboard.press("Shift+Home")
+        await tab.keyboard.press("Backspace")
+        await tab.keyboard.press("Backspace")
+        await tab.keyboard.press("Control+Enter")
+        await tab.locator(".run-verdict.right").wait_for()
+        assert "d_v = mix(p.mT, d_out)" in await editor.inner_text()
+        await browser.close()
 
 
 async def changed(page):

@@ -30,7 +30,6 @@ LEFT_OUT = (
     "lecture.live.head.compute",
     "lecture.live.speed.measure",
     "lecture.run.kernel.install",
-    "lecture.run.kernel.start",
 )
 MARK = "__called__"
 called: set[str] = set()

@@ -93,7 +93,7 @@ class Sheet:
         width, height = self.side(box.columns), self.side(box.rows)
         self.boxes.append(box)
         colour, share = style.ROLES[box.role], 0.15 if box.role == "output" else 0.4
-        self._frame(x, y, width, height, facecolor=tint(colour, share), edgecolor=colour)
+        self._frame(x, y, width, height, facecolor=tint(colour, share), edgecolor=colour, label=box.name)
         wide = TextPath((0, 0), box.name, size=1).get_extents().width if box.name else 0.0
         self.text(x + width / 2, y, box.name, size=min(LETTER, 0.78 * width / max(wide, 0.1)))
         self._letters(x, y, width, height, box.rows if rows else "1", box.columns if columns else "1")

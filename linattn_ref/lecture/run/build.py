@@ -1,9 +1,11 @@
 """Writes beside the pages what runs in them: Pyodide, this package, the scripts, and a pretrained network."""
 
 import gzip
+import importlib
 import importlib.metadata
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,15 +20,25 @@ from linattn_ref.lecture.run.sentence import FILE
 from linattn_ref.models import bert
 from linattn_ref.models.bert import rounded
 
-__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "make", "page", "sources"]
+__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
 HERE = Path(__file__).parent
 CHAPTERS = ("05", "06", "13", "19")  # whose cells run in a browser, all but those marked as NATIVE
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
-PACKAGES = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
-SENTENCE_PACKAGES = ("numpy", "scipy")
+PACKAGES = {  # what runs them
+    "cells": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
+    "pages": ("numpy",),
+    "sentence": ("numpy", "scipy"),
+}
+CHECKED = re.compile(
+    r"linattn_ref\.attention\.(?:sparse\.)?\w+"
+)  # modules whose pages are checked, if they have a gradient
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
+COPIED = {
+    "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
+    "sentence": ("kernel.js", "sentence.js", "sentence.css"),
+}
 SOURCES, WEIGHTS = "sources.zip", "encoder.zip"
 FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
@@ -41,18 +53,15 @@ def make(
     sentence: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> None:
-    """Write into the folder ``out`` what chapters' ``cells`` need, and what the page of one's own ``sentence`` needs.
+    """Write into the folder ``out`` what chapters' ``cells`` and pages need, and what one's own ``sentence`` needs.
 
     Raises
     ------
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    kernels = {
-        **({"about.js": ("kernel", PACKAGES, [SOURCES])} if cells else {}),
-        **({"about_sentence.js": ("sentence", SENTENCE_PACKAGES, [SOURCES, WEIGHTS])} if sentence else {}),
-    }
-    lock = pyodide.locked([name for _, wanted, _ in kernels.values() for name in wanted])
+    kinds = [*("cells", "pages") * cells, *("sentence",) * sentence]
+    lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
     files |= {path.name: path.read_bytes() for path in found}
@@ -62,23 +71,17 @@ def make(
     if sentence:
         files[WEIGHTS] = _zipped({FILE: _network(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
-    worker = (HERE / "worker.js").read_text(encoding="utf-8")
-    for name, (module, wanted, archives) in kernels.items():
-        its = {*pyodide.CORE, "lock.json", *archives, *(each["file_name"] for each in pyodide.locked(wanted).values())}
-        about = {
-            "files": {file: len(scripts[f"{file}.js"]) for file in sorted(map(str, its))},
-            "kernel": f"linattn_ref.lecture.run.{module}",
-            "packages": wanted,
-            "sources": archives,
-            "worker": worker,
-        }
-        scripts[name] = f"const ABOUT = {json.dumps(about)};\n".encode()
-    shown = {"cells": cells, "sentence": sentence, "kernel": True}
-    scripts |= {
-        path.name: path.read_bytes()
-        for path in sorted(HERE.iterdir())
-        if path.suffix in (".js", ".css") and shown.get(path.stem)
-    }
+    needs = {}
+    for kind in kinds:
+        archives = [SOURCES, *[WEIGHTS] * (kind == "sentence")]
+        its = {str(each["file_name"]) for each in pyodide.locked(PACKAGES[kind]).values()}
+        listed = sorted({*pyodide.CORE, "lock.json", *archives, *its})
+        needs[kind] = {"packages": PACKAGES[kind], "archives": archives, "files": listed}
+    sizes = {name: len(scripts[f"{name}.js"]) for name in files}
+    about = {"files": sizes, "needs": needs, "worker": (HERE / "worker.js").read_text(encoding="utf-8")}
+    scripts["about.js"] = f"const ABOUT = {json.dumps(about)};\n".encode()
+    copied = [*COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
+    scripts |= {name: (HERE / name).read_bytes() for name in copied}
     write_all({out / name: partial(Path.write_bytes, data=content) for name, content in scripts.items()})
 
 
@@ -129,15 +132,26 @@ def foot(cells: list[dict[str, Any]]) -> str:
 
     ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
     """
-    reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
-    listed = json.dumps(reasons).replace("<", "\\u003c")
-    place = f"../{FOLDER}"
-    return (
-        f'<script type="application/json" id="native">{listed}</script>\n'
-        f'<link rel="stylesheet" href="{place}/cells.css">\n'
-        f'<script src="{place}/about.js"></script>\n'
-        f'<script src="{place}/kernel.js"></script>\n<script src="{place}/cells.js"></script>'
-    )
+    return _foot("cells", [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"])
+
+
+def is_checked(module: str) -> bool:
+    """Whether the page of this module can be changed and its gradient be checked."""
+    page = importlib.import_module(module)
+    return bool(CHECKED.fullmatch(module)) and hasattr(page, "forward") and hasattr(page, "backward")
+
+
+def page_foot(module: str) -> str:
+    """HTML for the end of a module's page: what makes its code one that can be changed and checked."""
+    return _foot("check", module)
+
+
+def _foot(script: str, about: Any) -> str:
+    """``script`` reads what the page is from the element ``run-data``."""
+    listed = json.dumps(about).replace("<", "\\u003c")
+    scripts = "".join(f'<script src="../{FOLDER}/{name}.js"></script>\n' for name in ("about", "kernel", script))
+    style = f'<link rel="stylesheet" href="../{FOLDER}/cells.css">'
+    return f'<script type="application/json" id="run-data">{listed}</script>\n{style}\n{scripts}'
 
 
 def page() -> str:

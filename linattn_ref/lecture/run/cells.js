@@ -1,24 +1,9 @@
-// A chapter's cells, made to run: buttons, and what the kernel sends (kernel.js) shown in place.
+// A chapter's cells, made to run: buttons, and what the kernel sends shown in place. Below kernel.js.
 "use strict";
 
-// --- What a cell shows ------------------------------------------------------------------------------------------------
-
-// Appends to `place` what the kernel sends.
-function shown(place, kind, content) {
-  if (kind === "text" || kind === "error") {
-    const look = kind === "error" ? "run-error" : "run-text";
-    if (!place.lastChild?.classList.contains(look))
-      place.append(element("div", { className: `highlight ${look}` }, element("pre", { tabIndex: 0 })));
-    place.lastChild.firstChild.append(content);
-  } else if (kind === "html") {
-    const part = element("div", { className: "run-html", innerHTML: content });
-    for (const table of part.querySelectorAll("table")) table.tabIndex = 0;
-    place.append(part);
-    if (part.querySelector(".math")) window.MathJax?.typesetPromise?.([part]);
-  } else if (kind === "slider") {
-    place.append(slider(JSON.parse(content)));
-  }
-}
+const kernel = new Kernel("cells", () => {
+  for (const cell of cells) cell.ran = false;
+});
 
 function slider({ number, name, labels }) {
   const said = element("output");
@@ -27,7 +12,7 @@ function slider({ number, name, labels }) {
   const move = () => {
     said.textContent = labels[control.value];
     const parts = element("div");
-    kernel.ask("move", [number, Number(control.value)], (kind, content) => shown(parts, kind, content)).then(() => {
+    kernel.ask({ slider: number, to: Number(control.value) }, (kind, content) => shown(parts, kind, content)).then(() => {
       if (parts.hasChildNodes()) drawn.replaceChildren(...parts.childNodes);
     });
   };
@@ -52,17 +37,7 @@ class Cell {
     this.editor = part.querySelector(".cell_input pre");
     this.html = this.editor.innerHTML;
     this.original = this.code;
-    this.editor.contentEditable = "plaintext-only";
-    if (this.editor.contentEditable !== "plaintext-only") this.editor.contentEditable = "true";
-    const about = { spellcheck: false, role: "textbox", ariaMultiLine: "true", ariaLabel: `Code of cell ${number}` };
-    Object.assign(this.editor, about);
-    this.editor.oninput = () => this.changed();
-    this.editor.onkeydown = (event) => {
-      if (event.key !== "Enter" || !(event.shiftKey || event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      this.run();
-    };
-    const button = (text, onclick) => element("button", { type: "button", textContent: text, onclick });
+    editable(this.editor, `Code of cell ${number}`, () => this.changed(), () => this.run());
     this.status = element("span", { role: "status" });
     this.stop = button("Stop", () => kernel.stop());
     this.restore = button("Restore", () => this.restored());
@@ -89,13 +64,14 @@ class Cell {
     let begun = performance.now();
     const receive = (kind, content) => {
       if (kind === "status") [this.status.textContent, begun] = [content, performance.now()];
+      else if (kind === "slider") this.put(after).append(slider(JSON.parse(content)));
       else shown(this.put(after), kind, content);
     };
     const started = kernel.jobs.then(() => {
       begun = performance.now();
       this.status.textContent = "Running …";
     });
-    const ran = await kernel.ask("run", [this.code, `cell ${this.number}`], receive);
+    const ran = await kernel.ask({ code: this.code, title: `cell ${this.number}` }, receive);
     await started;
     this.put(after);
     this.stop.hidden = true;
@@ -138,18 +114,16 @@ async function runTo(cell) {
   return true;
 }
 
-const reasons = JSON.parse(document.getElementById("native").textContent);
+const reasons = JSON.parse(document.getElementById("run-data").textContent);
 const cells = [...document.querySelectorAll(".cell")]
   .filter((part) => part.querySelector(".cell_input"))
   .map((part, i) => new Cell(part, i + 1, reasons[i]));
-kernel.onstop = () => cells.forEach((cell) => (cell.ran = false));
-const size = Object.values(ABOUT.files).reduce((a, b) => a + b, 0) / MB;
 document.querySelector("h1").after(
   element(
     "p",
     { className: "run-note" },
     "The code on this page runs in your browser, and you can change it. The first Run loads Python, ",
-    `${Math.round(size)} MB, from this site. Here `,
+    `${kernel.megabytes} MB, from this site. Here `,
     element("code", { textContent: "kernels=jit" }),
     " computes with NumPy, since there is no compiler: the numbers are the same, the times are not.",
   ),

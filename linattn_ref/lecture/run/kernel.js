@@ -1,5 +1,5 @@
-// A kernel in a worker, and the files that it needs: ABOUT, of another script, lists them; each is a script that calls
-// given(name, count, the count bytes of it, gzipped, as letters of 15 bits from U+3400 on).
+// The kernel of a page, in a worker, and what it sends to be shown. ABOUT, of about.js, lists the files that it needs; each
+// is a script that calls given(name, count, the count bytes of it, gzipped, as letters of 15 bits from U+3400 on).
 "use strict";
 
 const PLACE = new URL(".", document.currentScript.src);
@@ -44,17 +44,26 @@ class Kernel {
   files = null; // kept, so that one that was stopped starts again without loading them
   worker = null;
   jobs = Promise.resolve(); // one after the other
-  onstop = () => {};
   generation = 0; // jobs of a kernel that was stopped are not run by the next
 
-  // Calls a method of the kernel when its turn comes; whether it ran to its end, or null if it was stopped.
-  ask(method, parameters, receive) {
+  // What it runs is the code of "cells", of "pages", or of one's own "sentence".
+  constructor(of, stopped = () => {}) {
+    Object.assign(this, { of, needs: ABOUT.needs[of], afterStop: stopped });
+  }
+
+  get megabytes() {
+    return Math.round(this.needs.files.reduce((sum, name) => sum + ABOUT.files[name], 0) / MB);
+  }
+
+  // Runs { code, title }, { slider, to }, { page, rows } or { method, parameters } when its turn comes; whether it ran to its end, or null if it
+  // was stopped.
+  ask(message, receive) {
     const generation = this.generation;
     const job = this.jobs.then(async () => {
       if (generation !== this.generation) return null;
       try {
         if (!this.worker) await this.start(receive);
-        return generation === this.generation ? await this.send({ method, parameters }, receive) : null;
+        return generation === this.generation ? await this.send(message, receive) : null;
       } catch (error) {
         this.stop();
         receive("error", `${error.message}\n`);
@@ -72,17 +81,17 @@ class Kernel {
     const { [SCRIPTS[0]]: engine, [SCRIPTS[1]]: loader, ...rest } = this.files;
     const address = URL.createObjectURL(new Blob([engine, "\n", loader, "\n", ABOUT.worker]));
     this.worker = new Worker(address);
-    await this.send({ given: rest, about: ABOUT }, receive);
+    await this.send({ given: rest, of: this.of, ...this.needs }, receive);
     URL.revokeObjectURL(address);
   }
 
   async load(receive) {
-    const files = {}, sizes = Object.values(ABOUT.files), all = sizes.reduce((a, b) => a + b, 0);
+    const files = {};
     let loaded = 0;
-    for (const [name, size] of Object.entries(ABOUT.files)) {
-      receive("status", `Loading, ${Math.round(loaded / MB)} of ${Math.round(all / MB)} MB …`);
+    for (const name of this.needs.files) {
+      receive("status", `Loading, ${Math.round(loaded / MB)} of ${this.megabytes} MB …`);
       files[name] = await file(name);
-      loaded += size;
+      loaded += ABOUT.files[name];
     }
     return files;
   }
@@ -101,9 +110,43 @@ class Kernel {
     this.worker?.terminate();
     this.worker = null;
     this.stopped?.();
-    this.onstop();
+    this.afterStop();
   }
 }
 
 const SCRIPTS = ["pyodide.asm.js", "pyodide.js"];
-const kernel = new Kernel();
+
+// --- What is shown ----------------------------------------------------------------------------------------------------
+
+// Appends to `place` what the kernel sends.
+function shown(place, kind, content) {
+  if (kind === "text" || kind === "error") {
+    const look = kind === "error" ? "run-error" : "run-text";
+    if (!place.lastChild?.classList.contains(look))
+      place.append(element("div", { className: `highlight ${look}` }, element("pre", { tabIndex: 0 })));
+    place.lastChild.firstChild.append(content);
+  } else if (kind === "html") {
+    const part = element("div", { className: "run-html", innerHTML: content });
+    for (const table of part.querySelectorAll("table")) table.tabIndex = 0;
+    place.append(part);
+    if (part.querySelector(".math")) window.MathJax?.typesetPromise?.([part]);
+  }
+}
+
+// --- What is edited ---------------------------------------------------------------------------------------------------
+
+function editable(part, label, changed, run) {
+  part.contentEditable = "plaintext-only";
+  if (part.contentEditable !== "plaintext-only") part.contentEditable = "true";
+  Object.assign(part, { spellcheck: false, role: "textbox", ariaMultiLine: "true", ariaLabel: label, oninput: changed });
+  part.onkeydown = (event) => {
+    event.stopPropagation(); // Sphinx would take a stroke as the wish to search
+    if (event.key !== "Enter" || !(event.shiftKey || event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    run();
+  };
+}
+
+function button(text, onclick) {
+  return element("button", { type: "button", textContent: text, onclick });
+}

@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["Kernel", "display_module", "install", "start"]
+__all__ = ["Kernel", "display_module", "install"]
 
 Send = Callable[[str, str], object]  # what kind of output, and its content
 
@@ -31,23 +31,36 @@ WHY = "{} is not available in the browser: this runs where the package is instal
 
 
 class Kernel:
-    """What one chapter's cells share.
+    """What one chapter's cells share; or what a page is checked by.
 
-    ``send(kind, content)`` gets what a cell shows: ``"text"``, ``"html"``, ``"error"`` or ``"slider"``.
+    ``send(kind, content)`` gets what a cell shows: ``"text"``, ``"html"``, ``"error"``, ``"slider"`` or ``"checked"``.
     """
 
     def __init__(self, send: Send) -> None:
         self.send = send
         self.names: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
         self.sliders: list[Callable[[int], object]] = []
+        self.bench: Any = None
 
     def run(self, code: str, title: str) -> bool:
         """Run a cell, called ``title`` in error messages; whether it ran to its end."""
         file = f"<{title}>"
         linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+        return self._done(lambda: self._execute(ast.parse(code, file), file), file)
+
+    def check(self, page: str, rows: str) -> bool:
+        """Check the gradient of a module with other code in some rows of its page, JSON; whether that could be done."""
+        from linattn_ref.lecture.run import check
+
+        self.bench = self.bench or check.Workbench(page, self.send)
+        bench, code = self.bench, {int(row): text for row, text in json.loads(rows).items()}
+        return self._done(lambda: bench.check(code), bench.file)
+
+    def _done(self, job: Callable[[], object], file: str) -> bool:
+        """Whether it came to its end; if not, what went wrong in ``file`` is shown."""
         with contextlib.redirect_stdout(_Stream(self.send)), contextlib.redirect_stderr(_Stream(self.send)):
             try:
-                self._execute(ast.parse(code, file), file)
+                job()
             except BaseException as error:  # SystemExit too: the interpreter has to go on
                 self.send("error", _told(error, file))
                 return False
@@ -103,13 +116,6 @@ def _told(error: BaseException, file: str) -> str:
 
 
 # --- What stands in for what a browser lacks --------------------------------------------------------------------------
-
-
-def start(send: Send) -> Kernel:
-    """Return what answers a chapter."""
-    kernel = Kernel(send)
-    install(kernel)
-    return kernel
 
 
 def install(kernel: Kernel) -> None:

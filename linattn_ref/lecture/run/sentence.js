@@ -13,12 +13,14 @@ let head = null; // { layer, head, p, u, s, vt }, the one that is looked at
 let close, rank; // the sum of its first `rank` terms
 let place = [0, 0]; // row and column that are pointed at
 
+const kernel = new Kernel("sentence", () => (part("read").disabled = false));
+
 // --- Asking -----------------------------------------------------------------------------------------------------------
 
 async function ask(method, ...parameters) {
   part("stop").hidden = false;
   let told = "";
-  const ran = await kernel.ask(method, parameters, (kind, content) => {
+  const ran = await kernel.ask({ method, parameters }, (kind, content) => {
     if (kind === "data") receive(JSON.parse(content));
     else if (kind === "status") part("status").textContent = content;
     else part("status").textContent = told = `That went wrong: ${content.trim().split("\n").pop()}`;
@@ -45,7 +47,6 @@ part("ask").onsubmit = async (event) => {
   part("read").disabled = false;
 };
 part("stop").onclick = () => kernel.stop();
-kernel.onstop = () => (part("read").disabled = false);
 
 const FIRST = [2, 0];
 
@@ -280,4 +281,4 @@ function redraw() {
 addEventListener("resize", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 new MutationObserver(redraw).observe(document.body, { attributeFilter: ["data-theme"] });
-part("status").textContent = `The first time this loads ${Math.round(Object.values(ABOUT.files).reduce((a, b) => a + b, 0) / MB)} MB from this site: Python, and the network.`;
+part("status").textContent = `The first time this loads ${kernel.megabytes} MB from this site: Python, and the network.`;

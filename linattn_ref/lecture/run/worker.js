@@ -15,24 +15,36 @@ function send(kind, content) {
   self.postMessage({ kind, content });
 }
 
-async function start({ given, about }) {
+async function start({ given, of, packages, archives }) {
   files = given;
   send("status", "Starting Python …");
   const python = await loadPyodide({ indexURL: PLACE, lockFileURL: PLACE + "lock.json", env: { MPLBACKEND: "agg", HOME: "/home" } });
-  send("status", "Starting NumPy …");
-  await python.loadPackage(about.packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
-  for (const name of about.sources) python.unpackArchive(files[name], "zip", { extractDir: "/clone" });
+  send("status", `Starting ${of === "cells" ? "NumPy and matplotlib" : "NumPy"} …`);
+  await python.loadPackage(packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
+  for (const name of archives) python.unpackArchive(files[name], "zip", { extractDir: "/clone" });
   files = {};
-  send("status", "Starting the package …");
   python.runPython("import sys; sys.path.insert(0, '/clone')");
-  kernel = python.pyimport(about.kernel).start(send);
+  if (of === "sentence") {
+    kernel = python.pyimport("linattn_ref.lecture.run.sentence").start(send);
+    return;
+  }
+  const module = python.pyimport("linattn_ref.lecture.run.kernel");
+  kernel = module.Kernel(send);
+  if (of === "cells") module.install(kernel);
+}
+
+async function done(data) {
+  if (data.given) await start(data);
+  if ("code" in data) return kernel.run(data.code, data.title);
+  if ("page" in data) return kernel.check(data.page, JSON.stringify(data.rows));
+  if ("slider" in data) return kernel.move(data.slider, data.to);
+  if ("method" in data) return kernel[data.method](...data.parameters);
+  return true;
 }
 
 self.onmessage = async ({ data }) => {
   try {
-    if (data.given) await start(data);
-    const ran = data.given ? true : kernel[data.method](...data.parameters);
-    self.postMessage({ kind: "done", content: ran });
+    self.postMessage({ kind: "done", content: await done(data) });
   } catch (error) {
     send("error", `${error}\n`);
     self.postMessage({ kind: "done", content: false });

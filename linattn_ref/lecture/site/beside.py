@@ -53,12 +53,14 @@ def page_html(source: str) -> str:
     rows = []
     for part in parts:
         beside = prose.to_html(part.docstring, link=to_formula) if part.docstring else ""
-        beside += "".join(_equation_html(known[number], to_formula) for number in part.numbers if number in known)
+        here = [number for number in part.numbers if number in known]
+        beside += "".join(_equation_html(known[number], to_formula) for number in here)
         code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n").split("\n")
         shown = f'<div class="highlight"><pre>{"".join(map(_hanging, code))}</pre></div>'
         if code[0].startswith('<span class="kn">'):
             shown = f"<details><summary>imports, and what is public</summary>{shown}</details>"
-        rows.append(f'<div class="beside" id="line-{part.lines[0]}"><div class="text">{beside}</div>{shown}</div>')
+        row = f'<div class="beside" id="line-{part.lines[0]}"{prose.about(here)}>'
+        rows.append(f'{row}<div class="text">{beside}</div>{shown}</div>')
     above = re.sub(r"(</?h)3>", r"\g<1>2>", prose.to_html(docstring, link=to_code, anchor="eq-"))  # below the title
     return f'<div class="derivation">{above}</div>\n<div class="literate">{"".join(rows)}</div>'
 
@@ -167,4 +169,5 @@ def _linked(line: str, known: dict[str, prose.Equation]) -> str:
 
 def _equation_html(equation: prose.Equation, link: Callable[[str], str]) -> str:
     numbers = " ".join(link(number) for number in equation.numbers)
-    return f'<div class="equation">{prose.formula_html(equation)}<span class="number">{numbers}</span></div>'
+    number = f'<span class="number">{numbers}</span>'
+    return f'<div class="equation"{prose.about(equation.numbers)}>{prose.formula_html(equation)}{number}</div>'

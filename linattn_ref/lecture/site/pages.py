@@ -11,7 +11,7 @@ from typing import NamedTuple
 from linattn_ref.experiments.publishing import chapter, tables
 from linattn_ref.lecture import elsewhere
 from linattn_ref.lecture.run import build as run
-from linattn_ref.lecture.site import beside, prose
+from linattn_ref.lecture.site import beside, drawing, prose
 from linattn_ref.lecture.site.markdown import grid, raw, save, toctree, typeset
 from linattn_ref.lecture.site.reference import write_api, write_papers
 
@@ -32,6 +32,7 @@ PARTS = {
     "More ways": range(9, 15),
     "All together": range(15, 100),
 }
+GRADIENT = "The gradient, by hand"  # the heading below the formulas of a forward pass
 SENTENCE = "Your own sentence"
 SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
 
@@ -54,7 +55,7 @@ def write(root: Path, folder: Path, extras: Extras) -> None:
         ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
     )
     chapters = tables.chapters(root / "notebooks")
-    literate = _write_literate(root, folder / "code")
+    literate = _write_literate(root, folder / "code", extras.run)
     for each in chapters:
         _write_chapter(root, folder / "chapters", each.name, literate, extras)
     _write_course(root, folder / "chapters")
@@ -121,23 +122,29 @@ def _page_of(module: str) -> str:
     return f"code/{module.removeprefix('linattn_ref.')}"
 
 
-def _write_literate(root: Path, folder: Path) -> set[str]:
+def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
     """A page for each file that has numbered equations; the modules that have one."""
     made: dict[str, list[tuple[str, str, str]]] = {part: [] for part in LITERATE}
+    drawn = {row.module for row in tables.mechanisms()}
     for part in LITERATE:
         for path in sorted((root / "linattn_ref" / part).glob("*.py")):
             source = path.read_text(encoding="utf-8")
             docstring = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
-            if not prose.equations(docstring):
+            known = prose.equations(docstring)
+            if not known:
                 continue
             module = ".".join(path.relative_to(root).with_suffix("").parts)
             title, said = _title(docstring, path.stem)
             made[part].append((module, title, said))
-            save(
-                folder.parent / f"{_page_of(module)}.md",
-                f"# {title}\n\n{_where(module)}\n\n{raw(_one_block(beside.page_html(source)))}",
-            )
-    save(folder / "index.md", _literate_index(made))
+            text = [f"# {title}", _where(module)]
+            if module in drawn:
+                forward = docstring.partition(GRADIENT)[0]
+                text.append(drawing.drawing(path.stem, title, prose.equations(forward)))
+            text.append(raw(_one_block(beside.page_html(source))))
+            if can_run and run.is_checked(module):
+                text.append(raw(run.page_foot(module)))
+            save(folder.parent / f"{_page_of(module)}.md", "\n\n".join(text))
+    save(folder / "index.md", _literate_index(made, can_run))
     return {module for rows in made.values() for module, _, _ in rows}
 
 
@@ -158,14 +165,19 @@ def _one_block(text: str) -> str:
     return text.replace("```", "&#96;&#96;&#96;")
 
 
-def _literate_index(made: dict[str, list[tuple[str, str, str]]]) -> str:
+def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) -> str:
     mechanisms = {row.module: row for row in tables.mechanisms()}
     parts = [
         "# Formula beside line\n",
         "Each file of the package with its formulas typeset, and below them formula and code side by side: the text is "
         "that of the file, nothing is written twice. A number in brackets leads from the formula to the line that "
-        "computes it, and back.\n",
+        "computes it, and back; under the mouse both light up, with the boxes of the drawing.\n",
     ]
+    if can_run:
+        parts.append(
+            "The code of a mechanism can be changed: press **Check**, and the page says whether its gradient is still "
+            "right, and if not, where to look.\n"
+        )
     listed: list[str] = []
     for part, heading in LITERATE.items():
         rows = sorted(made[part], key=lambda row: row[0] not in mechanisms)
@@ -217,7 +229,10 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
     if extras.run:
         running = [each.name for each in chapters if each.name[:2] in run.CHAPTERS]
         listed = ", ".join(f"[{name[:2].lstrip('0')}](chapters/{name}.ipynb)" for name in running)
-        parts.append(f"Change a line and run it: the code of chapters {listed} runs in your browser.\n")
+        parts.append(
+            f"Change a line and run it: the code of chapters {listed} runs in your browser, and "
+            "[each mechanism's](code/index.md) is checked there.\n"
+        )
     for heading, numbers in PARTS.items():
         cards = [
             (f"/chapters/{each.name}", each.title, each.question, "")

@@ -8,13 +8,13 @@ indented formula has one row per line; columns are separated by two spaces: name
 import contextlib
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from linattn_ref.lecture.site.formula import FormulaError, is_formula, tex
 from linattn_ref.lecture.site.markdown import EMPHASIS
 
-__all__ = ["Equation", "code_block", "equations", "formula_html", "inline", "to_html"]
+__all__ = ["Equation", "about", "code_block", "equations", "formula_html", "inline", "to_html"]
 
 NUMBER = re.compile(r"(?:\(\d+\)\s*)+\Z")
 REFERENCE = re.compile(r"\((\d+)\)")
@@ -219,7 +219,14 @@ def _row_html(row: Equation, link: Callable[[str], str], anchor: str) -> str:
     others = "".join(f'<span id="{anchor}{number}"></span>' for number in row.numbers[1:]) if anchor else ""
     number = others + " ".join(link(number) for number in row.numbers)
     remark = f'<span class="remark">{inline(_remark(row.remark), link)}</span>' if row.remark else ""
-    return f'<div class="equation"{identity}>{formula_html(row)}<span class="number">{number}</span>{remark}</div>'
+    attributes = identity + about(row.numbers)
+    return f'<div class="equation"{attributes}>{formula_html(row)}<span class="number">{number}</span>{remark}</div>'
+
+
+def about(numbers: Iterable[str]) -> str:
+    """An attribute with the numbers of equations: parts of a page that share one light up together, see `beside.js`."""
+    listed = " ".join(numbers)
+    return f' data-equations="{listed}"' if listed else ""
 
 
 def formula_html(row: Equation) -> str:

@@ -95,6 +95,7 @@ def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], 
     """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
     if page.startswith("code/"):
         context["has_maths_elements"] = True
+        app.add_js_file("beside.js")
 
 
 def _for_everybody(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -28,7 +28,8 @@ STANDARD = {"exp", "log", "sin", "cos", "tanh", "cosh", "max", "min"}  # those t
 BIG = {"sum": r"\sum", "prod": r"\prod", "int": r"\int"}
 # Numbers that have a word for a name, and other quantities that do.
 NAMES = set(
-    """out scale gate block window dilation chunk order rcond rounds buckets root decay size keep""".split()  # noqa: SIM905
+    """out scale gate block window dilation chunk order rcond rounds buckets root decay size keep
+    lse""".split()  # noqa: SIM905
 )
 UPRIGHT = NAMES | set(
     """loss dt_bias log_sum_exp window_blocks value key random ratio pairs SM MSE bias""".split()  # noqa: SIM905
