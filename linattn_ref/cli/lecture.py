@@ -25,7 +25,7 @@ def run_site(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, run=arguments.run_cells, say=say)
+    build.make(arguments.out, run=arguments.run_cells, sentence=arguments.sentence, say=say)
 
 
 def _add_site(commands: Any) -> None:
@@ -37,7 +37,13 @@ def _add_site(commands: Any) -> None:
         "--run",
         action="store_true",
         dest="run_cells",
-        help="have the cells of some chapters run, and changed code of mechanisms checked, in the browser (adds 47 MB)",
+        help="have the cells of some chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)",
+    )
+    command.add_argument(
+        "--sentence",
+        action="store_true",
+        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+        "its rank is (adds 48 MB, or 21 MB to those of --run)",
     )
 
 

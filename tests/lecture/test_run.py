@@ -1,6 +1,7 @@
 """Cells in the browser: their kernel, and the files it travels with. In a browser, `test_site_browser.py` runs them."""
 
 import base64
+import gzip
 import io
 import json
 import re
@@ -137,13 +138,42 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     monkeypatch.setattr(pyodide, "locked", lambda wanted: {"numpy": entry})
     monkeypatch.setattr(pyodide, "packages", lambda files, progress: [wheel])
     monkeypatch.setattr(build, "sources", lambda root: b"zip")
+    monkeypatch.setattr(build, "_network", lambda say: b"weights")
     for name in ("one", "two"):
-        build.make(ROOT, tmp_path / name)
+        build.make(ROOT, tmp_path / name, sentence=True)
     written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-    assert {"about.js", "cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
-    about = json.loads(written["about.js"].decode().removeprefix("const ABOUT = ").rstrip(";\n"))
+    assert {"cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
+    about = about_of(written["about.js"])
     assert {f"{name}.js" for name in about["files"]} < set(written)
+    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "pages", "sentence")}
+    assert set.union(*needs.values()) == {*about["files"]}
+    assert needs["sentence"] - needs["cells"] == {build.WEIGHTS}
+    for name, content in (("numpy.whl", b"wheel"), (build.SOURCES, b"zip")):
+        assert about["files"][name] == len(written[f"{name}.js"])
+        assert content_of(name, written[f"{name}.js"]) == content
+    build.make(ROOT, tmp_path / "alone", cells=False, sentence=True)
+    alone = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
+    assert set(written) - set(alone) == {"cells.js", "check.js", "cells.css"}
+    assert list(about_of(alone["about.js"])["needs"]) == ["sentence"]
+
+
+def about_of(script):
+    return json.loads(script.decode().removeprefix("const ABOUT = ").rstrip(";\n"))
+
+
+def content_of(name, script):
+    """The bytes that a script holds, 15 bits in a letter, read as the page reads them."""
+    text = script.decode("utf-16")  # which takes off the mark at the beginning
+    count, letters = re.fullmatch(rf'given\("{re.escape(name)}", (\d+), "([\u3400-\ub3ff]*)"\);\n', text).groups()
+    bits = "".join(f"{ord(letter) - 0x3400:015b}" for letter in letters)
+    return gzip.decompress(bytes(int(bits[8 * i : 8 * i + 8], 2) for i in range(int(count))))
+
+
+def test_the_page_of_ones_own_sentence_loads_what_is_there():
+    assert set(re.findall(r'(?:src|href)="([^"]+)"', build.page())) == {
+        f"{build.FOLDER}/{name}" for name in ("about.js", "kernel.js", "sentence.js", "sentence.css")
+    }
 
 
 def test_the_package_travels_whole_and_its_records_with_it():

@@ -51,7 +51,7 @@ def test_a_build_that_fails_leaves_the_site_that_was_there(checkout, monkeypatch
     (checkout / "out" / "searchindex.js").write_text("old")
     monkeypatch.setattr(build, "MODULES", ())
 
-    def fail(root, folder, run, say):
+    def fail(root, folder, *how):
         (folder / "html").mkdir()
         raise RuntimeError("no")
 
@@ -67,7 +67,7 @@ def test_a_new_site_takes_the_place_of_the_old(checkout, monkeypatch):
     (checkout / "out" / "searchindex.js").write_text("old")
     monkeypatch.setattr(build, "MODULES", ())
 
-    def succeed(root, folder, run, say):
+    def succeed(root, folder, *how):
         (folder / "html").mkdir()
         (folder / "html" / "index.html").write_text("new")
         return folder / "html"

@@ -11,9 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 
 from linattn_ref.data import npm
+from linattn_ref.experiments.rank import spectrum
 from linattn_ref.lecture.run import build as run
 
 pytestmark = pytest.mark.browser
@@ -85,6 +87,7 @@ RUN = """async () => {
   }
   return sent;
 }"""
+SENTENCE = "Caf\u00e9 owners didn't know: [MASK] was unaffable, and the keys to the cabinet are in 3.14 drawers!"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 PICTURE = "[a picture]"
 CHAPTERS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name[:2] in run.CHAPTERS]
@@ -97,8 +100,8 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def running_site(tmp_path_factory):
-    """With Python for the browser, of which 80 MB have to be fetched once."""
-    return built(tmp_path_factory, "--run")
+    """With Python for the browser and a pretrained network, of which 160 MB have to be fetched once."""
+    return built(tmp_path_factory, "--run", "--sentence")
 
 
 def built(tmp_path_factory, *options):
@@ -267,6 +270,28 @@ def test_code_can_be_changed_stopped_and_restored(running_site):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
     asyncio.run(changed(running_site / "chapters" / "05_kernel_smoother.html"))
+
+
+@pytest.mark.thorough
+def test_ones_own_sentence_has_the_spectrum_that_the_command_draws(running_site, tmp_path):
+    """Of heads too: rounding moves a curve by up to 0.008. What has not been rounded differs by float32's digits."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    (tmp_path / "own.txt").write_text(SENTENCE, encoding="utf-8")
+    tokens, curves, wrong = asyncio.run(read_by_the_page(running_site / "sentence.html"))
+    assert wrong == []
+    n = len(tokens)
+    expected = spectrum.compute(text=tmp_path / "own.txt", length=n, sentences=1, baselines=1)
+    for name, tolerance in (("given", 0.01), ("untrained", 1e-5), ("gaussian", 1e-5)):
+        found = np.array(curves[name])  # (T, 12, N)
+        assert found.shape[1:] == (12, n)
+        np.testing.assert_allclose(found.mean(axis=1), expected.curves[name].mean, atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(found[..., expected.k - 1], expected.curves[name].at_k, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.thorough
+def test_everything_that_runs_is_small_enough(running_site):
+    assert sum(path.stat().st_size for path in running_site.rglob("*") if path.is_file()) < 110e6
 
 
 async def looked_at(pages, site, size=(390, 844), also="() => []"):
@@ -473,3 +498,41 @@ async def changed(page):
         await second.get_by_text("Ran in").wait_for()
         await first.get_by_text("Ran in").wait_for()
         await browser.close()
+
+
+async def read_by_the_page(page):
+    """The tokens of a sentence, the curves that are drawn of it, and what axe-core finds wrong in the dark."""
+    async with async_api.async_playwright() as play:
+        browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = await browser.new_context(offline=True, bypass_csp=True, color_scheme="dark")
+        tab = await context.new_page()
+        tab.set_default_timeout(300_000)
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.goto(page.as_uri())
+        assert [url for url in asked if url.endswith((".zip.js", ".whl.js"))] == []  # before it is asked for
+        await tab.get_by_label("Your text").fill(SENTENCE)
+        await tab.get_by_role("button", name="Read it").click()
+        await tab.get_by_text(re.compile(r"^Read \d+ tokens in")).wait_for()
+        assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+        # By keys: another head, a lower rank, another cell.
+        chosen = tab.locator("#heads [aria-pressed=true]")
+        await chosen.press("ArrowRight")
+        heading = tab.get_by_role("heading", name="Layer 2, head 1")
+        await heading.wait_for()
+        await tab.locator("#loss").filter(has_text="keeps").wait_for()
+        rank = tab.get_by_role("slider")
+        await rank.press("End")
+        assert "keeps 100.0%" in await tab.locator("#loss").inner_text()
+        await rank.press("Home")
+        assert (await tab.locator("#loss").inner_text()).startswith("Rank 1 keeps")
+        await tab.locator("#exact").press("ArrowDown")
+        assert "From \u201ccafe\u201d to \u201c[CLS]\u201d" in await tab.locator("#cell").inner_text()
+        tokens = await tab.evaluate("tokens")
+        text = "(all) => all.map((heads) => heads.map((values) => [...values]))"
+        curves = {name: await tab.evaluate(f"({text})(curves.{name})") for name in ("given", "untrained", "gaussian")}
+        await tab.evaluate("document.querySelector('.back-to-top').remove()")  # furo's own, in no landmark
+        await tab.evaluate(npm.read(AXE, "axe.min.js").decode())
+        wrong = await tab.evaluate(JUDGE)
+        await browser.close()
+    return tokens, curves, wrong

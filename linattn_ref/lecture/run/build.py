@@ -1,6 +1,5 @@
-"""Writes beside the pages what their cells run on: Pyodide, this package, the scripts."""
+"""Writes beside the pages what runs in them: Pyodide, this package, the scripts, and a pretrained network."""
 
-import base64
 import gzip
 import importlib
 import importlib.metadata
@@ -13,59 +12,95 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.atomic import write_all
-from linattn_ref.data import npm, pyodide
+import numpy as np
 
-__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page_foot", "sources"]
+from linattn_ref.atomic import write_all
+from linattn_ref.data import fetch, npm, pyodide
+from linattn_ref.lecture.run.sentence import FILE
+from linattn_ref.models import bert
+from linattn_ref.models.bert import rounded
+
+__all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
 HERE = Path(__file__).parent
 CHAPTERS = ("05", "06", "13", "19")  # whose cells run in a browser, all but those marked as NATIVE
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
-PACKAGES = {"cells": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"), "pages": ("numpy",)}  # what runs them
+PACKAGES = {  # what runs them
+    "cells": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
+    "pages": ("numpy",),
+    "sentence": ("numpy", "scipy"),
+}
 CHECKED = re.compile(
     r"linattn_ref\.attention\.(?:sparse\.)?\w+"
 )  # modules whose pages are checked, if they have a gradient
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
-COPIED = ("kernel.js", "cells.js", "check.js", "cells.css")
-SOURCES = "sources.zip"
+COPIED = {
+    "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
+    "sentence": ("kernel.js", "sentence.js", "sentence.css"),
+}
+SOURCES, WEIGHTS = "sources.zip", "encoder.zip"
+FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
 LEFT_OUT = {".pyc", ".nbi", ".nbc", ".safetensors"}
 
 
-def make(root: Path, out: Path, *, say: Callable[[str], object] = lambda line: None) -> None:
-    """Write everything into the folder ``out``.
+def make(
+    root: Path,
+    out: Path,
+    *,
+    cells: bool = True,
+    sentence: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Write into the folder ``out`` what chapters' ``cells`` and pages need, and what one's own ``sentence`` needs.
 
     Raises
     ------
     FetchError
-        Pyodide cannot be had.
+        Pyodide cannot be had, or the pretrained network.
     """
-    lock = pyodide.locked(PACKAGES["cells"])
+    kinds = [*("cells", "pages") * cells, *("sentence",) * sentence]
+    lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
     files |= {path.name: path.read_bytes() for path in found}
     every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
     files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
     files[SOURCES] = sources(root)
-    scripts = {name: base64.b64encode(_smaller(content)).decode() for name, content in sorted(files.items())}
-    listed = {name: len(text) for name, text in scripts.items()}
-    worker = (HERE / "worker.js").read_text(encoding="utf-8")
-    alone = {name for name in files if name not in {path.name for path in found}}
+    if sentence:
+        files[WEIGHTS] = _zipped({FILE: _network(say)})
+    scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
-    for kind, wanted in PACKAGES.items():
-        packed = {str(each["file_name"]) for each in pyodide.locked(wanted).values()}
-        needs[kind] = {"packages": wanted, "files": sorted(alone | packed)}
-    about = {"files": listed, "needs": needs, "sources": SOURCES, "worker": worker}
-    texts = {f"{name}.js": f"given({json.dumps(name)}, {json.dumps(text)});\n" for name, text in scripts.items()}
-    texts["about.js"] = f"const ABOUT = {json.dumps(about)};\n"
-    texts |= {name: (HERE / name).read_text(encoding="utf-8") for name in COPIED}
-    write_all({out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()})
+    for kind in kinds:
+        archives = [SOURCES, *[WEIGHTS] * (kind == "sentence")]
+        its = {str(each["file_name"]) for each in pyodide.locked(PACKAGES[kind]).values()}
+        listed = sorted({*pyodide.CORE, "lock.json", *archives, *its})
+        needs[kind] = {"packages": PACKAGES[kind], "archives": archives, "files": listed}
+    sizes = {name: len(scripts[f"{name}.js"]) for name in files}
+    about = {"files": sizes, "needs": needs, "worker": (HERE / "worker.js").read_text(encoding="utf-8")}
+    scripts["about.js"] = f"const ABOUT = {json.dumps(about)};\n".encode()
+    copied = [*COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
+    scripts |= {name: (HERE / name).read_bytes() for name in copied}
+    write_all({out / name: partial(Path.write_bytes, data=content) for name, content in scripts.items()})
 
 
-def _smaller(content: bytes) -> bytes:
-    """Compressed, as all of them are for the page."""
-    return gzip.compress(content, 9, mtime=0)
+def _script(name: str, content: bytes) -> bytes:
+    """A file for the page, compressed: a script in UTF-16, of whose 16 bits a letter carries 15; of base64, 6 in 8."""
+    compressed = gzip.compress(content, 9, mtime=0)
+    bits = np.unpackbits(np.frombuffer(compressed + bytes(-len(compressed) % 15), np.uint8)).reshape(-1, 15)
+    numbers = np.packbits(np.pad(bits, ((0, 0), (1, 0))), axis=-1).view(">u2")
+    letters = (numbers + FIRST).astype("<u2").tobytes()
+    start, end = f'\ufeffgiven({json.dumps(name)}, {len(compressed)}, "', '");\n'
+    return start.encode("utf-16-le") + letters + end.encode("utf-16-le")
+
+
+def _network(say: Callable[[str], object]) -> bytes:
+    """The pretrained network, rounded."""
+    model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
+    assert model.tokenizer is not None
+    numbers = model.tokenizer.get_vocab()
+    return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
 
 
 def sources(root: Path) -> bytes:
@@ -77,10 +112,14 @@ def sources(root: Path) -> bytes:
         for file in importlib.metadata.files(name) or []:
             if file.suffix == ".py" or file.name.startswith("LICENSE"):
                 held[file.as_posix()] = Path(str(file.locate()))
+    return _zipped({name: path.read_bytes() for name, path in held.items()})
+
+
+def _zipped(held: dict[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as made:
-        for name, path in sorted(held.items()):
-            made.writestr(zipfile.ZipInfo(name, DATE), path.read_bytes())
+        for name, content in sorted(held.items()):
+            made.writestr(zipfile.ZipInfo(name, DATE), content)
     return archive.getvalue()
 
 
@@ -113,3 +152,8 @@ def _foot(script: str, about: Any) -> str:
     scripts = "".join(f'<script src="../{FOLDER}/{name}.js"></script>\n' for name in ("about", "kernel", script))
     style = f'<link rel="stylesheet" href="../{FOLDER}/cells.css">'
     return f'<script type="application/json" id="run-data">{listed}</script>\n{style}\n{scripts}'
+
+
+def page() -> str:
+    """HTML of the page of one's own sentence, below its title."""
+    return (HERE / "sentence.html").read_text(encoding="utf-8").replace("PLACE", FOLDER)

@@ -1,13 +1,20 @@
 // The kernel of a page, in a worker, and what it sends to be shown. ABOUT, of about.js, lists the files that it needs; each
-// is a script that calls given(name, base64 of its gzipped bytes).
+// is a script that calls given(name, count, the count bytes of it, gzipped, as letters of 15 bits from U+3400 on).
 "use strict";
 
 const PLACE = new URL(".", document.currentScript.src);
 const MB = 1e6;
 const arrived = {};
 
-function given(name, text) {
-  arrived[name] = text;
+function given(name, count, letters) {
+  const bytes = new Uint8Array(count);
+  let held = 0, bits = 0, at = 0;
+  for (let i = 0; at < count; i++) {
+    held = (held << 15) | (letters.charCodeAt(i) - 0x3400);
+    for (bits += 15; bits >= 8 && at < count; at++) bytes[at] = held >> (bits -= 8);
+    held &= (1 << bits) - 1;
+  }
+  arrived[name] = bytes;
 }
 
 function element(tag, properties = {}, ...children) {
@@ -26,7 +33,7 @@ async function file(name) {
     document.head.append(script);
   });
   script.remove();
-  const bytes = Uint8Array.from(atob(arrived[name]), (letter) => letter.charCodeAt(0));
+  const bytes = arrived[name];
   delete arrived[name];
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }
@@ -39,7 +46,7 @@ class Kernel {
   jobs = Promise.resolve(); // one after the other
   generation = 0; // jobs of a kernel that was stopped are not run by the next
 
-  // What it runs is the code of "cells", or of "pages", which need less.
+  // What it runs is the code of "cells", of "pages", or of one's own "sentence".
   constructor(of, stopped = () => {}) {
     Object.assign(this, { of, needs: ABOUT.needs[of], afterStop: stopped });
   }
@@ -48,7 +55,7 @@ class Kernel {
     return Math.round(this.needs.files.reduce((sum, name) => sum + ABOUT.files[name], 0) / MB);
   }
 
-  // Runs { code, title }, { slider, to } or { page, rows } when its turn comes; whether it ran to its end, or null if it
+  // Runs { code, title }, { slider, to }, { page, rows } or { method, parameters } when its turn comes; whether it ran to its end, or null if it
   // was stopped.
   ask(message, receive) {
     const generation = this.generation;
@@ -74,8 +81,7 @@ class Kernel {
     const { [SCRIPTS[0]]: engine, [SCRIPTS[1]]: loader, ...rest } = this.files;
     const address = URL.createObjectURL(new Blob([engine, "\n", loader, "\n", ABOUT.worker]));
     this.worker = new Worker(address);
-    const { packages } = this.needs;
-    await this.send({ given: rest, packages, sources: ABOUT.sources, cells: this.of === "cells" }, receive);
+    await this.send({ given: rest, of: this.of, ...this.needs }, receive);
     URL.revokeObjectURL(address);
   }
 
@@ -83,7 +89,7 @@ class Kernel {
     const files = {};
     let loaded = 0;
     for (const name of this.needs.files) {
-      receive("status", `Loading Python, ${Math.round(loaded / MB)} of ${this.megabytes} MB …`);
+      receive("status", `Loading, ${Math.round(loaded / MB)} of ${this.megabytes} MB …`);
       files[name] = await file(name);
       loaded += ABOUT.files[name];
     }

@@ -15,18 +15,22 @@ function send(kind, content) {
   self.postMessage({ kind, content });
 }
 
-async function start({ given, packages, sources, cells }) {
+async function start({ given, of, packages, archives }) {
   files = given;
   send("status", "Starting Python …");
   const python = await loadPyodide({ indexURL: PLACE, lockFileURL: PLACE + "lock.json", env: { MPLBACKEND: "agg", HOME: "/home" } });
-  send("status", `Starting ${cells ? "NumPy and matplotlib" : "NumPy"} …`);
+  send("status", `Starting ${of === "cells" ? "NumPy and matplotlib" : "NumPy"} …`);
   await python.loadPackage(packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
-  python.unpackArchive(files[sources], "zip", { extractDir: "/clone" });
+  for (const name of archives) python.unpackArchive(files[name], "zip", { extractDir: "/clone" });
   files = {};
   python.runPython("import sys; sys.path.insert(0, '/clone')");
+  if (of === "sentence") {
+    kernel = python.pyimport("linattn_ref.lecture.run.sentence").start(send);
+    return;
+  }
   const module = python.pyimport("linattn_ref.lecture.run.kernel");
   kernel = module.Kernel(send);
-  if (cells) module.install(kernel);
+  if (of === "cells") module.install(kernel);
 }
 
 async function done(data) {
@@ -34,6 +38,7 @@ async function done(data) {
   if ("code" in data) return kernel.run(data.code, data.title);
   if ("page" in data) return kernel.check(data.page, JSON.stringify(data.rows));
   if ("slider" in data) return kernel.move(data.slider, data.to);
+  if ("method" in data) return kernel[data.method](...data.parameters);
   return true;
 }
 

@@ -26,7 +26,12 @@ MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
 def make(
-    out: Path, *, root: Path = Path(), run: bool = False, say: Callable[[str], object] = lambda line: None
+    out: Path,
+    *,
+    root: Path = Path(),
+    run: bool = False,
+    sentence: bool = False,
+    say: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
@@ -36,7 +41,9 @@ def make(
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of some chapters run in the browser, and the pages of mechanisms checked; this takes 47 MB.
+        Have the cells of some chapters run in the browser, and the pages of mechanisms checked; this takes 38 MB.
+    sentence : bool
+        Add a page where a pretrained network reads the reader's own text: 48 MB, or 21 MB more than ``run``.
     say : callable
         Called with what is done, one line per step.
 
@@ -51,7 +58,7 @@ def make(
     RuntimeError
         Sphinx failed, or complains of a page.
     FetchError
-        MathJax cannot be had, or what cells run on.
+        MathJax cannot be had, or what runs in the pages.
     """
     root, out = root.resolve(), out.resolve()
     missing = [name for name in NEEDED if not (root / name).exists()]
@@ -65,14 +72,14 @@ def make(
     start = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-        html = _build(root, Path(folder), run, say)
+        html = _build(root, Path(folder), run, sentence, say)
         _replace(out, html)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, run: bool, say: Callable[[str], object]) -> Path:
+def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[str], object]) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
@@ -81,7 +88,7 @@ def _build(root: Path, folder: Path, run: bool, say: Callable[[str], object]) ->
     html = folder / "html"
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = _slides(html / "slides", beside)
-        extras = pages.Extras(decks, *_live(html / "live", say), run)
+        extras = pages.Extras(decks, *_live(html / "live", say), run, sentence)
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
         address = elsewhere.repository(root)
@@ -91,9 +98,9 @@ def _build(root: Path, folder: Path, run: bool, say: Callable[[str], object]) ->
             say("slides")
             drawn.result()
             _share(html / "slides", html / "_static")
-    if run:
+    if run or sentence:
         say("Python for the browser")
-        runtime.make(root, html / runtime.FOLDER, say=say)
+        runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
     fetch.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
     (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ PARTS = {
     "All together": range(15, 100),
 }
 GRADIENT = "The gradient, by hand"  # the heading below the formulas of a forward pass
+SENTENCE = "Your own sentence"
 SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
 
 
@@ -43,6 +44,7 @@ class Extras(NamedTuple):
     live: dict[str, str]
     sliders: dict[str, str]  # from a chapter's number to the address
     run: bool = False  # whether cells can be run
+    sentence: bool = False  # whether there is a page for a reader's own text
 
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
@@ -60,6 +62,8 @@ def write(root: Path, folder: Path, extras: Extras) -> None:
     _write_gallery(root, folder)
     write_papers(root, folder, {module: _page_of(module) for module in literate})
     write_api(folder / "api")
+    if extras.sentence:
+        save(folder / "sentence.md", f"# {SENTENCE}\n\n{raw(run.page())}")
     _write_index(folder, chapters, extras)
 
 
@@ -200,7 +204,11 @@ def _schematic(module: str) -> str:
 def _write_gallery(root: Path, folder: Path) -> None:
     """The committed gallery; what is not copied is not linked."""
     text = (root / "figures" / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)", r" · [svg](\1.svg)", text)
+    text = re.sub(
+        r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)",
+        r' · <a href="../_images/\1.svg">svg</a>',
+        text,
+    )
     text = re.sub(r"!\[(.*?)\]\((\w+)\.png\)", r"![\1](\2.svg)", text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
@@ -234,7 +242,8 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
         parts += [f"## {heading}\n", grid(cards, "1 1 2 2")]
     short = (f"{each.title.partition(':')[0]} <chapters/{each.name}>" for each in chapters)
     parts.append(toctree(short, "Chapters"))
-    parts.append(toctree(["chapters/course", "code/index", "figures/gallery", "papers", "api/index"], "Look up"))
+    own = ["sentence"] * extras.sentence
+    parts.append(toctree(["chapters/course", "code/index", "figures/gallery", *own, "papers", "api/index"], "Look up"))
     save(folder / "index.md", "\n".join(parts))
 
 
@@ -249,5 +258,7 @@ def _entrances(extras: Extras) -> str:
     if extras.slides:
         ways.append((extras.slides.get("00_course", min(extras.slides.values())), "Slides", "one deck per chapter"))
     ways += [(address, title, "in your browser") for address, title in extras.live.items()]
+    if extras.sentence:
+        ways.append(("sentence.html", SENTENCE, "its attention, in your browser"))
     items = (f'<a class="way" href="{to}"><strong>{title}</strong><span>{said}</span></a>' for to, title, said in ways)
     return raw(f'<nav class="ways">{"".join(items)}</nav>')
