@@ -46,6 +46,7 @@ EVENING = (
     (
         "01",
         (
+            "The smallest example, by hand",
             "The formula",
             "The gradient, by hand",
             "What it costs",
