@@ -19,10 +19,10 @@
 #
 # The course began with four lectures and notes on *Transformers are RNNs* and Linformer, and with a survey of linear
 # transformers. [A table](README.md) lists these sources, what each claims and shows, and where it is checked. A comment
-# such as `# claim 13` in a cell names the line of that table that the assertion next to it checks. A cell that prints
-# nothing has passed its assertions; one that fails stops the chapter.
+# such as `# claim 13` in a cell names the line of that table that the assertion next to it checks. Each
+# cell shows what it found, and asserts what the text says of it. A cell whose assertion fails stops the chapter.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -47,6 +47,32 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
     shapes = ((n, d), (n_keys, d), (n_keys, m), (n, m))
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
 
+
+# %% [markdown]
+# ## The smallest example, by hand
+#
+# Take one query, $q = 1$, and two keys, 0 and $\log 3$, so that everything has width 1. The scores are the products, 0
+# and $\log 3$. Their exponentials are 1 and 3, which sum to 4, so the weights are $\frac14$ and $\frac34$. With the
+# values 8 and 4 the output is
+#
+# $$\tfrac14 \cdot 8 + \tfrac34 \cdot 4 = 2 + 3 = 5$$
+#
+# Now let the loss be the output itself. A value counts as much as its weight, so the gradients of the values are
+# $\frac14$ and $\frac34$. A score moves weight towards its own value and away from the average: weight times (value
+# minus output) is $\frac14 (8 - 5) = \frac34$ for the first and $\frac34 (4 - 5) = -\frac34$ for the second. The key
+# gets that times the query, so the gradients of the keys are $\frac34$ and $-\frac34$. The query gets it times the key,
+# summed over both keys: $-\frac34 \log 3 = -0.824$. The page returns the same numbers:
+
+# %%
+one_query, two_keys, two_values = np.ones((1, 1)), np.array([[0.0], [math.log(3)]]), np.array([[8.0], [4.0]])
+small_out, small_saved = softmax.forward(one_query, two_keys, two_values)
+small = softmax.backward(np.ones((1, 1)), small_saved)
+print("weights:", softmax.matrix(one_query, two_keys).ravel().round(4), " output:", small_out.ravel().round(4))
+print("gradients of q, k and v:", *(gradient.ravel().round(4) for gradient in small))
+same(small_out, 5)
+same(small.v.ravel(), [1 / 4, 3 / 4])
+same(small.k.ravel(), [3 / 4, -3 / 4])
+same(small.q, -3 / 4 * math.log(3))
 
 # %% [markdown]
 # ## The formula
@@ -88,6 +114,7 @@ for i in range(N):
     for j in range(L):
         by_loops[i] += sim[j] * v[j] / sum(sim)
 same(out, by_loops)  # claim 13
+print("the first output, by loops:", by_loops[0].round(4), " by the page:", out[0].round(4))
 
 # %% [markdown]
 # Four facts about the formula that come up again and again:
@@ -113,6 +140,9 @@ order = np.random.default_rng(1).permutation(L)
 same(softmax.forward(q, k[order], v[order])[0], out)
 
 same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
+print("weights of the first query:        ", P[0].round(3), " sum:", P[0].sum().round(3))
+print("with a constant added to all keys: ", softmax.matrix(q, k + a_constant)[0].round(3))
+print("of a query of zeros:               ", softmax.matrix(np.zeros((1, D)), k)[0].round(3))
 
 # %% [markdown]
 # ### Why divide by $\sqrt D$?
@@ -154,6 +184,7 @@ exists = np.array([True, True, True, True, True, False, False])
 padded, _ = softmax.forward(q, k, v, key_mask=exists)
 truncated, _ = softmax.forward(q, k[:5], v[:5])
 same(padded, truncated)
+print("three queries, five keys, causal:", *P_causal.round(2), sep="\n")
 
 # %% [markdown]
 # ## Three numerical traps
@@ -202,6 +233,7 @@ for page in (softmax, online_softmax):
     blind, blind_saved = page.forward(q, k, v, key_mask=nothing)
     assert (blind == 0).all()
     assert all((gradient == 0).all() for gradient in page.backward(d_out, blind_saved))
+print("-1e9 on every key, weights:", (exp / exp.sum())[0].round(3), " minus infinity on every key, output:", blind[0])
 
 # %% [markdown]
 # ## Temperature
@@ -250,6 +282,8 @@ entropies = np.array([entropy(weights_at(t)) for t in temperatures])  # (61, N)
 assert (np.diff(entropies, axis=0) > -1e-12).all()  # rises with T in every row
 same(entropies[0], np.zeros(tokens), atol=1e-3)
 same(entropies[-1], np.full(tokens, math.log(tokens)), atol=1e-3)
+print(f"dH/dbeta of the first row, by a difference: {difference[0]:.6f}, -beta Var: {-beta * variance[0]:.6f}")
+print(f"mean entropy at T = 1e-4: {entropies[0].mean():.3f}, at T = 100: {entropies[-1].mean():.3f}")
 
 # %% [markdown]
 # The same twelve queries are shown at five temperatures, from weight 0 (dark) to 1 (yellow), with the mean entropy of
@@ -356,6 +390,9 @@ for i in range(N):
 
 # As a constant added to all keys changes no output, no gradient points that way: the gradients of the keys sum to 0.
 same(gradients.k.sum(axis=0), np.zeros(D))
+print("scores' gradient, last query, by the Jacobian:", (J @ d_P[-1]).round(3))
+print("                                       by (6):", (p * (d_P[-1] - (d_P[-1] * p).sum())).round(3))
+print("sum of the keys' gradients, at most:", f"{abs(gradients.k.sum(axis=0)).max():.0e}")
 
 # %% [markdown]
 # The second check, **finite differences**, is independent of all the algebra. Move one entry of one input by $\pm h$
@@ -412,11 +449,15 @@ assert wrong == {"q", "k"}  # the gradient of v does not go through (6)
 # for (4) and (6) (Katharopoulos et al. 2020, section 3.2.1, for time; section 3.2 for memory).
 #
 # The package need not be trusted on this: `count` runs a function on arrays that count the operations done with them.
+# For 5 queries, 7 keys and widths 4 and 3 we expect $5 \cdot 7 \cdot 7 = 245$ forward and 490 backward.
 
 # %%
-assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)  # claim 1, time
-assert count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds == 2 * N * L * (D + M)
+forward_cost = count(softmax.forward, q, k, v).multiply_adds
+backward_cost = count(lambda d_out: softmax.backward(d_out, saved), d_out).multiply_adds
+assert forward_cost == N * L * (D + M)  # claim 1, time
+assert backward_cost == 2 * N * L * (D + M)
 assert kept_bytes(saved) == (N * D + L * D + L * M + N * L) * 8  # claim 1, space: q, k, v and P, in float64
+print(f"multiply-adds: {forward_cost} forward, {backward_cost} backward; kept {kept_bytes(saved)} bytes")
 
 # %% [markdown]
 # To get a feel for the size: at $N = 4096$ in float32, one head of width 64 keeps 64 MiB of $P$, and BERT-base has 144
@@ -605,6 +646,8 @@ for dtype in (np.float64, np.float32):
     for name, by_numpy, by_numba in zip(("out", "q", "k", "v"), *results, strict=True):
         assert by_numba.dtype == dtype
         same(by_numba, by_numpy, atol=64 * np.finfo(dtype).eps, err_msg=name)  # numbers of size 1
+    apart = max(abs(a - b).max() for a, b in zip(*results, strict=True))
+    print(f"{np.dtype(dtype).name}: output and gradients differ by {apart / np.finfo(dtype).eps:.0f} eps at most")
 
 # %% [markdown]
 # ## The key/value cache: a recurrent network whose state grows
@@ -649,6 +692,7 @@ for t in range(prompt, T):
     row, state = softmax.step(q_t[t], k_t[t], v_t[t], state)
     same(row, one_pass[t])
 assert state.k.shape == (T, D)
+print(f"{T} steps: {total:,} multiply-adds, the last one {work}; the cache holds {kept_bytes(state)} bytes at the end")
 
 # %% [markdown]
 # All $T$ steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the square of the
@@ -671,6 +715,7 @@ features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables
 cache = 64 * (8 + 8)  # keys and values
 assert features == 495
 assert 4 < features * (8 + 1) / cache < 5  # claim 25
+print(f"width 8, up to order 4: {features} features; state {features * (8 + 1)} numbers, cache of 64 tokens {cache}")
 
 # %% [markdown]
 # ## Exercises
@@ -746,6 +791,7 @@ whole = part(slice(0, 7))
 for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part, a_part))):
     same(merged[0], whole[0])
     same(merged[1], whole[1])
+    print("merged, first query:", merged[0][0].round(4), " at once:", whole[0][0].round(4))
 
 # %% [markdown]
 # **3. A gradient of the log-sum-exp.** After exercise 2 a gradient $d\lambda$ may arrive together with $dO$. Show that

@@ -17,7 +17,7 @@
 # a rank, and $n$ stands for $N = L$. $\lVert \cdot \rVert_F$ is the Frobenius norm of a matrix, the root of the sum of
 # all squares.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import cache, partial
 from typing import NamedTuple
@@ -97,6 +97,7 @@ for P in (uniform, identity, softmax.matrix(*np.random.default_rng(0).standard_n
     assert values[0] > 1 - 1e-12
     assert 1 - 1e-12 < (values**2).sum() < n + 1e-12
     same((P**2).sum(), (values**2).sum())
+    print(f"sigma_1 = {values[0]:.3f}, sum of squares {(values**2).sum():.3f}")
 
 # %% [markdown]
 # ## One real matrix
@@ -185,6 +186,10 @@ assert by_layer.argmax() == 5  # claim 3: the last layer is the lowest in rank,
 assert (by_layer > gaussian.mean[:, 127]).all()  # every layer is lower than noise,
 assert given.at_k.min() < 0.5  # but single heads are not
 assert given.at_k.max() > 0.98
+print(
+    "c at 128 by layer:", by_layer.round(2), f" mean {by_layer.mean():.2f}; heads from {given.at_k.min():.2f}", end=" "
+)
+print(f"to {given.at_k.max():.2f}")
 
 # %% [markdown]
 # ## Is that an achievement?
@@ -198,6 +203,7 @@ assert given.at_k.max() > 0.98
 assert 0.67 < gaussian.mean[0, 127] < 0.69
 assert untrained.mean[:, 127].min() > 0.96
 assert (by_layer[:5] < untrained.mean[:, 127].min()).all()
+print(f"c at 128: Gaussian {gaussian.mean[0, 127]:.2f}, untrained {untrained.mean[:, 127].min():.2f} or more")
 
 # %% [markdown]
 # **That is a statement about $\sigma$, not about training.** BERT's .02 was made for a width of 768 or more. This
@@ -428,8 +434,8 @@ def draw_looks():
 
 chapter.show(
     draw_looks,
-    alt="Share of the weight by layer, a point a head, bars over eight texts: [CLS] at 10 to 30 per cent from layer 1 "
-    "on, [SEP] and the first word below 1 per cent, the token before from 0.1 to 80 per cent",
+    alt="Share of the weight by layer, a point per head, bars over eight texts: [CLS] at 10 to 30 per cent from "
+    "layer 1 on, [SEP] and the first word below 1 per cent, the token before from 0.1 to 80 per cent",
 )
 by_head = cls.mean(axis=0)  # (T, H)
 assert 0.09 < cls.mean() < 0.11
@@ -739,6 +745,7 @@ slopes = [(share_forward(np.diag([1 + h, 1.0]), 1)[0] - 1 / 2) / h for h in (1e-
 same(slopes, [1 / 4, -1 / 4], atol=1e-6)
 claimed = share_backward(1.0, share_forward(np.eye(2), 1)[1]).p[0, 0]
 assert abs(claimed) <= 1 / 4 + 1e-12  # one of the two, or something between
+print("slopes on either side:", np.round(slopes, 4), f" by (4): {claimed:.4f}")
 
 # %% [markdown]
 # ## Exercises

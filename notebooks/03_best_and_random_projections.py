@@ -16,7 +16,7 @@
 # $\lVert \cdot \rVert$ is the length of a vector, $\lVert \cdot \rVert_F$ the Frobenius norm and
 # $\lVert \cdot \rVert_2$ the spectral norm (largest singular value) of a matrix.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import itertools
 import math
 from functools import partial
@@ -74,6 +74,7 @@ assert P.shape == (6, 12, 512, 512)
 values = spectrum.singular_values(P)  # (T, H, N)
 share = spectrum.cumulative_share(values)
 layer, head = 3, 0  # an ordinary one
+print(f"{P.shape[0]} layers, {P.shape[1]} heads; c at 128 of layer {layer}, head {head}: {share[layer, head, 127]:.2f}")
 
 # %% [markdown]
 # ## Eckart-Young-Mirsky: the best approximation of rank k
@@ -623,6 +624,8 @@ denominator = 1 - eps / 2 + 3 * eps**2 / 8
 h_slope = (1 - 2 * eps) / 2 + (-1 / 2 + 3 * eps / 4) / denominator
 f_slope = -(2 * eps - 3 * eps**2) / 4 - h_slope
 same(f_slope * denominator, 5 / 16 * eps**2 - 3 / 16 * eps**3 + 9 / 32 * eps**4)
+print(f"mean of X^2: {(X**2).mean():.3f}, of X^4: {(X**4).mean():.3f}, below the 3 of a normal number")
+print(f"f is at least {(-(eps**2 - eps**3) / 4 - tail).min():.1e} on (0, 1)")
 
 # %% [markdown]
 # **2. The gradient of the best error.** Let $t_k(P) = \min \lVert P - B \rVert_F^2 = \sum_{i > k} \sigma_i^2$ over

@@ -17,7 +17,7 @@
 # You need chapters 1 to 3. The letters are theirs: $N$ queries, $L$ keys, widths $D$ and $M$. $R$ is the reduced
 # length, called $k$ in the paper and in the figures and tables below. Where the paper says $n$, it means $N = L$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import json
 import math
 from collections.abc import Callable
@@ -110,6 +110,7 @@ same(out, by_loops)
 P_mixed = linformer.matrix(q, k, e)
 assert P_mixed.shape == (N, R)  # claim 7: the context mapping matrix is N x R
 same(P_mixed @ (f @ v), out)
+print("the first output, by loops:", by_loops[0].round(4), " by the page:", out[0].round(4), " matrix:", P_mixed.shape)
 
 # %% [markdown]
 # Keep four facts in mind.
@@ -142,6 +143,8 @@ order = rng.permutation(L)
 same(softmax.forward(q, k[order], v[order])[0], softmax.forward(q, k, v)[0])
 assert abs(linformer.forward(q, k[order], v[order], e, f)[0] - out).max() > 0.1
 same(linformer.forward(q, k[order], v[order], e[:, order], f[:, order])[0], out)  # the columns must move along
+print("sums of the rows of what is applied:", applied.sum(axis=1).round(2), f" least entry {applied.min():.2f}")
+print("values of 1 come out as:", linformer.forward(q, k, ones, e, f)[0][:, 0].round(2))
 
 # %% [markdown]
 # ## What it costs
@@ -228,6 +231,9 @@ assert linear[512, 256].multiply_adds == 3 * 512 * 512 * 2 * width
 # The online form of softmax attention keeps less still: linear memory is no privilege of Linformer, linear time is.
 online = cost_of(online_softmax.forward, online_softmax.backward, *tokens)
 assert online.kept == 4096 * (width + 2) * 4 < linear[4096, 128].kept
+print(
+    f"n = 4096: kept {online.kept / 2**20:.1f} MiB by online softmax, {linear[4096, 128].kept / 2**20:.1f} by Linformer"
+)
 
 # %% [markdown]
 # Wang et al. (2020, section 5.3, table 3) print the time and memory saved by $n$ and $k$, measured on a GPU with a
@@ -325,6 +331,9 @@ same(softmax_of_columns * seen, P[:, J])
 assert (
     count(lambda q: softmax.softmax(q @ k.T)[:, J], q).multiply_adds == N * L * D
 )  # three columns cost as much as all
+print(f"rank of the scores: {np.linalg.matrix_rank(A)}, of P: {np.linalg.matrix_rank(P)}")
+print("weights of the first query on keys 1, 4 and 6:", P[0, J].round(3), " softmax of these alone:", end=" ")
+print(softmax_of_columns[0].round(3))
 
 # %% [markdown]
 # **From a projection.** Theorem 1's $\tilde P = P R^\top R$ has the projection on the right of $P$. To bring it to
@@ -683,6 +692,7 @@ for head, r in enumerate(reduced_by_head[0]):
     alone, _ = linformer.forward(q_4[head], k_4[head], v_4[head], ragged[0].e[head, :r], ragged[0].f[head, :r])
     same(together[head], alone)
     assert (abs(unmasked[head] - alone).max() > 0.01) == (r < 5)  # what zeros without a mask would give
+    print(f"{r} mixed keys: off by {abs(unmasked[head] - alone).max():.2f} without a mask, and by rounding with it")
 
 # %% [markdown]
 # ## Without a learned matrix: pooling and convolution
@@ -714,6 +724,8 @@ pooled, _ = max_pool.forward(x, 3)
 np.testing.assert_array_equal(pooled, x.reshape(2, 3, 4, D).max(axis=2))
 assert abs(max_pool.forward(-x, 3)[0] + pooled).max() > 0.1  # not linear
 assert all(((512 // r) * 32**2 < r * 512) == (r > 32) for r in (8, 16, 32, 64, 128))  # a head of width D = 32
+print("first feature of 12 tokens:", x[0, :, 0].round(1))
+print("mean of each four:", (pool @ x)[0, :, 0].round(2), " maximum:", pooled[0, :, 0].round(2))
 
 # %% [markdown]
 # Now their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one
@@ -840,6 +852,7 @@ for i, r in enumerate(figure_results.reduced):
     ):
         again, _ = heads.each_error(real, range(8), forward)
         np.testing.assert_allclose(heads.spread(again).median, figure_results.output[way].median[i], rtol=1e-4)
+        print(f"R = {r:3}, {way}: median error {heads.spread(again).median:.3f}, as recorded")
 
 # %% [markdown]
 # Here is what it shows, line by line.
@@ -1048,6 +1061,7 @@ def saves(n, n_keys, r):
 for n, n_keys in ((64, 64), (64, 32), (10, 90), (1, 500)):
     for r in range(1, n_keys + 1, 3):
         assert saves(n, n_keys, r) == (r < n * n_keys / (n + n_keys))
+    print(f"{n} queries, {n_keys} keys: cheaper for fewer than {n * n_keys / (n + n_keys):.1f} mixed keys")
 
 # %% [markdown]
 # **2. Key-value sharing, through the gradient.** With $E = F$, what is $dE$? Suppose in addition that keys and

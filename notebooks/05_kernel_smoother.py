@@ -14,7 +14,7 @@
 # only new one is $C$, the number of features. Chapter 6 is about which features there are, chapter 7 about the causal
 # case, chapter 8 about the recurrent network.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -83,6 +83,12 @@ def exponential(q, k):
 N, L, D, M = 5, 7, 4, 3
 q, k, v, d_out = draw_inputs(0, N, L, D, M)
 same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])  # claim 13
+print(
+    "first output, smoother:",
+    smooth(exponential, q, k, v)[0].round(4),
+    " page:",
+    softmax.forward(q, k, v)[0][0].round(4),
+)
 
 # %% [markdown]
 # Statisticians have known $(\ast)$ since 1964 as the *Nadaraya-Watson kernel smoother*. The $k_j$ are points at which
@@ -112,6 +118,11 @@ same(smooth(gaussian, q, k, v), smooth(weighted_exponential, q, k, v))
 assert abs(smooth(gaussian, q, k, v) - smooth(exponential, q, k, v)).max() > 0.1
 k_unit = k / np.linalg.norm(k, axis=1, keepdims=True)
 same(smooth(gaussian, q, k_unit, v), smooth(exponential, q, k_unit, v))
+for name, keys in (("keys of any length", k), ("keys of length 1", k_unit)):
+    print(
+        f"{name}, Gaussian against softmax:",
+        abs(smooth(gaussian, q, keys, v) - smooth(exponential, q, keys, v)).max().round(3),
+    )
 
 # %% [markdown]
 # ### What a similarity must be
@@ -254,6 +265,7 @@ chapter.table(
 # %%
 three_in_a_row = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
 same(np.linalg.eigvalsh(three_in_a_row)[0], 1 - math.sqrt(2))
+print("eigenvalues:", np.linalg.eigvalsh(three_in_a_row).round(3))
 
 # %% [markdown]
 # (Queries and keys may also have *different* maps, $\phi(q)^\top \psi(k)$; then $G$ need not be symmetric, and only
@@ -301,6 +313,10 @@ np.testing.assert_allclose(right, 1, rtol=1e-12)
 denominator = 6 * 4 * math.exp(-7) ** 2
 np.testing.assert_allclose(biased, denominator / (denominator + 1e-6), rtol=1e-12)
 assert round(float(biased[0, 0]), 3) == 0.952
+print(f"with eps: {biased[0, 0]:.3f}, without: {right[0, 0]:.3f}")
+
+# %% [markdown]
+# Back to the queries and keys from above. Both brackets are to have the same numerators and denominators:
 
 # %%
 phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
@@ -315,6 +331,9 @@ out, saved = linear.forward(q, k, v, feature_map=elu_plus_one, eps=0.0)
 same(out, by_hand)
 same(out, smooth(SIMILARITIES["elu + 1"], q, k, v))
 same(linear.matrix(q, k, eps=0.0) @ v, out)  # the matrix that is applied without being formed
+print(
+    "numerators of the first query, left bracket:", left_numerator[0].round(4), " right:", right_numerator[0].round(4)
+)
 
 # %% [markdown]
 # The package's forward pass computes the features, then (1) and (2), then (3). Here the loop has one round, for all
@@ -347,8 +366,8 @@ right_first = partial(linear.forward, feature_map=elu_plus_one)
 assert count(left_first, q, k, v).multiply_adds == N * L * (C + M)  # claim 16
 assert count(right_first, q, k, v).multiply_adds == L * C * M + N * C * M + N * C  # claim 16
 assert count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
-assert count(softmax.forward, q, k, v).exponentials == N * L  # an exponential a pair
-assert count(right_first, q, k, v).exponentials == (N + L) * D  # an exponential an entry of Q and K
+assert count(softmax.forward, q, k, v).exponentials == N * L  # an exponential per pair
+assert count(right_first, q, k, v).exponentials == (N + L) * D  # an exponential per entry of Q and K
 
 
 def by_hand_left(phi_q, phi_k, v):
@@ -455,6 +474,8 @@ assert feature_maps_figure.crossover_formula(64, 64, 64) == 64.5
 assert feature_maps_figure.crossover(elu_plus_one, 64, 64) == 65  # the first N with the smaller count
 assert 15 < feature_maps_figure.crossover_formula(64, 64, 8) < 16
 assert feature_maps_figure.crossover(elu_plus_one, 64, 8) == 16  # narrow values: earlier
+for m in (64, 8):
+    print(f"M = {m}: cheaper from N = {feature_maps_figure.crossover(elu_plus_one, 64, m)} on, counted")
 
 # %% [markdown]
 # This compares *one* number, multiply-adds. Softmax also needs $N L$ exponentials, and linear attention makes $C$
@@ -577,6 +598,8 @@ same(d_phi_q, d_w @ saved.phi_k)
 same(d_phi_k, d_w.T @ saved.phi_q)
 same(d_v, P.T @ d_out)
 same(d_v, linear.backward(d_out, saved).v)
+print("gradient of the first key's features, right bracket:", d_phi_k[0].round(4))
+print("                                       left bracket:", (d_w.T @ saved.phi_q)[0].round(4))
 
 # %% [markdown]
 # **What it costs.** (6), (7), (8) and (9) are products of $N C M$, $N C M$, $L C M$ and $L C M$ multiply-adds: as
@@ -596,6 +619,7 @@ forward_cost = L * C * M + N * C * M + N * C
 backward_cost = 2 * (N + L) * C * M + L * C * M
 assert count(both, q, k, v, d_out).multiply_adds == forward_cost + backward_cost
 assert kept_bytes(saved) == ((N + L) * C + L * M + N * M + N + C * M + C) * 8
+print(f"multiply-adds: {forward_cost} forward, {backward_cost} backward; kept {kept_bytes(saved)} bytes")
 
 # %% [markdown]
 # ### Checked
@@ -676,6 +700,8 @@ assert abs(along_k).max() > 0.01  # one key's length matters: it is a weight
 
 saved, along_q, _ = along_features(eps=0.5)
 same(along_q, 0.5 / saved.d[:, 0] * (d_out * saved.out).sum(axis=1))
+print("along the keys' features, eps = 0:", along_k.round(3), f" sum {abs(along_k.sum()):.0e}")
+print("along the queries', eps = 0.5:", along_q.round(3))
 
 # %% [markdown]
 # **2. One query.** How many queries must share the sums over $L$ keys before linear attention takes fewer
@@ -709,6 +735,7 @@ for n_keys in (200, 1000, 5000):
 assert least == 33
 assert not pays(1, 5000)
 assert not pays(500, 32)  # 32 * 128 < 64 * 65: too few keys for any number of queries
+print(f"{n_keys} keys: linear attention is cheaper from {least} queries on")
 
 # %% [markdown]
 # ## What to remember

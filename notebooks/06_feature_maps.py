@@ -14,7 +14,7 @@
 # You need chapter 5. $C$ is the number of features of a map, for vectors of $D$ entries. Random features, which sample
 # the exponential's, are chapter 9.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 from itertools import pairwise
@@ -115,6 +115,7 @@ for p, (t_x, t_y) in enumerate(zip(powers_x, powers_y, strict=True)):
 
 sigma, cut_off = 1.5, taylor_gaussian(12, 1.5)
 same(cut_off.forward(x)[0] @ cut_off.forward(y)[0], math.exp(-((x - y) ** 2).sum() / (2 * sigma**2)), atol=1e-9)
+print("terms of exp(x.y), order by order:", np.round([a @ b for a, b in zip(powers_x, powers_y, strict=True)], 4))
 
 # %% [markdown]
 # **Is there a cleverer, finite $\phi$?** No. Suppose $e^{x^\top y} = \phi(x)^\top \phi(y)$ with $C$ features. Then
@@ -131,6 +132,7 @@ vandermonde = np.exp(a[:, None] * np.arange(5))
 determinant = math.prod(np.exp(a[l]) - np.exp(a[i]) for l in range(5) for i in range(l))
 np.testing.assert_allclose(np.linalg.det(vandermonde), determinant, rtol=1e-10)
 assert determinant != 0
+print(f"determinant: {np.linalg.det(vandermonde):.4g}, by the product: {determinant:.4g}")
 
 # %% [markdown]
 # **Cut off.** So stop after order $p$: $C = 1 + D + \dots + D^p$. (As $x_1 x_2 = x_2 x_1$, only $\binom{D + p}{p}$ of
@@ -169,6 +171,7 @@ for order in range(9):
 score, order = 5.0, 7
 poisson_tail = 1 - sum(math.exp(-score) * score**r / math.factorial(r) for r in range(order + 1))
 same((math.exp(score) - series(score, order)) / math.exp(score), poisson_tail)
+print(f"at a score of {score:g}, order {order}: {poisson_tail:.1%} of the exponential is missing")
 
 # %% [markdown]
 # The left panel shows this for the package's features: points are errors, lines the bound. The other two panels are
@@ -318,6 +321,7 @@ for c, width in ((0.0, 3), (0.7, 5), (2.0, 8)):
     phi_x, phi_y = quadratic(c).forward(x)[0], quadratic(c).forward(y)[0]
     np.testing.assert_allclose((phi_x * phi_y).sum(axis=1), ((x * y).sum(axis=1) + c) ** 2, atol=1e-12)  # claim 18
     assert phi_x.shape[1] == 1 + width + width * (width + 1) // 2 == math.comb(width + 2, 2)
+    print(f"width {width}: {phi_x.shape[1]} features; {phi_x[0] @ phi_y[0]:.4f} = ({x[0] @ y[0]:.4f} + {c})²")
 
 # %% [markdown]
 # **Cost: $O(N D^2 M)$, worth it when $N > D^2$** (Katharopoulos et al. 2020, section 3.2.1). By chapter 5 the crossover
@@ -345,6 +349,7 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
     C = quadratic().width(d)
     cost = count(partial(linear.forward, feature_map=quadratic()), *arrays)
     assert cost.multiply_adds == n * C * (2 * m + 1)  # claim 18: O(N D^2 M)
+    print(f"N = {n}, D = {d}, M = {m}: {C} features, {cost.multiply_adds:,} multiply-adds")
 assert count(quadratic().forward, arrays[0]).elementwise <= 2 * n * C  # making the features: two products each at most
 
 # %% [markdown]
@@ -406,6 +411,7 @@ print(f"D = {d}: {products} products against {by_hand_softmax(q_n, k_n, v_n)} fr
 # %%
 towards = np.array([1.0, 0.0, -1.0, -3.0])  # x.y
 np.testing.assert_array_equal((towards + 1) ** 2, [4, 1, 0, 4])  # c = 1: away by 3 weighs as much as towards by 1
+print("x.y:", towards, " (x.y + 1)²:", (towards + 1) ** 2)
 
 # %% [markdown]
 # ## $\mathrm{elu} + 1$: $D$ features, positive
@@ -435,6 +441,7 @@ assert (feature_maps.relu.backward(np.ones_like(x), feature_maps.relu.forward(x)
 for n, d, m in ((40, 6, 5), (30, 9, 2)):
     cost = count(partial(linear.forward, feature_map=elu_plus_one), *draw_inputs(10, n, n, d, m)[:3])
     assert cost.multiply_adds == n * d * (2 * m + 1)  # claim 19: O(N D M)
+    print(f"N = {n}, D = {d}, M = {m}: {d} features, {cost.multiply_adds:,} multiply-adds")
 
 # %% [markdown]
 # ### Temperature: what $\mathrm{elu} + 1$ cannot do
@@ -477,6 +484,9 @@ assert entropy(softmax_at(1e-3)).mean() < 0.01
 assert entropy(limit).mean() > 0.8 * math.log(tokens)
 for at in (softmax_at, linear_at):
     same(at(1e14), np.full((tokens, tokens), 1 / tokens), atol=1e-6)
+print(
+    f"mean entropy as T falls to 0: softmax {entropy(softmax_at(1e-3)).mean():.2f}, elu + 1 {entropy(limit).mean():.2f}"
+)
 
 
 # %%
@@ -805,6 +815,7 @@ same(
 )
 assert quartic.width(4) == 225
 assert np.linalg.matrix_rank((x @ x.T + 1) ** 4) == math.comb(8, 4) == 70
+print(f"{quartic.name}: {quartic.width(4)} features, rank {np.linalg.matrix_rank((x @ x.T + 1) ** 4)}")
 
 # %% [markdown]
 # **2. Order 2 with fewer features.** `taylor_exp(2)` has $1 + D + D^2$ features. Show that its similarity,
@@ -833,6 +844,10 @@ for phi in (phi_x, phi_y):
 np.testing.assert_allclose((phi_x * phi_y).sum(axis=1), by_tensors, rtol=1e-12)
 assert (taylor_exp(2).width(16), phi_x.shape[1]) == (273, 153)
 assert by_tensors.min() >= 1 / 2
+print(
+    f"{taylor_exp(2).width(16)} features or {phi_x.shape[1]}: the first similarity is {by_tensors[0]:.4f}, and", end=" "
+)
+print(f"{phi_x[0] @ phi_y[0]:.4f}")
 
 # %% [markdown]
 # ## What to remember

@@ -18,7 +18,7 @@
 # $N$ tokens, keys of width $D$ and values of width $M$. From $m$ random directions come $C$ features. Equations are
 # numbered by chapter in the text and by file in the source that is shown.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 from typing import NamedTuple
@@ -87,6 +87,8 @@ square_distance = ((unit(q)[:, None] - unit(k)[None]) ** 2).sum(axis=-1)  # (N, 
 kernel = np.exp(-square_distance / 2)
 same(math.e * kernel, np.exp(unit(q) @ unit(k).T))  # (1)
 same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k), scale=1.0))
+print("first row, Gaussian:", (kernel / kernel.sum(axis=1, keepdims=True))[0].round(4))
+print("            softmax:", softmax.matrix(unit(q), unit(k), scale=1.0)[0].round(4))
 
 # %% [markdown]
 # ### Sines and cosines
@@ -143,9 +145,15 @@ for x, y in pairs:
     expected = (math.sin(t) + (math.pi - t) * math.cos(t)) / (2 * math.pi)
     phi, _ = rfa_arccos(gaussian(many, D, rng)).forward(np.stack([x, y]))
     assert abs(phi.prod(axis=0).sum() - expected) < 5 * 1.2 / math.sqrt(many)  # (4); the deviation is sqrt(5)/2 at most
+    print(
+        f"angle {t:.2f}: arc-cosine kernel {expected:.4f}, mean of {many:,} ReLU features {phi.prod(axis=0).sum():.4f}"
+    )
 
 few = [rfa_gaussian(gaussian(8, D, rng)).forward(np.stack(pairs[3]))[0].prod(axis=0).sum() for _ in range(200)]
 assert min(few) < 0  # opposite vectors, 8 directions
+print(
+    f"opposite vectors, 8 directions of sine and cosine: kernel 0.135, estimates from {min(few):.2f} to {max(few):.2f}"
+)
 
 # %% [markdown]
 # ### What is lost with the lengths
@@ -184,6 +192,8 @@ for options in ({}, {"causal": True}):
     plain, _ = rfa.forward(q, k, v, omega, **options)
     same(plain, linear.forward(q, k, v, feature_map=rfa_gaussian(omega), **options)[0])
 same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])  # lengths do not matter
+print("first output:", rfa.forward(q, k, v, omega)[0][0].round(4), end=" ")
+print("with longer queries and shorter keys:", rfa.forward(100 * q, k / 100, v, omega)[0][0].round(4))
 
 # %% [markdown]
 # ### The gradient through the division
@@ -469,6 +479,8 @@ same(
     masked[5, 1] / similarity[5, 1] * similarity[5, 4] / masked[5, 4],
     (1 - gates[1]) * gates[4] / (1 - gates[4]),  # the masked tokens let nothing fade
 )
+print("last output, step by step:", row.round(4), " in one pass:", out[-1].round(4))
+print("last row of the matrix, tokens 3 and 4 masked:", masked[-1].round(3))
 
 # %% [markdown]
 # In plain linear attention the denominator of the first token is about 1, and $\varepsilon = 10^{-6}$ is nothing
@@ -534,6 +546,9 @@ truth = softmax.matrix(unit(q), unit(k), scale=1 / sigma**2)
 np.testing.assert_allclose(sharp, truth, atol=0.02)
 needed = 1 / 2 / (0.1 * math.exp(-2 / sigma**2)) ** 2  # m from 1 / sqrt(2 m) = 10% of the kernel
 assert 3e8 < needed < 5e8
+print(
+    f"400,000 directions: off by {abs(sharp - truth).max():.4f} at most; an error of 10% everywhere takes {needed:.1e}"
+)
 
 # %% [markdown]
 # **2. Why $1 - g$?** Take the weight 1 instead, $S_t = g_t S_{t-1} + \phi(k_t) v_t^\top$ and likewise $Z$, with
@@ -563,6 +578,7 @@ gated, _ = rfa.forward(q, k, v, omega, skip_last, causal=True, eps=0.0)
 of_five = rfa.matrix(q[[0, 1, 2, 3, 5]], k[:5], omega, np.full(5, 0.5), causal=True, eps=0.0)[-1]  # the last query
 np.testing.assert_allclose(gated[5], of_five @ v[:5], atol=1e-10)  # token 6 is ignored
 assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
+print("a token to be ignored, weight 1 - g:", gated[5].round(3), " weight 1:", with_weight_1(skip_last)[5].round(3))
 
 # %% [markdown]
 # **3. Where to begin.** A layer should start with a reach of $n$ tokens (90% of the weight), whatever the token. Which

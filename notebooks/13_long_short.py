@@ -17,7 +17,7 @@
 # You need chapters 1 (softmax and its gradient) and 4 (Linformer). $N$ queries, $L$ keys, widths $D$ and $M$, $R$
 # mixtures, segments of width $w$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -283,6 +283,8 @@ for i in range(N):
     values = np.concatenate([normed(P.T @ v, norm_global[1]), normed(v, norm_local[1])[near]])
     weights = np.exp(q[i] @ keys.T / math.sqrt(D))
     same(out[i], weights / weights.sum() @ values)  # (4)
+print(f"last query, {len(keys)} keys and mixtures, by hand:", (weights / weights.sum() @ values).round(4), end=" ")
+print("by the page:", out[-1].round(4))
 
 # %% [markdown]
 # The forward pass takes $N R (2 D + M)$ multiply-adds for (1) and (2), and $D + M$ for each pair of a query and what it
@@ -295,6 +297,7 @@ for n in (64, 128, 256):
     counted = count(partial(long_short.forward, window=8), *arrays, w_p, None, None).multiply_adds
     pairs = long_short.pattern(n, window=8).sum() + n * R
     assert counted == n * R * (2 * D + M) + pairs * (D + M)
+    print(f"N = {n}: {counted:,} multiply-adds, {counted / n:.0f} per token")
 
 # %% [markdown]
 # Without norms of the values, the mechanism applies a matrix to $V$: $P$ passes each mixture's weight on to the keys in
@@ -486,6 +489,7 @@ for i in range(N):
     k_new[i + 1 :], v_new[i + 1 :] = 1e3, -1e3
     changed, _ = long_short.forward(q, k_new, v_new, w_p, norm_local, norm_global, window=w, causal=True)
     assert (changed[: i + 1] == out[: i + 1]).all()  # not one bit
+print("token 9, by hand:", (weights / weights.sum() @ values).round(4), " by the page:", out[9].round(4))
 
 # %% [markdown]
 # What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
@@ -530,6 +534,10 @@ matrix = long_short.matrix(q, k, w_p, norm_local, norm_global, **options)
 assert not matrix[:, 4:8].any()
 same(matrix[:4].sum(axis=1), 1)
 same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
+print(
+    "weight of each segment of four in the last row:",
+    [float(matrix[-1, i : i + 4].sum().round(3)) for i in range(0, N, 4)],
+)
 
 # %% [markdown]
 # ## Exercises
@@ -581,6 +589,13 @@ for copies in (1, 4, 10_000):
     weights = np.exp(scores)
     same(outputs[copies], weights / weights.sum(axis=1, keepdims=True) @ np.concatenate([v.mean(axis=0)[None], v]))
 np.testing.assert_allclose(outputs[10_000], np.tile(v.mean(axis=0), (N, 1)), atol=0.05)
+for copies, each in outputs.items():
+    print(
+        f"{copies:6} copies of the mean, first output:",
+        each[0].round(3),
+        " mean of the values:",
+        v.mean(axis=0).round(3),
+    )
 
 # %% [markdown]
 # **3. Counted twice.** A near key is in the mixtures as well. How much of a query's weight lies on its near keys only
@@ -642,6 +657,10 @@ _, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w)
 grads = long_short.backward(d_out, saved)
 same(grads.norm_local[0][1] + grads.norm_global[0][1], 0)
 assert abs(grads.norm_local[0][1]).max() > 0.1
+print(f"cosine of the gradient and the centred row: {abs(cosine).max():.0e} at most")
+print(
+    "shifts of the keys' norms, near:", grads.norm_local[0][1].round(3), " mixtures:", grads.norm_global[0][1].round(3)
+)
 
 # %% [markdown]
 # ## What to remember

@@ -16,7 +16,7 @@
 #
 # You need chapter 1; chapter 12 has the other sparse patterns, which do not look at the data. The letters are the same.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -242,6 +242,7 @@ hashed = reformer.buckets(tokens, four_rounds[:1])[0]
 common = (hashed[:, None] == hashed) & ~np.eye(60, dtype=bool)
 assert (common & ~patterns[0]).any()
 assert (patterns[0] & ~common).any()
+print(f"{common.sum()} pairs share a bucket, {patterns[0].sum()} meet; {(common & patterns[0]).sum()} do both")
 
 # %% [markdown]
 # ## Several rounds are one softmax
@@ -351,6 +352,8 @@ changed[5] *= -100  # with the buckets held fixed, the last token changes nothin
 np.testing.assert_array_equal(
     reformer.forward(changed, values, chunk=2, causal=True, buckets=before)[0][:5], attend(buckets=before)[0][:5]
 )
+print("token 5 before the last one changes its bucket:", attend(buckets=before)[0][4].round(3), end=" ")
+print("and after:", attend(buckets=after)[0][4].round(3))
 
 # %% [markdown]
 # ## The gradient, by hand
@@ -526,7 +529,7 @@ for name, scale in (("sharp", 8.0), ("spread", 0.25)):
     assert (np.diff(errors) < 0).all()  # the more rounds, the nearer
 sharp, spread = (dict(zip(ROUNDS, errors, strict=True)) for _, *errors in rows)
 assert sharp[8] < 0.25 < 0.5 < spread[8]
-chapter.table(("attention", *(f"error, {rounds} rounds" for rounds in ROUNDS)), rows)
+chapter.table(("attention", *(f"error, {r} round{'s' * (r > 1)}" for r in ROUNDS)), rows)
 
 # %% [markdown]
 # More rounds help in both cases. Where attention is sharp, eight rounds come close, as the paper says. Where it is
@@ -557,7 +560,8 @@ chapter.table(("method", "bytes kept at N = 512", "at N = 1024", "ratio"), rows)
 # %% [markdown]
 # Figure 1 of *Transformers are RNNs* (Katharopoulos et al. 2020) shows time and memory of softmax attention, of
 # Reformer with one, four and eight rounds (`lsh-1`, `lsh-4`, `lsh-8`) and of linear attention. Here is that figure for
-# this package: both passes, 8 heads of width 64.
+# this package: both passes, 8 heads of width 64. The paper draws the memory of one whole sequence. Here it is divided
+# by the length, so that linear memory is level, and the table has both.
 
 # %%
 measured = chapter.results("resources")
@@ -591,6 +595,20 @@ crossings = {name: faster["online", name] for name in ("linear", "lsh_1", "lsh_4
 assert list(crossings.values()) == sorted(crossings.values())
 for name, length in crossings.items():
     print(f"{name.replace('_', '-')} is faster than softmax attention online from N = {length:.0f} on")
+peaks = {name: dict(zip(curve.memory_lengths, curve.peak, strict=True)) for name, curve in curves.items()}
+chapter.table(
+    (
+        "memory at the peak",
+        "N = 1024: MiB per sequence",
+        "KiB per token",
+        "N = 4096: MiB per sequence",
+        "KiB per token",
+    ),
+    [
+        (name.replace("_", "-"), *(x for n in (1024, 4096) for x in (at[n] / 2**20, at[n] / 2**10 / n)))
+        for name, at in peaks.items()
+    ],
+)
 
 # %% [markdown]
 # - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings show
@@ -663,6 +681,8 @@ first = by_round & (np.cumsum(by_round, axis=0) == 1)  # (rounds, N, N)
 np.testing.assert_array_equal(first.sum(axis=0), count > 0)
 first_shares = np.where(first, np.exp(s * qk @ k.T), 0)
 same((first_shares @ v).sum(axis=0) / first_shares.sum(axis=(0, 2))[:, None], out)
+counted_once = (first_shares @ v).sum(axis=0) / first_shares.sum(axis=(0, 2))[:, None]
+print("first output, counted once:", counted_once[0].round(4), " by shares:", out[0].round(4))
 
 # %% [markdown]
 # **3. Why shared?** With queries and keys of their own, what goes wrong with sorting and chunks? Think of a bucket that
@@ -701,6 +721,8 @@ everybody = reformer.forward(qk, v, rotations=three, chunk=N)[0]
 for i in range(N):
     others = np.arange(N) != i
     same(everybody[i : i + 1], softmax.forward(qk[i : i + 1], k[others], v[others])[0])
+print("last output, one chunk:", everybody[-1].round(4), " softmax over the others:", end=" ")
+print(softmax.forward(qk[-1:], k[others], v[others])[0][0].round(4))
 
 # %% [markdown]
 # ## What to remember

@@ -316,7 +316,7 @@ tell("zeros")
 
 # %% [markdown]
 # **9. A gate's gradient that is noise** (this package until 2026; flash-linear-attention's and transformers' chunk
-# kernels today). Identity (12), which is (g) of chapter 19, $d\log g_i = \sum_{j \ge i} (q_j\,dq_j + e_j\,de_j -
+# kernels today). Identity (g) of chapter 19, $d\log g_i = \sum_{j \ge i} (q_j\,dq_j + e_j\,de_j -
 # k_j\,dk_j)$, needs no states. It is exact, but a small difference of large numbers: at a log gate of $-16$ the terms
 # are of size 1 and their sum of size $10^{-7}$. A test that divides the error by the *largest* gradient in the batch
 # sees six right digits.
@@ -368,9 +368,9 @@ def sums_gates(q, k, v, log_gate):
 tell("gates that are summed up")
 
 # %% [markdown]
-# **11. The state that is ignored.** A prompt read in two pieces must have the same result as one pass. A kernel that
-# takes a state and begins anew all the same passes every test of one call from an empty state. (We name no thread for
-# this one.)
+# **11. The state that is ignored** (sparkinfer, pull request 1071). A prompt read in two pieces must have the same
+# result as one pass. There, in prompts of more than 32,768 tokens, each piece after the first began from zeros. A
+# kernel that takes a state and begins anew all the same passes every test of one call from an empty state.
 
 
 # %%

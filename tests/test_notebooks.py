@@ -53,6 +53,31 @@ def test_chapter_has_what_every_chapter_has(name):
     assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
 
 
+ALL_SHOWN = ("01", "02", "03", "04", "05", "06", "10", "13", "14")  # in others, some cells only assert
+
+
+@pytest.mark.parametrize("name", [name for name in CHAPTERS if name.startswith(ALL_SHOWN)])
+def test_a_cell_shows_something_or_is_folded(name):
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    silent = [
+        cell.source[:100]
+        for cell in cells
+        if cell.cell_type == "code" and not cell.outputs and not cell.metadata.get("jupyter", {}).get("source_hidden")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_begins_with_an_example_by_hand_that_a_cell_computes(name):
+    """The section is the first one, and its first cell prints and asserts."""
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    first = next(i for i, cell in enumerate(cells) if cell.source.startswith("## "))
+    assert cells[first].source.startswith("## The smallest example, by hand")
+    computed = cells[first + 1]
+    assert any(output.output_type == "stream" for output in computed.outputs)
+    assert "assert " in computed.source or "same(" in computed.source
+
+
 def test_every_notebook_has_a_source():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= set(CHAPTERS)
 

@@ -182,7 +182,8 @@ def _(x: Question, right: Arrays) -> Arrays | None:
 
 @gradient(
     "gate_by_cancellation",
-    "the gradient of the gate is a difference of large numbers, identity (12), which loses all digits at strong gates",
+    "the gradient of the gate is a running sum of q dq + e de - k dk, which is a small difference of large numbers and "
+    "loses all digits at strong gates",
     GATED,
 )
 def _(x: Question, right: Arrays) -> Arrays | None:

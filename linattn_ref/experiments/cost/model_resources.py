@@ -140,7 +140,7 @@ def draw(results: Results) -> Figure:
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
     left.set_ylabel("CPU time of a step (s)")
-    right.set(ylabel="memory over length (KiB a token)", ylim=(10, 100))
+    right.set(ylabel="memory over length (KiB per token)", ylim=(10, 100))
     right.set_yticks([10, 20, 50, 100], ["10", "20", "50", "100"])
     labels.at_ends(left)
     labels.at_ends(right)

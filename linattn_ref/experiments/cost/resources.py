@@ -193,7 +193,7 @@ def draw(results: Results) -> Figure:
         below.set(yscale="log", xlabel="length N (tokens)")
         below.set_xscale("log", base=2)
     axes[0, 0].set_ylabel("CPU time, one thread (s)")
-    axes[1, 0].set_ylabel("memory over length\n(KiB a token)")
+    axes[1, 0].set_ylabel("memory over length\n(KiB per token)")
     for (above, below), names in zip(axes.T, COLUMNS.values(), strict=True):
         shown = {name: label for name, label in names.items() if name in results.curves}
         _draw_time(above, results, shown)
