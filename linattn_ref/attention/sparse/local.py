@@ -48,23 +48,17 @@ Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, band
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-def look(window: Any, dilation: Any = 1, **_: Any) -> None:
-    check_sizes(window=window, dilation=dilation)
-
-
-@op(look=look)
+@op(look=patterns.look_local)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -88,7 +82,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
-@op(look=look)
+@op(look=patterns.look_local)
 @lru_cache(KEPT)
 def parts_of(n: int, n_keys: int, *, window: int, dilation: int = 1, causal: bool = False) -> Pattern:
     """The sets (1): a single band."""

@@ -54,7 +54,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
-def look_local(n: Any, window: Any, dilation: Any = 1, **_: Any) -> None:
+def look_local(window: Any, dilation: Any = 1, n: Any = 1, **_: Any) -> None:
     check_sizes(n=n, window=window, dilation=dilation)
 
 
@@ -86,7 +86,11 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
-@op(look=lambda n, block, **_: check_sizes(n=n, block=block))
+def look_block(block: Any, n: Any = 1, **_: Any) -> None:
+    check_sizes(n=n, block=block)
+
+
+@op(look=look_block)
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     number = np.arange(n) // block
