@@ -75,7 +75,7 @@ def derived(forward: Any, function: Callable[..., Any], returns: Any, *without: 
     def with_names(*args: Any, **options: Any) -> Any:
         return function(**own_signature.bind(*args, **options).arguments)
 
-    del with_names.__wrapped__  # type: ignore[attr-defined]
+    del with_names.__wrapped__
     return op(**forward.looks)(dressed(with_names, forward, own_signature))
 
 
