@@ -66,7 +66,6 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import dynamic_projection
 from linattn_ref.attention.parts.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.parts.near_keys import Segment, pattern, segments
-from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.nn import layer_norm
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
@@ -189,10 +188,23 @@ def mask_of_mixtures(key_mask: Array, window: int, causal: bool, reduced: int) -
     return np.broadcast_to(there, (*there.shape[:-1], reduced)).reshape(*there.shape[:-2], -1)
 
 
-def of_keys(norm_local: Norm | None, norm_global: Norm | None, **others: Any) -> dict[str, Any]:
-    """The arguments without the norms of values."""
-    norms = (None if norm is None else (norm[0], None) for norm in (norm_local, norm_global))
-    return dict(zip(("norm_local", "norm_global"), norms, strict=True)) | others
+@op(look=look)
+def matrix(
+    q: Float[Array, "... N D"],
+    k: Float[Array, "... L D"],
+    w_p: Float[Array, "#... D R"],
+    norm_local: Norm | None,
+    norm_global: Norm | None,
+    *,
+    window: int,
+    causal: bool = False,
+    key_mask: Bool[Array, "... L"] | None = None,
+    scale: float | None = None,
+) -> Array:
+    """The matrix ``(..., N, L)`` that is applied to ``V``, the mixtures' weights passed on to the keys in them.
 
-
-matrix = matrix_of(forward, of_keys=of_keys)
+    ``out == matrix @ v`` where the values have no norm: those given are used for the keys alone. Rows sum to 1.
+    """
+    v = np.broadcast_to(np.eye(k.shape[-2], dtype=k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
+    of_keys = [None if norm is None else (norm[0], None) for norm in (norm_local, norm_global)]
+    return forward(q, k, v, w_p, *of_keys, window=window, causal=causal, key_mask=key_mask, scale=scale)[0]

@@ -50,16 +50,13 @@ def step_of(forward: Any) -> Any:
     return op(**forward.looks)(dressed(step, forward, own_signature))
 
 
-def matrix_of(forward: Any, without: str = "", of_keys: Callable[..., dict[str, Any]] = dict) -> Any:
-    """The dense matrix ``(..., N, L)`` that a page applies to the values, ``without`` what it adds to that.
-
-    ``of_keys`` takes out of the arguments what they say of the values.
-    """
+def matrix_of(forward: Any, without: str = "") -> Any:
+    """The dense matrix ``(..., N, L)`` that a page applies to the values, ``without`` what it adds to that."""
 
     def matrix(**given: Any) -> Array:
         k = given["k" if "k" in given else "qk"]
         identity = np.broadcast_to(np.identity(k.shape[-2], k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
-        return forward(v=identity, **of_keys(**given))[0]
+        return forward(v=identity, **given)[0]
 
     matrix.__doc__ = "The dense matrix ``(..., N, L)`` that is applied to the values: what becomes of the identity."
     return derived(forward, matrix, Array, "v", "state", without)

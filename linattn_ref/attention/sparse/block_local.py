@@ -38,6 +38,7 @@ Parmar et al. (2018), "Image transformer", section 3.3.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -46,11 +47,16 @@ from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, interval
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
 from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-@op(look=patterns.look_block)
+def look(block: Any, **_: Any) -> None:
+    check_sizes(block=block)
+
+
+@op(look=look)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -73,7 +79,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
-@op(look=patterns.look_block)
+@op(look=look)
 @lru_cache(KEPT)
 def parts_of(n: int, n_keys: int, *, block: int, causal: bool = False) -> Pattern:
     """The sets (1): an interval for each query."""

@@ -53,12 +53,13 @@ from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, band
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.sparse.patterns import look_local as look
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-@op(look=patterns.look_local)
+@op(look=look)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -82,7 +83,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
-@op(look=patterns.look_local)
+@op(look=look)
 @lru_cache(KEPT)
 def parts_of(n: int, n_keys: int, *, window: int, dilation: int = 1, causal: bool = False) -> Pattern:
     """The sets (1): a single band."""

@@ -72,6 +72,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.indices import distinct_indices
 from linattn_ref.attention.sparse.part import KEPT, Pattern, band, columns
+from linattn_ref.attention.sparse.patterns import look_local as look
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "parts_of", "pattern"]
@@ -94,7 +95,7 @@ class Gradients(NamedTuple):
     v_global: Float[Array, "... N M"]
 
 
-@op(look=patterns.look_local)
+@op(look=look)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... N D"],
@@ -139,7 +140,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)  # (7)
 
 
-@op(look=patterns.look_local)
+@op(look=look)
 def parts_of(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> Pattern:
     """The keys of ordinary queries as two disjoint parts: the window without global tokens, and the global tokens.
 

@@ -86,11 +86,7 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
-def look_block(block: Any, n: Any = 1, **_: Any) -> None:
-    check_sizes(n=n, block=block)
-
-
-@op(look=look_block)
+@op(look=lambda n, block, **_: check_sizes(n=n, block=block))
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     number = np.arange(n) // block
