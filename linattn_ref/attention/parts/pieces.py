@@ -19,12 +19,11 @@ Yang et al. (2024), "Parallelizing linear transformers with the delta rule over 
 
 from __future__ import annotations
 
-import inspect
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.parts.recurrent import dressed
+from linattn_ref.attention.parts.recurrent import derived
 from linattn_ref.op import Array, Float, op
 
 __all__ = ["Piece", "State", "apply", "apply_backward", "combine", "piece_of"]
@@ -66,22 +65,13 @@ def piece_of(forward: Any) -> Any:
 
     ``W`` is what becomes of ``I`` when nothing is written, and ``B`` is what becomes of 0.
     """
-    hints, signature = get_type_hints(forward.page, include_extras=True), inspect.signature(forward.page)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in signature.parameters.items()
-        if name not in ("q", "scale", "state", "offsets", "groups")
-    ]
-    own_signature = signature.replace(parameters=parameters, return_annotation=Piece)
 
-    def summarise(*args: Any, **options: Any) -> Piece:
-        given = own_signature.bind(*args, **options).arguments
-        k, v = given["k"], given.pop("v")
+    def summarise(*, k: Array, v: Array, **given: Any) -> Piece:
         c, start = k.shape[-1], np.zeros_like(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-1] + v.shape[-1]))
         start[..., :c] = np.identity(c, k.dtype, like=k)
         nothing_then_v = np.concatenate([np.zeros_like(k), v], axis=-1)  # (..., N, C + M)
-        s = forward(q=k, v=nothing_then_v, state=State(start), **given)[1].state.s  # (1)
+        s = forward(q=k, k=k, v=nothing_then_v, state=State(start), **given)[1].state.s  # (1)
         return Piece(s[..., :c].copy(), s[..., c:].copy())
 
     summarise.__doc__ = "What a piece of a sequence does to a state: what a machine reports about its piece."
-    return op(**forward.looks)(dressed(summarise, forward, own_signature))
+    return derived(forward, summarise, Piece, "q", "scale", "state", "offsets", "groups")

@@ -8,6 +8,7 @@ Their signatures are the forward pass's: of a step, without the axis of tokens.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_type_hints
@@ -17,7 +18,7 @@ import numpy as np
 from linattn_ref.op import Array, op
 from linattn_ref.op.shapes import Axes, notation
 
-__all__ = ["dressed", "matrix_of", "step_of"]
+__all__ = ["derived", "dressed", "matrix_of", "step_of"]
 
 TOKENS = ("N", "L")  # axes that run over tokens
 
@@ -51,22 +52,28 @@ def step_of(forward: Any) -> Any:
 
 def matrix_of(forward: Any, without: str = "") -> Any:
     """The dense matrix ``(..., N, L)`` that a page applies to the values, ``without`` what it adds to that."""
-    hints, signature = get_type_hints(forward.page, include_extras=True), inspect.signature(forward.page)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in signature.parameters.items()
-        if name not in ("v", "state", without)
-    ]
-    own_signature = signature.replace(parameters=parameters, return_annotation=Array)
 
-    def matrix(*args: Any, **options: Any) -> Array:
-        given = own_signature.bind(*args, **options).arguments
+    def matrix(**given: Any) -> Array:
         k = given["k" if "k" in given else "qk"]
         identity = np.broadcast_to(np.identity(k.shape[-2], k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
         return forward(v=identity, **given)[0]
 
     matrix.__doc__ = "The dense matrix ``(..., N, L)`` that is applied to the values: what becomes of the identity."
-    return op(**forward.looks)(dressed(matrix, forward, own_signature))
+    return derived(forward, matrix, Array, "v", "state", without)
+
+
+def derived(forward: Any, function: Callable[..., Any], returns: Any, *without: str) -> Any:
+    """A function of named arguments with the parameters of the forward pass, ``without`` some of them."""
+    hints, signature = get_type_hints(forward.page, include_extras=True), inspect.signature(forward.page)
+    parameters = [x.replace(annotation=hints[name]) for name, x in signature.parameters.items() if name not in without]
+    own_signature = signature.replace(parameters=parameters, return_annotation=returns)
+
+    @functools.wraps(function)
+    def with_names(*args: Any, **options: Any) -> Any:
+        return function(**own_signature.bind(*args, **options).arguments)
+
+    del with_names.__wrapped__
+    return op(**forward.looks)(dressed(with_names, forward, own_signature))
 
 
 def _of_one_token(hint: Any) -> Any:

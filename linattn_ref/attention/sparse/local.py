@@ -48,20 +48,15 @@ Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, band
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.sparse.patterns import look_local as look
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
-
-
-def look(window: Any, dilation: Any = 1, **_: Any) -> None:
-    check_sizes(window=window, dilation=dilation)
 
 
 @op(look=look)

@@ -72,8 +72,8 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.indices import distinct_indices
 from linattn_ref.attention.sparse.part import KEPT, Pattern, band, columns
+from linattn_ref.attention.sparse.patterns import look_local as look
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "parts_of", "pattern"]
 
@@ -93,10 +93,6 @@ class Gradients(NamedTuple):
     q_global: Float[Array, "... N D"]  # 0 in all other rows
     k_global: Float[Array, "... N D"]
     v_global: Float[Array, "... N M"]
-
-
-def look(window: Any, dilation: Any = 1, **_: Any) -> None:
-    check_sizes(window=window, dilation=dilation)
 
 
 @op(look=look)

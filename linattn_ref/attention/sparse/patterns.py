@@ -54,7 +54,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
-def look_local(n: Any, window: Any, dilation: Any = 1, **_: Any) -> None:
+def look_local(window: Any, dilation: Any = 1, n: Any = 1, **_: Any) -> None:
     check_sizes(n=n, window=window, dilation=dilation)
 
 

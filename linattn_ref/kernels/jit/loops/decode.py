@@ -30,10 +30,11 @@ from numba import njit
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.elu_plus_one import write_features
+from linattn_ref.kernels.jit.loops.layer_norm import norm_row
 from linattn_ref.kernels.jit.loops.normal import gelu
 from linattn_ref.kernels.jit.loops.row_sums import prefetch_rows
 from linattn_ref.kernels.jit.loops.softmax_step import append, attend
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, spread, store, total
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_at, store_row
 
@@ -225,22 +226,9 @@ def _write_relu(x):
 
 @njit
 def _norm(y, x, params, width):
-    """Write ``y``, layer norm of each row of ``x``; ``params`` are its gain and bias."""
-    dtype = x.dtype.type
+    """Write the first ``width`` columns of ``y``, layer norm of each row of ``x``; ``params`` are its gain and bias."""
     for r in range(len(x)):
-        mean = broadcast(dtype(0))
-        for c in range(0, x.shape[1], lanes(x)):
-            mean = mean + load(columns_from(x, c), r)
-        mean = broadcast(dtype(total(mean) / dtype(width)))
-        squares = broadcast(dtype(0))
-        for c in range(0, x.shape[1], lanes(x)):
-            centred = keep_lanes(load(columns_from(x, c), r) - mean, 0, width - c, dtype(0))
-            squares = fma(centred, centred, squares)
-        share = broadcast(dtype(1) / np.sqrt(total(squares) / dtype(width) + dtype(EPS)))
-        for c in range(0, x.shape[1], lanes(x)):
-            gain, bias = load(columns_from(params, c), 0), load(columns_from(params, c), 1)
-            centred = load(columns_from(x, c), r) - mean
-            store(columns_from(y, c), r, fma(centred * share, gain, bias))
+        norm_row(x[r, :width], params[0, :width], params[1, :width], x.dtype.type(EPS), y[r, :width])
     return y
 
 

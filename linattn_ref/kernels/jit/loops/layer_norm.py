@@ -44,12 +44,12 @@ def backward(d_y, x, mean, s, gain):
 def _forward(x, gain, bias, eps, out, mean, s):
     for task in prange((len(x) + ROWS - 1) // ROWS):
         for i in range(task * ROWS, min((task + 1) * ROWS, len(x))):
-            mean[i], s[i] = _norm(x[i], gain, bias, eps, out[i])
+            mean[i], s[i] = norm_row(x[i], gain, bias, eps, out[i])
 
 
 @njit(fastmath=FAST, error_model="numpy")
-def _norm(x, gain, bias, eps, out):
-    """(1)-(3) of a row; its mean and ``s``."""
+def norm_row(x, gain, bias, eps, out):
+    """(1)-(3) of a row, to ``out``, which may be the row itself; returns its mean and ``s``."""
     width, mean, variance = x.dtype.type(x.size), x.dtype.type(0), x.dtype.type(0)
     for j in range(x.size):
         mean += x[j]
