@@ -45,7 +45,8 @@ MAY_SKIP = {
 HAND = "The smallest example, by hand"
 EVENING = {
     "01": (
-        f"{HAND}; The formula; The gradient, by hand; What it costs; The same function without the matrix; What to remember",
+        f"{HAND}; The formula; The gradient, by hand; What it costs; The same function without the matrix; "
+        "What to remember",
         "what everybody computes, its gradient, and why the matrix need not be kept",
     ),
     "05": (
