@@ -18,7 +18,7 @@
 # keys of width $D$ and values of width $M$, $C$ features. Unless said otherwise there are as many keys as queries,
 # $L = N$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import importlib.util
 import math
 from functools import partial
@@ -97,6 +97,9 @@ triangle = np.tri(N)
 same((phi_q @ phi_k.T) @ v, phi_q @ (phi_k.T @ v))  # claim 15
 masked = (triangle * (phi_q @ phi_k.T)) @ v
 assert abs(masked - phi_q @ (phi_k.T @ v)).max() > 1  # there is no such thing with the mask
+print(
+    "first output with the mask:", masked[0].round(3), " with the bracket moved:", (phi_q @ (phi_k.T @ v))[0].round(3)
+)
 
 # %% [markdown]
 # But look at one row. $\triangle_{ij}$ only determines where the sum over $j$ ends, and $\phi(q_i)$ does not depend
@@ -141,6 +144,7 @@ same(last, phi_k.T @ v)  # the last token has seen everything
 later_changed = phi_k.copy()
 later_changed[4:] = 1e6
 assert (product_by_rows(phi_q, later_changed, v)[0][:4] == by_row[:4]).all()  # not one bit moves
+print("third output, row by row:", by_row[2].round(4), " with the mask:", masked[2].round(4))
 
 # %% [markdown]
 # ### Three ways to the same $S_i$, counted
@@ -223,6 +227,7 @@ both, _ = product_by_rows(phi_q, phi_k, with_ones)
 for i in range(N):
     same(both[i, -1], phi_q[i] @ states[i, :, -1])
     same(both[i, :-1], states[i, :, :-1].T @ phi_q[i])
+print("last row, numerator:", both[-1, :-1].round(3), f" denominator: {both[-1, -1]:.3f}")
 
 # %% [markdown]
 # The mechanism is `linear.forward(..., causal=True)`. We compare it with the masked, normalised matrix, and with one
@@ -245,6 +250,7 @@ for t in range(40):
 assert len(costs) == 1  # claim 20: constant cost per step
 same(state.s, saved.state.s)
 same(state.z, saved.state.z)
+print(f"each of 40 steps: {cost.multiply_adds} multiply-adds, {cost.exponentials} exponentials")
 
 # %% [markdown]
 # ## The gradient, by hand
@@ -284,6 +290,7 @@ by_rows = [(i, j) for i in range(1, N + 1) for j in range(1, i + 1)]
 by_columns = [(i, j) for j in range(1, N + 1) for i in range(j, N + 1)]
 assert by_rows != by_columns
 assert sorted(by_rows) == sorted(by_columns)
+print("by rows:   ", *by_rows[:6], "...\nby columns:", *by_columns[:6], "...")
 
 # %% [markdown]
 # ### Step 3: keys and values
@@ -322,6 +329,8 @@ d_v = np.stack([A[j].T @ phi_k[j] for j in range(N)])  # (9)
 same(d_phi_q, (triangle * (d_out @ v.T)) @ phi_k)
 same(d_phi_k, (triangle * (d_out @ v.T)).T @ phi_q)
 same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
+print("gradient of the first value, by sums:", d_v[0].round(4), end="  ")
+print("with the mask:", ((triangle * (phi_q @ phi_k.T)).T @ d_out)[0].round(4))
 
 # %% [markdown]
 # ### Algorithm 1
@@ -409,6 +418,8 @@ for name, (forward, backward) in causal_cost.FORMS.items():
 for name in ("naive", "rows", "chunks"):
     for ours, expected in zip(results[name], results["masked"], strict=True):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10)  # claim 22; sums of 150 * 32 terms
+    apart = max(abs(a - b).max() for a, b in zip(results[name], results["masked"], strict=True))
+    print(f"{name}: output and gradients differ from the masked form's by {apart:.0e} at most")
 
 # %% [markdown]
 # That tape is the project's own. Does a framework's agree? The next cell types the formula once more in PyTorch,
@@ -596,6 +607,8 @@ for dtype in (np.float64, np.float32):
             assert ours.dtype == dtype
             # Sums of up to n positive terms; their errors are relative, and partly cancel.
             np.testing.assert_allclose(ours, expected, rtol=math.sqrt(n) * 8 * np.finfo(dtype).eps)
+    apart = max(abs(a / b - 1).max() for a, b in zip(by_vectors, in_chunks, strict=True))
+    print(f"{np.dtype(dtype).name}: compiled and NumPy differ by {apart / np.finfo(dtype).eps:.0f} eps at most")
 
 # %% [markdown]
 # > **A break.** A causal mask on $\phi(Q) \phi(K)^\top$ is a running sum $S_i$, and the denominator is one more column
@@ -695,6 +708,8 @@ def gate_gradient_by_formulas(d_out, phi_q, phi_k, v, gate):
 no_resets = np.maximum(gate, 0.1)
 by_formulas = gate_gradient_by_formulas(d_out, phi_q, phi_k, weight[:, None] * v, no_resets)
 same(gate_gradient_of_page(d_out, phi_q, phi_k, weight[:, None] * v, no_resets), by_formulas, atol=1e-11)
+print("gradients of the first gates by (13):", by_formulas[:4].round(4), " by the page:", end=" ")
+print(gate_gradient_of_page(d_out, phi_q, phi_k, weight[:, None] * v, no_resets)[:4].round(4))
 
 # %% [markdown]
 # Now the difficulty. (13) is the first equation that needs $S$ and $A$ *at one position*, and $S$ comes from the
@@ -709,6 +724,7 @@ same(gate_gradient_of_page(d_out, phi_q, phi_k, weight[:, None] * v, no_resets),
 # %%
 small_one, large_one = np.float32(1), np.float32(2**25)
 assert small_one + large_one - large_one == 0  # S_1 was 1
+print("1 + 2^25 - 2^25 in float32:", small_one + large_one - large_one)
 
 # %% [markdown]
 # How bad is it for ordinary inputs? Both ways run in float32, on the same keys and values, and are compared with
@@ -852,6 +868,8 @@ def in_pieces(truncate):
 
 for ours, expected in zip(in_pieces(truncate=False), whole[:3], strict=True):
     same(ours, expected)
+print("gradient of the first key in three pieces:", in_pieces(truncate=False)[1][0, :4].round(4), end="  ")
+print("in one:", whole.k[0, :4].round(4))
 
 # %% [markdown]
 # If the gradient is *not* passed back, we have **truncated back-propagation**: the forward pass still sees the whole
@@ -922,6 +940,12 @@ def by_matrix_of(phi_q, phi_k, v, eps):
     """Causal linear attention from its features, by (2)."""
     similarity = np.tril(phi_q @ phi_k.T)
     return masks.divide(similarity @ v, similarity.sum(axis=1, keepdims=True) + eps)
+
+
+q, k, v = np.random.default_rng(20).standard_normal((3, 4, 2))
+by_page, _ = linear.forward(q, k, v, feature_map=exponential, causal=True, eps=0.0)
+same(one_maximum(q, k, v), by_page)
+print("numbers of size 1, one maximum:", one_maximum(q, k, v)[-1].round(4), " by the page:", by_page[-1].round(4))
 
 
 # %% [markdown]
@@ -1110,6 +1134,7 @@ costs = [
 ]
 assert sum(costs) == 6 * 30 * 5 * 3
 assert causal_cost.multiply_adds(lambda *x: causal_cost.rows_backward(x[0], x[1:]), d_out, *saved) == 5 * 30 * 5 * 3
+print(f"multiply-adds: {sum(costs)} by three calls, {5 * 30 * 5 * 3} by Algorithm 1")
 
 # %% [markdown]
 # **2. The gates' gradient for nothing?** Let $e_i = g_i\, \partial \ell / \partial g_i$ be the gradient with respect

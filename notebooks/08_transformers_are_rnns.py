@@ -19,7 +19,7 @@
 # of width $D$, values of width $M$, $C$ features, $H$ heads. Equations (5) to (9) are those of chapter
 # 5 and of the docstring of `linattn_ref.attention.linear`.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 from itertools import accumulate, pairwise
@@ -123,6 +123,15 @@ def recurrent_layer(x, w):
     return y
 
 
+N, E, D = 12, 6, 4
+rng = np.random.default_rng(0)
+shapes = ((E, D), (E, D), (E, E), (E, 2 * E), (2 * E, E))
+w = Weights(*(rng.standard_normal(shape) / math.sqrt(shape[0]) for shape in shapes))
+x = rng.standard_normal((N, E))
+y = recurrent_layer(x, w)
+print("the last output:", y[-1].round(4))
+
+
 # %% [markdown]
 # Here is the same layer as it is usually computed, all rows at once with a matrix and a mask, and by the package,
 # with neither. All three agree:
@@ -140,13 +149,6 @@ def parallel_layer(x, w):
     return feed_forward(a + x, w.w_1, w.w_2)
 
 
-N, E, D = 12, 6, 4
-rng = np.random.default_rng(0)
-shapes = ((E, D), (E, D), (E, E), (E, 2 * E), (2 * E, E))
-w = Weights(*(rng.standard_normal(shape) / math.sqrt(shape[0]) for shape in shapes))
-x = rng.standard_normal((N, E))
-
-y = recurrent_layer(x, w)
 same(y, masked_layer(x, w))  # claim 23: the transformer's layer is this recurrent network
 same(y, parallel_layer(x, w))
 
@@ -159,6 +161,8 @@ for t in range(N):  # claim 20: the hidden states are the truncated sums
 later = x.copy()
 later[7:] += 100
 np.testing.assert_array_equal(recurrent_layer(later, w)[:7], y[:7])  # causal without a mask, to the last bit
+print("with a mask:    ", masked_layer(x, w)[-1].round(4))
+print("by the package: ", parallel_layer(x, w)[-1].round(4))
 
 # %% [markdown]
 # A stack of such layers is a recurrent network as well, whose hidden state is that of all layers together. At step
@@ -186,6 +190,7 @@ for t in range(N):
     rows.append((work.multiply_adds, work.elementwise, kept_bytes(state)))
 assert len(set(rows)) == 1  # claims 20 and 23: operations and bytes are the same at every step
 assert kept_bytes(state) == (D * E + D) * 8
+print(f"each of {N} steps: {rows[0][0]} multiply-adds, {rows[0][1]} other operations, {rows[0][2]} bytes of state")
 
 # %% [markdown]
 # ### What is unusual about this network
@@ -231,6 +236,7 @@ state = saved.state
 for t in range(40, n):
     out_t, state = linear.step(q_64[t], k_64[t], v_64[t], state, eps=0.0)
     same(out_t, expected[t])
+print("last output, 40 tokens at once and 24 steps:", out_t[:3].round(4), " in one pass:", expected[-1, :3].round(4))
 
 # %% [markdown]
 # ## Many heads: $2H$ hidden states
@@ -326,6 +332,7 @@ for left in range(2 * H):  # claim 24: and each of the 2 H is needed
     assert abs(goes_on_with(arrays) - expected[10:]).max() > 1e-3
 assert len(of_first) == 2 * H
 assert kept_bytes(states) == H * (E // H * (E // H) + E // H) * 8 == (E * E // H + E) * 8
+print(f"{len(of_first)} hidden states, {kept_bytes(states)} bytes")
 
 # %% [markdown]
 # The package keeps the $2H$ states as two arrays with a leading axis of $H$. The sum of sizes,
@@ -343,6 +350,7 @@ assert kept_bytes(state) == kept_bytes(states)
 for h, (s, z) in enumerate(hidden):
     same(state.s[h], s)
     same(state.z[h], z)
+print(f"shapes: {state.s.shape} and {state.z.shape}; {kept_bytes(state)} bytes")
 
 
 # %%
@@ -540,7 +548,7 @@ chapter.show(
 
 # %%
 chapter.table(
-    ("position t", "cache over linear: bytes", "multiply-adds", "measured time", "a step over a share of one pass"),
+    ("position t", "cache over linear: bytes", "multiply-adds", "measured time", "one step over a share of one pass"),
     [
         (int(t), cache / state, more / less, ratio, step / at_once)
         for t, cache, state, more, less, ratio, step, at_once in zip(
@@ -595,6 +603,7 @@ other = x_heads[0].copy()
 other[0] += 1e-3
 moved = abs(write(other, 50, w_heads)[0] - text).max(axis=1)
 assert (moved > 0).all()  # claim 44: every later input waits for, and depends on, what was written first
+print(f"{len(text)} tokens; a first token moved by 0.001 moves the last one by {moved[-1]:.1e}")
 
 # %% [markdown]
 # How much faster? By the clock, at position 16384 of the record, less than the count of multiply-adds suggests. A
@@ -644,7 +653,7 @@ chapter.table(
         "linear against a key/value cache, times faster",
         "here, attention alone, CPU",
         "printed, one image, CPU (table 5)",
-        "printed, GPU, images a second (table 4)",
+        "printed, GPU, images per second (table 4)",
         "printed, against softmax without a cache",
     ),
     rows,
@@ -652,8 +661,8 @@ chapter.table(
 chapter.table(
     (
         "printed in the paper",
-        *("MNIST: bits/dim", "images/s", "s an image, CPU", "GPU"),
-        *("CIFAR-10: bits/dim", "images/s", "s an image, CPU", "GPU"),
+        *("MNIST: bits/dim", "images/s", "s per image, CPU", "GPU"),
+        *("CIFAR-10: bits/dim", "images/s", "s per image, CPU", "GPU"),
     ),
     [
         (
@@ -814,6 +823,7 @@ d_y = np.random.default_rng(8).standard_normal(x.shape)
 _, saved = through_time_forward(x, *w)
 for by_steps, at_once in zip(through_time_backward(d_y, saved), parallel_gradients(x, w, d_y), strict=True):
     same(by_steps, at_once)  # claim 23: one function, one gradient
+print("gradient of the last weights, through time:", by_steps[0, :3].round(4), " at once:", at_once[0, :3].round(4))
 
 # %% [markdown]
 # (7) is a prefix sum from the other end, so everything said about the forward pass holds again: rows, chunks or all
@@ -832,6 +842,7 @@ def forgetful_backward(d_y, saved):
 report = gradcheck.check_elementwise(through_time_forward, forgetful_backward, x, *w, rng=np.random.default_rng(7))
 assert not report.ok
 assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"x", "w_k", "w_v"}
+print(report)
 
 # %% [markdown]
 # ### The gradient of a state, and through a state
@@ -976,6 +987,7 @@ for feature_map in (elu_plus_one, feature_maps.favor_positive(omega)):
         close(sums(in_rounds[t]), sums(one_by_one[t]))
     for i, state in enumerate(by_chunks):
         close(sums(state), sums(one_by_one[8 * i + 7]))
+    print(f"{feature_map.name}: {rounds} rounds, or {len(by_chunks) - 1} steps from chunk to chunk, for {n - 1} steps")
 
 # %% [markdown]
 # ### A sequence shared by processes
@@ -1030,6 +1042,7 @@ out, grads = shared(q_64, k_64, v_64, d_out_64, cuts, processes=2)
 same(out, linear.forward(q_64, k_64, v_64, causal=True, eps=0.0)[0])
 for by_pieces, expected in zip(grads, whole[:3], strict=True):
     same(by_pieces, expected)
+print("gradient of the first value, two processes:", grads[2][0, :3].round(4), " one pass:", whole[2][0, :3].round(4))
 
 # %% [markdown]
 # A process sends one state of $C (M + 1)$ numbers forward and one back, **whatever the length of its piece**. Softmax
@@ -1297,6 +1310,8 @@ for combined in (combine_gated(combine_gated(a, b), c), combine_gated(a, combine
     same(combined[0], gate.prod())
     same(combined[1], by_page)
 assert abs(combine_gated(c, combine_gated(b, a))[1] - by_page).max() > 1  # not commutative
+print("first entries of the state, combined:", combined[1][0, :3].round(4), " by the page:", by_page[0, :3].round(4))
+print("in the wrong order:", combine_gated(c, combine_gated(b, a))[1][0, :3].round(4))
 
 # %% [markdown]
 # **2. Everybody but me.** A model that fills gaps lets token $i$ see all *other* tokens, before and after it. The
@@ -1364,6 +1379,7 @@ def cheaper_from(feature_map, heads=12, width=64):
 
 assert cheaper_from(elu_plus_one) == 33
 assert cheaper_from(feature_maps.quadratic()) == math.floor(2145 * 65 / 128) + 1 == 1090
+print(f"elu + 1: the cache is larger from {cheaper_from(elu_plus_one)} tokens on; quadratic: from 1,090 on")
 
 # %% [markdown]
 # ## What to remember

@@ -20,7 +20,7 @@
 # Equations with numbers are those of the docstring of `linattn_ref.theory.random_features`, whose code is shown with
 # them; equations with letters are this chapter's. The code of other files has numbers of its own.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -659,6 +659,7 @@ _, other = performer.forward(q[:20], k[:20], v[:20], performer.redraw(omega, np.
 mixed, _ = performer.forward(q[20:], k[20:], v[20:], omega, causal=True, state=other.state)
 whole, _ = performer.forward(q, k, v, omega, causal=True)
 assert abs(mixed - whole[20:]).max() > 0.1  # another draw in the middle: nonsense, and no error
+print("token 21, one draw:", whole[20].round(3), " another draw in the middle:", mixed[0].round(3))
 
 # %% [markdown]
 # ### What it costs
@@ -700,6 +701,12 @@ chapter.table(
 # a network before it has learned anything. On the right are those of the pretrained network of chapter 2, whose weights
 # were learned with softmax and stay as they are. We take 12 of its heads, on one text of 256 tokens. The lines are
 # medians over heads and draws.
+#
+# The second table compares at an equal number of features $C$, which is what costs. Exponential features (positive) and
+# ReLU features have $C = m$, sines and cosines have $C = 2m$. We expect exponential ones to improve with $C$ on both
+# sides. ReLU features estimate another similarity, so their error should stop falling. With few features they are
+# still the better ones: they vary less. They are overtaken at $C = 256$ on the pretrained network, and at 1,024 on
+# short vectors.
 
 # %%
 record = chapter.record("random_features_attention")
@@ -718,6 +725,21 @@ chapter.table(
         for kind in random_features.LOOKS
     ],
 )
+
+
+def at_equal_features(panel, kind, of_width, counts=(32, 128, 512, 1024)):
+    errors = dict(zip(results.directions, panel[f"{kind}, orthogonal"], strict=True))
+    return [errors[c // of_width] for c in counts]
+
+
+chapter.table(
+    ("error of the output with C features", *(f"C = {c}" for c in (32, 128, 512, 1024))),
+    [
+        (f"{name}, {kind}", *at_equal_features(panel, kind, of_width))
+        for name, panel in (("short", short), ("pretrained", real))
+        for kind, of_width in (("positive", 1), ("relu", 1), ("trig", 2))
+    ],
+)
 assert short["trig, orthogonal"][-1] == min(errors[-1] for errors in short.values())  # short: trig is best
 assert short["trig, orthogonal"][-1] < short["trig, independent"][-1]  # claim 38
 assert short["hyperbolic, orthogonal"][-1] < short["hyperbolic, independent"][-1]  # claim 38
@@ -726,6 +748,9 @@ for way in ("positive, orthogonal", "hyperbolic, orthogonal", "positive, regular
     assert real[way][-1] < results.panels["pretrained"].mean_of_values  # claim 38: positive features mend it, a little
     assert real[way][-1] > 0.3
 assert real["relu, orthogonal"][-1] > 0.95 * real["relu, orthogonal"][1]  # another similarity: it does not converge
+for panel, overtaken in ((short, 1024), (real, 256)):  # exponential features are the better ones from here on
+    better = panel["positive, orthogonal"] < panel["relu, orthogonal"]
+    assert (better == (np.array(results.directions) >= overtaken)).all()
 
 # %% [markdown]
 # We compute the smallest $m$ of the record once more, every kind in both panels, without the package's Performer. The
@@ -837,6 +862,8 @@ for delta in (np.array([0.3, -0.2, 0.1]), np.array([1.0, 0.5, -2.0])):
     found = rf.mean_of(np.cos(draws @ delta), confidence=SURE)
     assert found.low <= math.exp(-np.linalg.norm(delta)) <= found.high
     assert not found.low <= math.exp(-abs(delta).sum()) <= found.high
+    print(f"mean {found.mean:.4f}; exp(-length) = {math.exp(-np.linalg.norm(delta)):.4f}", end=", ")
+    print(f"exp(-sum of the entries) = {math.exp(-abs(delta).sum()):.4f}")
 
 # %% [markdown]
 # **2. Between trig and positive.** $\mathbb E\, e^{\omega^\top z} = e^{\frac12 z^\top z}$ holds for complex $z$ too.
@@ -939,6 +966,8 @@ np.testing.assert_array_equal(first, again)
 np.testing.assert_array_equal(omega_end, omega_again)  # what evaluation uses
 np.testing.assert_array_equal(first[:100], never[:100])
 assert (first[100:] != never[100:]).all()
+print("means of the outputs at steps 98 to 101, redrawn at 100:", first[98:102].round(3))
+print("                                          never redrawn:", never[98:102].round(3))
 
 # %% [markdown]
 # ## What to remember

@@ -17,7 +17,7 @@
 #
 # You need chapters 1, 2 and 4. $N$ queries, $L$ keys, widths $D$ and $M$; $R$ is the number of landmarks.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 from itertools import pairwise
@@ -87,6 +87,11 @@ same(rebuilt[:3], full_rank[:3])
 same(rebuilt[:, :3], full_rank[:, :3])
 A, B_2, F_2, P_22 = full_rank[:3, :3], full_rank[:3, 3:], full_rank[3:, :3], full_rank[3:, 3:]
 np.testing.assert_allclose(P_22 - rebuilt[3:, 3:], P_22 - F_2 @ np.linalg.inv(A) @ B_2, rtol=0, atol=1e-10)
+print(
+    f"three rows and columns; rank 3: off by {abs(nystrom(low_rank, [0, 4, 7], [2, 5, 8]) - low_rank).max():.0e}",
+    end=", ",
+)
+print(f"rank 9: by {abs(rebuilt - full_rank).max():.1f}")
 
 # %% [markdown]
 # ## Why not on $P$
@@ -112,6 +117,7 @@ other_k = k.copy()
 other_k[7] += 1
 assert abs(softmax.matrix(q, other_k)[:, :3] - P[:, :3]).max() > 1e-3  # a key elsewhere moves the first three columns
 same(softmax.matrix(q[[5]], k), P[[5]])  # a row stands alone
+print(f"one column of P: {one_column.multiply_adds} multiply-adds, as many as all {L}")
 
 # %% [markdown]
 # ## What is done instead
@@ -162,6 +168,8 @@ out, saved = nystromformer.forward(q, k, v, landmarks=R)
 exact_out, _ = nystromformer.forward(q, k, v, landmarks=R, pinv="exact")
 np.testing.assert_allclose(exact_out, by_definition(q, k, v, R, np.linalg.pinv), rtol=0, atol=1e-9)
 same(out, by_definition(q, k, v, R, lambda a: pinv_iterative.forward(a)[0]))
+print("first output, exact inverse:", exact_out[0].round(4), " six iterations:", out[0].round(4), end=" ")
+print("softmax:", (P @ v)[0].round(4))
 
 # %% [markdown]
 # Keep these facts in mind:
@@ -291,6 +299,7 @@ truncated_out, _ = nystromformer.forward(q, k[alone], v[alone], landmarks=R)
 assert abs(padded_out - truncated_out).max() > 1e-3
 nothing_to_see, _ = nystromformer.forward(q, k, v, landmarks=R, key_mask=np.zeros(L, bool))
 assert not nothing_to_see.any()
+print("inverse with the second landmark masked:", *masked_saved.z.round(3), sep="\n")
 
 # %% [markdown]
 # ## The pseudo-inverse, with products alone
@@ -328,6 +337,9 @@ for z, following in pairwise([*kept_by.iterates, last]):
     e = np.eye(R) - a @ z
     same(following, z @ (np.eye(R) + e + e @ e + e @ e @ e / 4))
     same(np.eye(R) - a @ following, 0.75 * e @ e @ e + 0.25 * e @ e @ e @ e)
+print(
+    "largest entry of I - A Z, by iteration:", [float(f"{abs(np.eye(R) - a @ z).max():.1e}") for z in kept_by.iterates]
+)
 
 # %% [markdown]
 # **Does it converge?** Each $Z$ is $A^\top$ times a polynomial of $A A^\top$, so it has the singular vectors of $A$,
@@ -684,6 +696,8 @@ same(a * (d_a - (d_a * a).sum(axis=1, keepdims=True)), np.zeros((R, R)))
 d_a = np.zeros((R, R))
 d_a[:, 1] = c
 assert abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max() > 0.1
+largest_through = abs(a * (d_a - (d_a * a).sum(axis=1, keepdims=True))).max()
+print(f"gradient of the scores: 0 from a constant along a row, {largest_through:.2f} along a column")
 
 # %% [markdown]
 # **Step 5: the exact pseudo-inverse.** It has a gradient of its own, found by Golub and Pereyra in 1973. Let $X = A^+$,
@@ -890,6 +904,8 @@ tokens = rng.standard_normal((3, 512, 64)).astype(np.float32)
 for r in (largest, largest + 1):
     assert count(partial(nystromformer.forward, landmarks=r), *tokens).multiply_adds == multiply_adds(512, r, 64)
 assert multiply_adds(512, largest + 1, 64) >= 2 * 512**2 * 64
+for r in (largest, largest + 1):
+    print(f"{r} landmarks: {multiply_adds(512, r, 64):,} multiply-adds; softmax {2 * 512**2 * 64:,}")
 
 # %% [markdown]
 # **3. One landmark.** What does Nyström attention compute for $R = 1$, and what is the gradient of a query?
@@ -908,6 +924,7 @@ by_mean, saved_mean = softmax.forward(q.mean(axis=0, keepdims=True), k, v)
 same(one, np.tile(by_mean, (N, 1)))
 d_q = nystromformer.backward(d_out, saved_one).q
 same(d_q, np.tile(softmax.backward(d_out.sum(axis=0, keepdims=True), saved_mean).q / N, (N, 1)))
+print("one landmark, first output:", one[0].round(4), " of the mean query:", by_mean[0].round(4))
 
 # %% [markdown]
 # **4. A soft cut, exactly.** Tikhonov's regularisation puts $\sigma / (\sigma^2 + \mu)$ in place of $1/\sigma$, i.e. $Z
@@ -932,6 +949,9 @@ assert abs(np.interp(math.sqrt(mu), sigma, six) - 0.5) < 0.01
 assert (six[above] > tikhonov[above]).all()
 assert (1 - six[above]).max() < 0.1 < (1 - tikhonov[above]).max()
 assert (abs(six / sigma**2 / (13 / 4) ** 6 - 1)[below & (sigma < 1e-3)] < 0.01).all()
+for at in (0.5, 1, 2, 4):
+    found = [np.interp(at * math.sqrt(mu), sigma, each) for each in (six, tikhonov)]
+    print(f"singular value {at} sqrt(mu): inverted to {found[0]:.0%} by six iterations, {found[1]:.0%} by Tikhonov")
 
 # %% [markdown]
 # ## What to remember

@@ -5,8 +5,8 @@
 # square of the length and yet nothing stays out of reach?
 #
 # Linformer and the kernel methods change *what* is computed. Here softmax attention stays as it is, over fewer pairs:
-# a window (Longformer), blocks and random blocks (BigBird), rows and columns of a picture (Sparse Transformer). At the
-# end of this chapter you will have
+# a window (Longformer), blocks and random blocks (BigBird), rows and columns of a picture (Sparse Transformer).
+# You will see
 #
 # 1. one softmax over any set of pairs, computed in parts that are joined by their log-sum-exp, and its gradient;
 # 2. windows, dilated windows and blocks, with their cost counted;
@@ -17,7 +17,7 @@
 # You need chapter 1, its online form above all. The letters are the same: $N$ queries, $L$ keys, widths $D$ and $M$.
 # Unless said otherwise $L = N$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 
@@ -66,7 +66,7 @@ def draw_inputs(seed, n, d=4, m=3):
 # | 3 | 3, 8, 4 | 5 |
 # | 4 | 8, 4 | 6 |
 #
-# There are ten pairs instead of sixteen. Softmax attention over all pairs would return 4 in each row.
+# There are ten pairs instead of sixteen. Over all sixteen, softmax attention would return 4 in each row.
 
 # %%
 no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [3.0], [8.0], [4.0]])
@@ -100,12 +100,12 @@ same(local.forward(q, k, v, window=2)[0], P @ v)
 
 renormalised = softmax.matrix(q, k) * window
 same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matrix, cut out and normalised again
+print("weights of the sixth query:", P[5].round(2))
 
 # %% [markdown]
 # What is lost is the weight that the full softmax puts outside the pattern. No pattern is an *approximation* for all
-# inputs: if a key outside $S_i$ has a score that is 100 larger than all others, it is simply not seen. The patterns of
-# this chapter are fixed before any text is read; a network is trained with them. (Chapter 14 looks for the large scores
-# instead.)
+# inputs: if a key outside $S_i$ has a score that is 100 larger than all others, it is not seen. The patterns of
+# this chapter are fixed before any text is read.
 #
 # ## Windows and blocks
 #
@@ -119,11 +119,11 @@ same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matr
 # $$S_i = \{j : |i - j| \le w d,\ (i - j) \bmod d = 0\}$$
 #
 # which is as many keys, from $d$ times as far. And **blocks** of width $b$ are the easiest to program: cut the sequence
-# into $N / b$ pieces, and apply softmax attention within each. A piece costs $b^2$ pairs, and all pieces together cost
+# into $N / b$ pieces, and apply softmax attention within each. A piece costs $b^2$ pairs, and all together cost
 #
 # $$b^2 \cdot \frac{N}{b} = N b$$
 #
-# which is linear in $N$. Here are the multiply-adds of both products, counted while the code runs:
+# which is linear in $N$. We count the multiply-adds:
 
 # %%
 rows = []
@@ -148,6 +148,7 @@ for w in (1, 2, 5):
     steps = pattern_graphs.steps(patterns.local(24, window=w))
     distance = abs(np.arange(24)[:, None] - np.arange(24))
     assert (steps == np.ceil(distance / w)).all()
+    print(f"24 tokens, window {w}: {steps.max():.0f} layers from one end to the other")
 
 
 # %%
@@ -315,6 +316,7 @@ same(wrong.sum(axis=0), 2 * d_out.sum(axis=0))
 in_turn = [pattern_softmax.backward(d_out, saved._replace(pattern=(one,))) for one in (near, columns)]
 for whole, first, second in zip(right, *in_turn, strict=True):
     same(first + second, whole)  # with the whole row's output and sum: shares that add up
+print("sums of the values' gradients:", right.v.sum(axis=0).round(2), " part by part:", wrong.sum(axis=0).round(2))
 
 # %% [markdown]
 # Between the passes we keep the inputs, the output, two numbers per row, and the pattern. The pattern is a few numbers
@@ -342,7 +344,7 @@ chapter.source(local.forward, local.Saved, doc=False)
 #
 # $$S_i = W_i \cup \mathcal G \quad (i \notin \mathcal G), \qquad S_g = \{1 \dots N\} \quad (g \in \mathcal G)$$
 #
-# The first row has the four pictures of the paper's Figure 2. The pictures of the other two papers are below:
+# The first row is the paper's Figure 2. Below it are the pictures of the other two papers:
 
 # %%
 pictures = pattern_pictures.compute(rng=np.random.default_rng(0))
@@ -387,6 +389,7 @@ ordinary = patterns.matrix(q, k, patterns.longformer(20, window=3, global_tokens
 globally = softmax.matrix(q_global, k_global) @ v_global
 is_global = np.isin(np.arange(20), tokens)
 same(out, np.where(is_global[:, None], globally, ordinary))
+print("token 13, global:", out[13].round(3), " of the window's formula:", ordinary[13].round(3))
 
 # %% [markdown]
 # **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The gradients
@@ -462,6 +465,7 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
     change = two_layers(moved, allowed, layers)[0] - two_layers(x, allowed, layers)[0]
     assert change.any() == arrives
     assert arrives == (pattern_graphs.steps(allowed)[0, -1] <= layers)
+    print(f"global tokens {tokens}, {layers} layers: the first output moves by {abs(change).max():.1e}")
 
 # %% [markdown]
 # BigBird's authors prove what the star is good for in theory (their section 3). A sparse attention whose graph contains
@@ -479,8 +483,8 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 # ![BigBird, drawn](../figures/schematic_bigbird.svg)
 #
 # BigBird cuts the sequence into blocks of $b$ tokens and works with whole blocks, because that suits memory and matrix
-# units. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks, drawn once and then
-# fixed: `random_blocks` is an argument, and nothing is drawn inside `forward`.
+# units. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks. They are drawn once:
+# `random_blocks` is an argument.
 
 # %%
 chapter.source(bigbird.parts_of, bigbird.draw_random_blocks, doc=False)
@@ -532,6 +536,7 @@ for window_blocks in (1, 3, 5):
     same(window_by_rolling(q, k, v, 8, window_blocks), kernel)  # claim 35
     work = count(partial(window_by_rolling, block=8, window_blocks=window_blocks), q, k, v)
     assert work.multiply_adds == 64 * window_blocks * 8 * (4 + 3)  # N w b pairs, those rolled around among them
+    print(f"{window_blocks} blocks: first output", kernel[0].round(3), f" {work.multiply_adds:,} multiply-adds")
 
 # %% [markdown]
 # The copies cost $w$ times the memory of keys and values, and the trick asks for whole blocks. Random blocks are
@@ -567,6 +572,7 @@ for name, parts_of_it in graph_figure.PARTS.items():
 clustered = {name: graph.clustering[-1][0] for name, graph in results.graphs.items()}
 assert clustered["window"] > 0.5 > clustered["window + random"] > 3 * clustered["random"]
 assert clustered["global"] == 0  # the centre's neighbours do not know each other
+print("clustering:", {name: round(float(x), 2) for name, x in clustered.items()})
 
 # %% [markdown]
 # Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
@@ -627,6 +633,7 @@ for i in range(n):
     assert set(np.flatnonzero(fixed[i])) == same_block | last_two
     assert set(np.flatnonzero(column[i])) == above
     assert set(np.flatnonzero(block[i])) == same_block
+print("token 30 sees, strided:", *np.flatnonzero(strided[30]), " fixed:", *np.flatnonzero(fixed[30]))
 
 # %% [markdown]
 # Both conditions at once are one softmax over their union (`strided`, `fixed`). Or one is used in one head or layer and
@@ -652,6 +659,7 @@ for kind in patterns.KINDS:
     assert unseeing.sum() == (3 if kind == "fixed_summary" else 0)
     assert not out[unseeing].any()
     assert not sparse_transformer.backward(d_out, saved).q[unseeing].any()
+    print(f"{kind}: gradients as finite differences; {unseeing.sum()} queries see nothing")
 
 # %% [markdown]
 # ### How many pairs?
@@ -759,6 +767,7 @@ for n in (400, 4096, 20000):
 fewest = pattern_graphs.pairs(n, kind="strided", stride=best)
 assert abs(fewest / (math.sqrt(2) * n**1.5) - 1) < 0.02
 assert fewest < pattern_graphs.pairs(n, kind="strided", stride=math.isqrt(n))
+print(f"N = {n:,}: best stride {best}, the root of N / 2 is {math.sqrt(n / 2):.1f}")
 
 # %% [markdown]
 # **2. Dilation that doubles.** Let layer $t = 0, 1, 2, \dots$ have a window of $w$ keys on each side with dilation
@@ -783,6 +792,7 @@ for layer in range(math.ceil(math.log2(1 + (n - 1) / w))):
     seen = patterns.local(n, window=w, dilation=2**layer) @ seen
     reach = w * (2 ** (layer + 1) - 1)
     assert (seen == (abs(np.arange(n)[:, None] - np.arange(n)) <= reach)).all()  # no gaps
+    print(f"{layer + 1} layers reach {reach} tokens", end="; ")
 assert seen.all()
 
 # %% [markdown]
@@ -809,6 +819,7 @@ weights = np.where(in_window | np.isin(np.arange(20), [0, 10]), np.exp(scores), 
 same(twice, weights / weights.sum(axis=1, keepdims=True) @ v)
 right, _ = pattern_softmax.forward(q, k, v, longformer.parts_of(20, window=3, global_tokens=[0, 10]))
 assert abs(twice - right).max() > 0.01
+print("first output, counted twice:", twice[0].round(3), " once:", right[0].round(3))
 
 # %% [markdown]
 # **4. A causal star?** Make Longformer causal by dropping all pairs $j > i$. Is every earlier token still within two
@@ -830,6 +841,7 @@ past = np.tri(60, dtype=bool)
 for tokens, connected in (([0], False), ([30], False), (range(5, 60, 6), True)):
     causal = patterns.longformer(60, window=5, global_tokens=tokens) & past
     assert ((pattern_graphs.steps(causal) <= 2) == past).all() == connected
+    print("global tokens", *tokens, "causal: two steps suffice:", connected)
 assert ((pattern_graphs.steps(patterns.sparse_transformer(60, kind="fixed", stride=6)) <= 2) == past).all()
 
 # %% [markdown]

@@ -17,7 +17,7 @@
 # You need chapters 1, 4 and 5, and the beginnings of the others. How a network is fine-tuned is the subject of chapter
 # 24; here we only read its results.
 
-# %%
+# %% jupyter={"source_hidden": true}
 from functools import partial
 
 import numpy as np
@@ -335,6 +335,11 @@ for phi, eps in ((feature_maps.elu_plus_one, 1e-300), (feature_maps.favor_positi
     same(got.q, phi.backward(d_w @ phi_k, saved_q))
     same(got.k, phi.backward(d_w.T @ phi_q, saved_k))
     same(got.v, d_v)
+    print(
+        f"{phi.name}, first query's gradient:",
+        phi.backward(d_w @ phi_k, saved_q)[0, :3].round(4),
+        got.q[0, :3].round(4),
+    )
 
 # %% [markdown]
 # **Low rank.** Let $g$ be the matrix with the rows $g_i^\top$. $O = A\, (B V)$ needs nothing but the product rule:
@@ -408,6 +413,7 @@ assert measured["rfa"].saved > 10 * least
 assert [name for name, row in mechanisms.items() if row.recurrent] == [
     *("softmax", "delta", "gated_linear", "linear", "performer", "rfa")
 ]
+print(f"kept by RFA: {measured['rfa'].saved / least:.0f} times the least")
 
 # %% [markdown]
 # > **A break.** There are three families: keep few pairs, keep few keys, or replace the exponential by features. Their
@@ -554,11 +560,11 @@ chapter.show(
 for source in trained.values():
     print(
         f"{source.name}: {source.length} tokens; {source.first_steps} updates with softmax attention, then "
-        f"{source.steps} with each mechanism; {source.batch} texts an update, rate {source.peak:g}; "
+        f"{source.steps} with each mechanism; {source.batch} texts per update, rate {source.peak:g}; "
         f"{source.texts} test texts"
     )
     chapter.table(
-        ("mechanism", "right before training", "right after", "CPU s an update"), every_mechanism.table_rows(source)
+        ("mechanism", "right before training", "right after", "CPU s per update"), every_mechanism.table_rows(source)
     )
 
 # %% [markdown]
@@ -601,6 +607,8 @@ assert before["local"].high < reference  # on reviews
 assert {name for name, x in gained["imdb"].items() if x > 0.1} == {*far, "local"} - {"performer"}
 assert max(abs(x) for name, x in gained["rt"].items() if name != "long-short") < 0.04 < gained["rt"]["long-short"]
 assert max(gained[key]["performer"] for key in gained) < 0.05
+for key, each in gained.items():
+    print(f"{key}: accuracy gained,", ", ".join(f"{name} {x:+.2f}" for name, x in each.items()))
 
 # %% [markdown]
 # ### And what it costs
@@ -754,6 +762,8 @@ for r in (4, 16, 32):
     assert error >= np.sqrt(1 - r / n)
 phi = linear.matrix(sharp, sharp)  # C = 64 features of elu + 1 could do it; those of other keys are not 0 but 1
 assert np.linalg.norm(np.eye(n) - phi) / np.sqrt(n) > 0.1
+print(f"error for the identity: a window of one key 0, 32 landmarks {error:.2f}, elu + 1", end=" ")
+print(f"{np.linalg.norm(np.eye(n) - phi) / np.sqrt(n):.2f}")
 
 # %% [markdown]
 # **2. Looking at everybody.** Now take a head that averages all tokens, $P_{ij} = 1/N$. Which family can do it, and
@@ -775,6 +785,9 @@ same(nystromformer.matrix(nothing, nothing, landmarks=1), uniform)
 np.testing.assert_allclose(linear.matrix(nothing, nothing), uniform, rtol=1e-6)  # its eps is 1e-6
 window = local.forward(nothing, nothing, np.eye(n), window=5)[0]
 same(((window - uniform) ** 2).sum(axis=1)[5:-5], 1 / 11 - 1 / n)
+print(
+    f"squared error of a row for the mean of all: {((window - uniform) ** 2).sum(axis=1)[n // 2]:.4f} by a window of 11"
+)
 
 # %% [markdown]
 # **3. Two layers.** A window leaves out most pairs, and so does Longformer with one global token. With which of them
@@ -800,6 +813,7 @@ def layers_needed(pattern):
 
 assert layers_needed(patterns.longformer(n, window=3, global_tokens=(0,))) == 2
 assert layers_needed(patterns.local(n, window=3)) == -(-(n - 1) // 3)
+print(f"{n} tokens, window 3: {layers_needed(patterns.local(n, window=3))} layers; with one global token 2")
 
 # %% [markdown]
 # **4. Where does linear begin to pay?** Softmax attention takes $N^2 (D + M)$ multiply-adds, linear attention $2 N C
@@ -819,6 +833,7 @@ D_, M_, C_, m_ = 64, 64, 64, 256
 lengths = np.arange(1, 2000)
 assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * C_ * M_][0] == C_
 assert lengths[lengths**2 * (D_ + M_) >= 2 * lengths * m_ * (D_ + M_)][0] == 2 * m_
+print(f"as many multiply-adds as softmax: {C_} features at N = {C_}, {m_} random directions at N = {2 * m_}")
 
 # %% [markdown]
 # ## What to remember

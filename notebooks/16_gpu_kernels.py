@@ -879,7 +879,7 @@ def parts(t, c, m, size=4):
     across, down = -(-m // t), -(-c // t)  # tiles
     state = c * m
     return {
-        "a thread a number": (2 * t * c * m, size * 2 * t * c * m),  # of the sums, as in the chapter's first kernel
+        "a thread per number": (2 * t * c * m, size * 2 * t * c * m),  # of the sums, as in the chapter's first kernel
         "sums": (2 * t * c * m, size * (t * c * across + t * m * down + state)),
         "scan": (2 * state, size * 2 * state),
         "forward": (2 * (t * t * c * across + t * c * m + t * t * m), size * (2 * t * c * across + state + 2 * t * m)),
@@ -892,21 +892,21 @@ for name, (operations, moved) in parts(64, 64, 64).items():
     rows.append((name, operations, moved, operations / moved, *bound))
 chapter.table(
     (
-        "T = C = M = 64, a chunk",
+        "T = C = M = 64, per chunk",
         "operations",
         "bytes",
-        "operations a byte",
+        "operations per byte",
         *(f"{name}: waits for" for name in DEVICES),
     ),
     rows,
 )
 intensity = {row[0]: row[3] for row in rows}
-assert intensity["a thread a number"] == intensity["scan"] == 0.25
-ratio = intensity["sums"] / intensity["a thread a number"]
+assert intensity["a thread per number"] == intensity["scan"] == 0.25
+ratio = intensity["sums"] / intensity["a thread per number"]
 assert ratio == 2 * 64**3 / (3 * 64**2)  # 2 T C M numbers against T C + T M + C M: two thirds of T
 
 ideal = 4 * 64 * (2 * 64 + 2 * 64)  # phi_q, phi_k, v in, out out
-moved = sum(each[1] for name, each in parts(64, 64, 64).items() if name != "a thread a number")
+moved = sum(each[1] for name, each in parts(64, 64, 64).items() if name != "a thread per number")
 print(f"the three steps move {moved / ideal} times the bytes of inputs and output")
 assert moved / ideal == 2.5
 
@@ -931,7 +931,7 @@ def panel(axes, t):
         bound = min(x.rate, operations / moved * x.bandwidth) / 1e12
         size = 9 if marker == "x" else 5  # it may lie under another
         axes.plot(operations / moved, bound, marker, color=colour, label=name, markersize=size, zorder=3)
-    axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="at most ($10^{12}$ operations/s)")
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="at most ($10^{12}$ operations/s)")
     axes.label_outer()
     if t == 16:
         axes.legend(loc="upper left", fontsize="small")
