@@ -7,7 +7,7 @@ and this ``R``, and leaves ``d_q`` and ``d_e``. What is kept from row to row bey
 ``R`` needs that state with its columns in the lanes, ``d_k`` with its rows: it is transposed once a chunk, which takes
 far less than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop
 carries ``S^T``. The pairs' gradients ``dP`` and ``dA`` are made in both loops: to keep them would take ``2 CHUNK``
-numbers a row.
+numbers per row.
 
 The gate's gradient is (22), a sum over pairs of rows, and each loop has some of them: that from the end the pairs in
 which the state after the chunk takes part, and with one gate for all channels those of two rows, of which it has ``P``

@@ -1,7 +1,7 @@
 """What pairs of rows send to queries, keys and gates in the backward pass of the delta product.
 
 With one gate for all channels the gradients of the pairs come multiplied by ``ratio``, and what is left is a product
-with a triangle. With a gate a channel ``ratio`` is a Vector for each pair, and again it is made by going from row to
+with a triangle. With a gate per channel ``ratio`` is a Vector for each pair, and again it is made by going from row to
 row: the keys of earlier rows fade on their way forward to row ``i``, as in `delta_chunk`; and the gradient of key ``j``
 gathers what later rows send while it goes backward, by Horner's rule:
 
@@ -42,7 +42,7 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
 def add_to_rows(values, chunk, column, rows, erases, per_channel):
     """``x_i = c_i * x_i + sum_j dP_ij ratio_ij * k_j`` (19); ``y_i`` with ``-c_i`` and ``dA`` (20).
 
-    With a gate a channel ``shares`` gets what the pairs of rows, and those of a row and the state before, are in (22).
+    With a gate per channel ``shares`` gets what the pairs of rows, and of a row and the state before, are in (22).
     """
     x, y, k = values.x, values.y, columns_from(chunk.k, column)
     if per_channel:

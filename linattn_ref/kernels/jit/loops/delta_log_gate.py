@@ -6,7 +6,7 @@ what passes between all such pairs. With the state before the chunk as row 0 and
     d_log_g_i = sum of W_lj over j < i <= l                                             (22)
 
 Sums over ``j < i`` come from going along a row, those over ``l >= i`` from adding up rows. One gate for all channels
-needs numbers alone: ``W = P * G U^T + A * R U^T`` is there but for a product. With a gate a channel ``W_lj`` is a
+needs numbers alone: ``W = P * G U^T + A * R U^T`` is there but for a product. With a gate per channel ``W_lj`` is a
 Vector, and ``d_q_l`` and ``d_e_l``, while they are summed up along ``j``, are what row ``l`` gives to the gates
 (`delta_gradients`).
 
@@ -97,7 +97,7 @@ def give_from_start(shares, d_gate, first, count, chunk, through):
 
 @njit
 def give_channels(shares, d_gate, first, count, column, through):
-    """With a gate a channel: what ``shares`` has of one Vector of channels, and ``W_{T+1,0}``."""
+    """With a gate per channel: what ``shares`` has of one Vector of channels, and ``W_{T+1,0}``."""
     if d_gate.shape[1] > 1:
         target = columns_from(d_gate, column)
         for i in range(count):

@@ -11,7 +11,7 @@ threads. Heads may lie anywhere in memory (`heads`); none is copied but a chunk 
     `delta_step`        one row, for decoding
     `triangle`          pieces of triangular products and systems of equations
 
-With ``T = CHUNK`` rows a chunk the formulas have ``3 C M + T (C + M)`` multiply-adds a row forward and
+With ``T = CHUNK`` rows per chunk the formulas have ``3 C M + T (C + M)`` multiply-adds per row forward and
 ``7 C M + 3 T (C + M)`` backward; without ``erase`` a third less. Products of pairs are made of whole Blocks, and half
 of ``P, A, dP, dA`` is thrown away. ``linattn-ref bench delta`` says what share of the processor's multiply-adds that
 is: with AVX-512 some three fifths forward, and half in both passes. What a chunk and its state need is twice a

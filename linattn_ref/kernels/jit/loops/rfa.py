@@ -39,7 +39,7 @@ def step(q, k, v, s, z, gate, eps, feature_map):
 
 
 def _gates(gate, q):
-    """A gate a row ``(rows, 1)``, or no rows."""
+    """A gate per row ``(rows, 1)``, or no rows."""
     return np.empty((0, 1), q.dtype) if gate is None else as_rows(gate[..., None])
 
 
