@@ -5,7 +5,7 @@ The formulas are the page's. Rows ``i`` of a chunk meet the state through the pr
 
     c * Q,   c * E,   ratio_T * K                                                   (CHUNK, C)
 
-With a gate per channel these are arrays of their own. One gate for all channels is a factor per row: it multiplies what a
+With a gate per channel these are arrays of their own. One gate for all channels is one per row: it multiplies what a
 row finds in the state, ``c_i (q_i S)``, or what it sends there, ``k_i (ratio_Ti u_i)``, and queries, keys and ``E`` are
 read where the caller has them, if there they follow one another. That matters: the rows of a chunk and the state are
 more than a first-level cache holds, so that each copy less is time saved (a tenth of both passes).
