@@ -59,7 +59,7 @@ function receive(data) {
     part("found").hidden = false;
     const cut = data.left_out ? ` Of your text, ${data.left_out} pieces at the end were left out: the network has places for ${N} tokens.` : "";
     part("note").textContent = `${N} tokens: the pieces of words that the network knows (“##” goes on with a word), and [CLS] and [SEP] at the ends.${cut} ` +
-      "The untrained network has the same shape and random weights; Gaussian are random queries and keys. The network's weights are rounded to 8 bits here, " +
+      "The untrained network has the same shape and random weights; Gaussian are random queries and keys. The network's weights are rounded to 8 bits here, those of words to 6, " +
       "which moves a head's curve by up to 0.01.";
     drawCurves();
     drawHeads();
