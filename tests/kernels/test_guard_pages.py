@@ -33,7 +33,14 @@ IN_NUMPY = {
     "elu_plus_one": elu_page,
 }
 
-LAYERS = "layer_norm", "gelu", "cross_entropy", "ctc", "lstm", "unit_rows"  # these make the arrays of their results themselves
+LAYERS = (
+    "layer_norm",
+    "gelu",
+    "cross_entropy",
+    "ctc",
+    "lstm",
+    "unit_rows",
+)  # these make the arrays of their results themselves
 
 PAGE = 4096
 CANARY = 0xA5
