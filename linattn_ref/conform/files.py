@@ -123,6 +123,8 @@ def read(folder: Path) -> Report:
             continue
         dtypes |= {str(x.dtype) for x in given.values()}
         outcomes.append(judged(case, load_file(folder / f"{case['name']}.safetensors"), given))
+    if not dtypes and not any(x.verdict == FAILED for x in outcomes):
+        raise NotATarget(f"read: no answers in {folder}: a program writes NAME.answer.safetensors beside each case")
     ops = sorted({case["op"] for case in manifest["cases"]})
     return Report(str(folder), ", ".join(ops), ", ".join(sorted(dtypes)) or "no answers", tuple(outcomes))
 

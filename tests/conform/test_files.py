@@ -82,6 +82,10 @@ def test_answers_that_are_none(folder, tmp_path):
     assert files.read(folder)[name].verdict == "FAILED"
     save_file({"out": np.zeros((1, 1), np.float32)}, folder / f"{name}.answer.safetensors")
     assert "expected float64, float32, float16, bfloat16 and shape" in files.read(folder)[name].where
+    for path in folder.glob("*.answer.safetensors"):
+        path.unlink()
+    with pytest.raises(NotATarget, match="no answers"):
+        files.read(folder)
     with pytest.raises(NotATarget, match=r"no manifest\.json"):
         files.read(tmp_path / "elsewhere")
 

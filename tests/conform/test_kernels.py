@@ -1,10 +1,15 @@
 """Kernels that are right pass, in every precision that they have; and what is not offered is not asked."""
 
+import functools
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from linattn_ref import conform
 from linattn_ref.attention import delta, gated_linear, linear, softmax
+from linattn_ref.conform.arrays import library_of
 from linattn_ref.kernels import jit
 
 PAGES = {"softmax": softmax, "linear": linear, "gated_linear": gated_linear, "delta": delta, "gated_delta": delta}
@@ -63,6 +68,21 @@ def test_an_option_is_asked_for_only_where_it_is_named():
     report = conform.check(open_ended, "softmax")
     report.assert_ok()
     assert report["causal"].verdict == "not offered"
+
+
+@pytest.mark.parametrize("way", ["module", "part", "name"])
+@pytest.mark.parametrize("name", ["torch", "jax", "cupy", "numpy"])
+def test_the_library_is_that_of_the_targets_module(way, name, monkeypatch):
+    """Also if another module has the name of the target's own; and behind ``partial``."""
+    monkeypatch.setitem(sys.modules, "my_kernels", types.ModuleType("my_kernels"))
+    if way == "name":  # from torch import Tensor
+        found = type("Tensor", (), {"__module__": name})
+    else:
+        found = types.ModuleType(name if way == "module" else f"{name}.nn")
+    space = {"__name__": "my_kernels", "it": found}
+    exec("def attention(q, k, v):\n    return v", space)
+    for function in (space["attention"], functools.partial(space["attention"])):
+        assert library_of(function).name == name
 
 
 def test_what_is_built_in_is_not_passed():
