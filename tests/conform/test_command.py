@@ -23,6 +23,9 @@ def unscaled(query, k, v):
 def transposed(q, k, v):
     return right(q, k, v).mT
 
+def nothing(q, k, v):
+    right(q, k, v)
+
 def hangs(q, k, v):
     time.sleep(1000)
 
@@ -115,7 +118,8 @@ def test_a_module_is_given_by_its_name(capsys):
         ("hangs", "HUNG", "no answer after 2 s (--timeout)"),
         ("raises", "RAISED", "RuntimeError: no such kernel"),
         ("ends", "RAISED", "exit status 9"),
-        ("transposed", "RAISED", "expected shape"),
+        ("transposed", "RAISED", "ValueError: out: expected shape (2, 4, 20, 6), got (2, 4, 6, 20)"),
+        ("nothing", "RAISED", "expected an array, or an array and what is kept, got NoneType"),
     ],
 )
 def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys):
