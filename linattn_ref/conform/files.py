@@ -3,7 +3,7 @@
 Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.float64.OUT``
 and ``budget.float32.OUT`` how far off each entry, or each row, may be in that precision. An answer of 16 bits may be
 off by twice its own rounding beside float32's. All four dtypes can hold the inputs. In ``manifest.json`` are the
-operation and the options. A program writes what it computes, under the names of the expected arrays (``out`` for
+operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the names of the expected arrays (``out`` for
 ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not offered.
 """
 
@@ -85,7 +85,8 @@ def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -
             for dtype in DTYPES[:2]:
                 budget = allowed(question, right, dtype)
                 tensors |= {f"budget.{dtype}.{key}": by_row(x).astype(dtype) for key, x in budget.items()}
-            blob = save({key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())})
+            whole = {key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())}
+            blob = save(whole, {"options": json.dumps(options)})
             writers[folder / f"{name}.safetensors"] = lambda at, blob=blob: at.write_bytes(blob)
             manifest.append({"name": name, "op": op, "note": note, "options": options, "expected": sorted(right)})
     text = json.dumps({"version": VERSION, "size": "full" if full else "quick", "cases": manifest}, indent=1) + "\n"
