@@ -79,7 +79,8 @@ def check(
 
 def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) -> Outcome:
     """One check of a target."""
-    lacks = [need for need in each.needs if not target.offers(need)]
+    built_in = {"causal"} if target.mapping.fixed.get("causal") else set[str]()
+    lacks = [need for need in each.needs if need not in built_in and not target.offers(need)]
     if lacks:
         return Outcome(each.name, each.why, NOT_OFFERED, where=f"no {', '.join(lacks)}")
     judge, places = Judge(target, seed, full), list[Place]()

@@ -25,6 +25,11 @@ def test_the_pages_pass(op, dtype):
     assert report["masked_is_absent"].verdict == "passed"
 
 
+@pytest.mark.parametrize("name", [name for name, each in conform.CHECKS.items() if "linear" in each.ops])
+def test_a_check_by_itself_passes(name):
+    conform.check((linear.forward, linear.backward), "linear", only=(name,)).assert_ok()
+
+
 @pytest.mark.parametrize("op", GATED)
 def test_the_pages_pass_with_a_gate_per_channel(op):
     conform.check(PAGES[op], op, mapping=conform.Mapping(gate="channel")).assert_ok()
@@ -90,7 +95,10 @@ def test_what_is_built_in_is_not_passed():
         return softmax.forward(q, k, v, causal=True, scale=1.0)[0]
 
     fixed = {"scale": 1.0, "causal": True}
-    conform.check(unscaled, "softmax", mapping=conform.Mapping(fixed=fixed)).assert_ok()
+    report = conform.check(unscaled, "softmax", mapping=conform.Mapping(fixed=fixed))
+    report.assert_ok()
+    assert report["causal"].verdict == report["fewer_queries"].verdict == "passed"
+    assert report["scale"].verdict == "not offered"
     assert not conform.check(unscaled, "softmax", only=("output",)).ok
 
 
