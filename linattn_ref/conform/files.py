@@ -3,8 +3,9 @@
 Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.float64.OUT``
 and ``budget.float32.OUT`` how far off each entry, or each row, may be in that precision. An answer of 16 bits may be
 off by twice its own rounding beside float32's. All four dtypes can hold the inputs. In ``manifest.json`` are the
-operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the names of the expected arrays (``out`` for
-``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not offered.
+operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the
+names of the expected arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what
+it leaves out is not offered.
 """
 
 from __future__ import annotations
