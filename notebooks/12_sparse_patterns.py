@@ -290,7 +290,7 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 #
 # $$dq_i = s \sum_{j \in S_i} da_{ij}\, k_j, \qquad dk_j = s \sum_{i : j \in S_i} da_{ij}\, q_i$$
 #
-# That is all. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts may
+# Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts may
 # be visited in any order, and their contributions are added. No part needs to know the others. The sums for $dv_j$ and
 # $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again; for
 # a causal one, the keys before become the queries after.
@@ -421,10 +421,6 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# (Why does the code set `d_ordinary[is_global] = 0`, and nothing more? The forward loop computes the global rows too,
-# and their result is thrown away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these
-# scores, so nothing overflows. Times a gradient of 0 they are 0.)
-#
 # ## The star
 #
 # Take a pattern as a **graph**: tokens are nodes, and an edge leads from $i$ to each $j \in S_i$. One layer of
@@ -519,8 +515,8 @@ report.assert_ok()
 # an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies side by
 # side. Row $n$ then holds the blocks $n - 1$, $n$ and $n + 1$, which is all that query block $n$ needs, in one dense
 # array $(N/b,\, 3b,\, D)$. One batched product computes all scores of the window, without gathering and without a band.
-# What was rolled around the end is not in the window and must be masked. (The rows of the paper's global blocks are
-# computed separately.) The cell compares this with `bigbird.forward` for windows of one, three and five blocks:
+# What was rolled around the end is not in the window and must be masked. The cell compares this with `bigbird.forward`
+# for windows of one, three and five blocks:
 
 
 # %%
@@ -583,7 +579,7 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 print("clustering:", {name: round(float(x), 2) for name, x in clustered.items()})
 
 # %% [markdown]
-# Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
+# Two more things. First, random blocks by themselves do *not* connect: query blocks choose
 # which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
 # probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
 # What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.
@@ -751,9 +747,8 @@ assert [row[-1] for row in rows] == ["1", "16", "2", "never", "2", "2", "2"]
 assert rows[3][1] == n * 64  # claim 41: N b
 
 # %% [markdown]
-# Fewer pairs do not yet mean less time: a product of large dense matrices runs at the processor's full speed, while a
-# band does not without further work. `linattn-ref bench` measures how the compiled kernel compares with public
-# implementations.
+# Fewer pairs do not yet mean less time: large dense products run at the processor's full speed, a band does not.
+# `linattn-ref bench` measures how the compiled kernel compares with public implementations.
 #
 # ## Exercises
 #
