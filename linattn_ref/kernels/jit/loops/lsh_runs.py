@@ -23,7 +23,7 @@ chunk and the one after::
 Neighbours both add to the ``d_q`` of the chunk between them. So first all even chunks are taken and then all odd ones:
 no two tasks at a time write the same row, and the order of the sums is the same for any number of threads.
 
-Memory: the output, two numbers a row, a number a token and round; backward the gradients. A pair that meets in several
+Memory: the output, two numbers per row, one per token and round; backward the gradients. A pair that meets in several
 rounds counts in the first of them alone, `lsh_meet`. Masked tokens come last in every order and are left out.
 """
 

@@ -10,7 +10,7 @@ and what its own rows take from one another goes from row to row, in registers:
     block = solve_down(block, a, row)                        block[r] += sum_s a[row + r, row + s] block[s],  s < r
     block = solve_up(block, a, row)                          block[r] += sum_s a[row + s, row + r] block[s],  s > r
 
-No row takes 0 times a row after it, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
+No row takes 0 times any row after it, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
 with ``a`` below the diagonal, and backward substitution for its transpose.
 """
 
