@@ -90,12 +90,12 @@ RUN = """async () => {
 }"""
 SENTENCE = "Caf\u00e9 owners didn't know: [MASK] was unaffable, and the keys to the cabinet are in 3.14 drawers!"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-MEASURED = re.compile(r"peak_bytes|perf_counter|process_time|finfo")
+MEASURED = re.compile(r"peak_bytes|perf_counter|process_time|finfo|error[^\n]*float32|float32[^\n]*error")
 ROUNDING = re.compile(r"-?\d(\.\d)?e[-+]\d+")
 WORST = re.compile(r"^.*backward .*, numeric .*, off by .*$", re.MULTILINE)
 PICTURE = "[a picture]"
 CHAPTERS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name[:2] in run.CHAPTERS]
-TRAINED, EXACT = ("18", "20", "23"), (1e-3, 1e-5)
+TRAINED, EXACT = ("18", "20", "23"), (2e-3, 1e-5)
 CHEAP = ("19_write_fade_erase", "24_downstream", "25_kernels_that_lied")
 
 
@@ -264,10 +264,10 @@ def test_cells_of_three_chapters_run_in_their_pages(few_chapters, chapter):
 def differences(chapter, sent):
     """Where what cells sent to the page is not what the executed notebook holds.
 
-    Numbers are the same to 0.1 % or 1e-5; to 4 % or 0.01 with the rounded network; to 2 % or 0.01 where networks are
-    trained, which makes much of a last digit. Those of one or two digits and an
-    exponent, most of which are errors of rounding, are the same to a factor of 4. They are counted alone where a cell
-    measures time or memory or asks for the size of roundings; which entry of a gradient is off most is not compared.
+    Numbers are the same to 0.2 % or 1e-5, as an index takes 4 bytes there instead of 8; to 4 % or 0.01 with the rounded
+    network; to 2 % or 0.01 where networks are trained, which makes much of a last digit. Those of one or two digits and
+    an exponent, most of which are errors of rounding, are the same to a factor of 4. They are counted alone where a
+    cell measures time or memory, or prints errors of float32; which entry of a gradient is off most is not compared.
     """
     cells = json.loads((ROOT / "notebooks" / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
