@@ -154,6 +154,7 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     monkeypatch.setattr(build, "sources", lambda root: b"zip")
     monkeypatch.setattr(build, "_network", lambda say: b"weights")
     monkeypatch.setattr(build, "_reviews", lambda say: b"reviews")
+    monkeypatch.setattr(build, "CHAPTERS", ("02", "05"))
     for name in ("one", "two"):
         build.make(ROOT, tmp_path / name, sentence=True)
     written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
@@ -172,6 +173,10 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     alone = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
     assert set(written) - set(alone) == {"cells.js", "check.js", "cells.css", f"{build.TEXTS}.js"}
     assert list(about_of(alone["about.js"])["needs"]) == ["sentence"]
+    monkeypatch.setattr(build, "CHAPTERS", ("05",))  # which reads no network
+    build.make(ROOT, tmp_path / "cells")
+    assert list(about_of((tmp_path / "cells" / "about.js").read_bytes())["needs"]) == ["cells", "pages"]
+    assert not (tmp_path / "cells" / f"{build.WEIGHTS}.js").exists()
 
 
 def about_of(script):

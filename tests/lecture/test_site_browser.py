@@ -90,7 +90,7 @@ RUN = """async () => {
 }"""
 SENTENCE = "Caf\u00e9 owners didn't know: [MASK] was unaffable, and the keys to the cabinet are in 3.14 drawers!"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-MEASURED = re.compile(r"peak_bytes|perf_counter|process_time|finfo|error[^\n]*float32|float32[^\n]*error")
+MEASURED = re.compile(r"peak_bytes|at the peak|perf_counter|process_time|finfo|error[^\n]*float32|float32[^\n]*error")
 ROUNDING = re.compile(r"-?\d(\.\d)?e[-+]\d+")
 WORST = re.compile(r"^.*backward .*, numeric .*, off by .*$", re.MULTILINE)
 PICTURE = "[a picture]"
@@ -115,8 +115,7 @@ def few_chapters(site, tmp_path_factory):
     """Copies of pages that run, without the network, which these do not read."""
     out = tmp_path_factory.mktemp("few")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "_network", lambda say: b"")
-        patch.setattr(run, "_reviews", lambda say: b"")
+        patch.setattr(run, "CHAPTERS", [chapter[:2] for chapter in CHEAP])
         run.make(ROOT, out / run.FOLDER)
     (out / "chapters").mkdir()
     for chapter in CHEAP:

@@ -23,20 +23,8 @@ from linattn_ref.models.bert import rounded
 __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
 HERE = Path(__file__).parent
-CHAPTERS = ("05", "06", "08", "10", "11", "12", "13", "16", "19", "22", "24", "25")
-    "01",
-    "05",
-    "06",
-    "08",
-    "10",
-    "12",
-    "13",
-    "16",
-    "19",
-    "22",
-    "24",
-    "25",
-)  # whose cells run here, all but those marked as NATIVE
+# Those whose cells run in a browser, all but cells marked as NATIVE.
+CHAPTERS = ("01", "05", "06", "08", "09", "10", "11", "12", "13", "16", "19", "22", "24", "25")
 WITH_NETWORK = ("02", "03", "04")  # of them: those whose pages load the pretrained network too
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
@@ -76,7 +64,8 @@ def make(
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    kinds = [*("cells", "network", "pages") * cells, *("sentence",) * sentence]
+    network = cells and not {*WITH_NETWORK}.isdisjoint(CHAPTERS)
+    kinds = [*("cells", "pages") * cells, *("network",) * network, *("sentence",) * sentence]
     lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
@@ -84,8 +73,9 @@ def make(
     every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
     files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
     files[SOURCES] = sources(root)
-    files[WEIGHTS] = _zipped({NETWORK: _network(say)})
-    if cells:
+    if network or sentence:
+        files[WEIGHTS] = _zipped({NETWORK: _network(say)})
+    if network:
         files[TEXTS] = _zipped({REVIEWS: _reviews(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
