@@ -32,7 +32,7 @@ class Cell {
     this.bar = element("div", { className: "run-bar" });
     this.input.after(this.bar);
     if (native) {
-      this.bar.append(`Not run here: ${native} What is shown is from the executed notebook.`);
+      this.bar.append(`Not run here: ${native}${this.before ? " What is shown is from the executed notebook." : ""}`);
       return;
     }
     this.editor = part.querySelector(".cell_input pre");
