@@ -859,7 +859,7 @@ chapter.table(
     ],
 )
 
-# %%
+# %% native="It recomputes the record to its last digits, and the network that this page loads is rounded."
 # What is in the record and needs no fit, once more: the same eight reviews, all heads.
 again, _ = heads.each_error(real, range(8), lambda q, k, v: v.mean(axis=-2, keepdims=True))
 np.testing.assert_allclose(heads.spread(again).by_sentence, figure_results.mean_of_values.by_sentence, rtol=1e-4)

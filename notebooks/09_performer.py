@@ -768,7 +768,7 @@ for panel, overtaken in ((short, 1024), (real, 256)):  # exponential features ar
 # float64, as a whole matrix that is divided by its row sums.
 
 
-# %%
+# %% native="It reads with the pretrained network, and for this one cell the page does not load it."
 def estimates(kind, x, y, omega):
     """Of ``exp(x . y)`` for all pairs of rows, up to a factor: ``(..., N, D)``, twice, to ``(..., N, N)``."""
     functions, sign = {  # the mean of f(omega . x) f(omega . y), summed over f, times exp(sign (|x|^2 + |y|^2) / 2)

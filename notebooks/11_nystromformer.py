@@ -567,7 +567,7 @@ print("iterations with the least error, by R:", dict(zip(measured.reduced, map(i
 # All of this is read from a record. What needs no fit can be computed here, at $R = 32$: the same eight reviews, all
 # heads.
 
-# %%
+# %% native="It reads with the pretrained network, and for this one cell the page does not load it."
 real, _sources = heads.read_heads(sentences=8, length=512, seed=measured.settings["seed"])
 at = list(measured.reduced).index(32)
 rows = []

@@ -114,7 +114,7 @@ assert abs(tiles_saved.s.item() - 1.75) < 1e-12
 # V$, with the entries $S_{cm} = \sum_j \phi(k_j)_c V_{jm}$:
 
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 @cuda.jit
 def one_number_a_thread(phi_k, v, s):
     m, c = cuda.grid(2)  # blockIdx * blockDim + threadIdx, for x and y
@@ -147,7 +147,7 @@ print("first row of S, by 64 threads:", s[0, :4].round(3), "...  by NumPy:", (ph
 # the simulator an array in a kernel is a Python object, so we can watch it:
 
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 @contextmanager
 def watched(**arrays):
     """The reads of device arrays by the kernels launched inside: for each name, (block, thread, place in memory)."""
@@ -188,7 +188,7 @@ print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
 # first. The cell counts the sectors of one warp, along a row and down a column, and then those of our kernel:
 
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 def sectors(reads):
     """Sectors that the first warp of the first block fetches, for each of its reads in turn."""
     of_thread = defaultdict(list)
@@ -227,7 +227,7 @@ print("our kernel, per step:", sectors(reads["v"])[0], "of V,", sectors(reads["p
 # of $\phi(K)$ and one of $V$ together, with one number of each per thread. Then let all of them read from there:
 
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 @cuda.jit
 def shared_tiles(phi_k, v, s):
     left = cuda.shared.array((SIDE, SIDE), phi_k.dtype)
@@ -344,6 +344,8 @@ def gradients_by_page(d_out, d_last, phi_q, phi_k, v, before):
 nothing = np.zeros((1, 8, 6), np.float32)
 out, last = by_page(phi_q, phi_k, v, nothing)
 gradients = gradients_by_page(d_out, nothing, phi_q, phi_k, v, nothing)
+
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 for ours, expected in zip(
     (
         *causal_product_plain.forward_by_row(phi_q, phi_k, v, None),
@@ -426,7 +428,7 @@ assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 # of all arrays made on the GPU beyond the outputs:
 
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 def bytes_made(function, *arguments):
     """Bytes of all device arrays made by a call; copies of NumPy's arrays are not among them."""
     make, made = cuda.device_array, []
@@ -499,7 +501,7 @@ chapter.source(causal_chunks.scores_to_tile, causal_chunks.forward)
 # %%
 chapter.source(causal_product.forward_of_heads, causal_product.states_of_chunks, doc=False)
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 for ours, expected in zip(causal_product.forward(phi_q, phi_k, v, None), (out, last), strict=True):
     close(ours, expected)
 
@@ -515,7 +517,7 @@ for ours, expected in zip(causal_product.forward(*given), by_page(*given), stric
 # for every $T$ columns of a chunk's output, and each reads $\phi_Q$ and $\phi_K$, and its columns of $S$ and $V$. The
 # cell counts both:
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 n, c, m = 2 * T, 2 * T, 2 * T
 q, k, values = draw_inputs(5, (1, n, c), (1, n, c), (1, n, m))
 ones = np.ones((1, n), np.float32)
@@ -627,7 +629,7 @@ report.assert_ok()
 # %%
 chapter.source(causal_chunks.load_state, causal_product.backward_of_heads, doc=False)
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 for ours, expected in zip(
     causal_product.backward(d_out, before, *given), gradients_by_page(d_out, before, *given), strict=True
 ):
@@ -642,7 +644,7 @@ print("eps: largest differences of the four gradients from the page's")
 # arguments called `beside`; otherwise they would be a column of a copied array. This is all of linear attention, both
 # passes:
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 heads = draw_inputs(7, (2, 11, 8), (2, 11, 8), (2, 11, 6), (2, 11, 6))  # two heads: the grid is twice as long
 results = []
 for backend in (gpu, reference):
@@ -663,7 +665,7 @@ print("eps: largest differences of output and gradients, GPU kernel and page")
 # %%
 chapter.source(softmax_tiles.forward_tile)
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 key_mask = np.random.default_rng(8).random((2, 11)) < 0.7
 for causal in (False, True):
     ours, log_sum_exp = softmax_loop.forward(*heads[:3], key_mask, causal, 8**-0.5)
@@ -727,7 +729,7 @@ chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
 # which has eight binary digits, moves a number by at most $2^{-8}$ of it. The simulator lets 32 threads meet for each
 # instruction and multiplies with NumPy:
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 rng = np.random.default_rng(10)
 exact = [in_16_bits(rng.standard_normal((1, 18, 8)), "bfloat16") for _ in range(3)]
 words = [simulated_warp.words(x, bits["bfloat16"]).view("V2") for x in exact]  # NumPy has no bfloat16, only two bytes
@@ -758,7 +760,7 @@ assert len(orders) > 5
 # So training twice would lead to two models. These kernels have no atomic additions: every number is written by one
 # block, and its sum has one order. (The simulator's threads do come as they like.) Two runs below agree in every bit:
 
-# %%
+# %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 short = [x[:, :11] for x in (d_out, phi_q, phi_k, v)]
 first, second = (causal_product.backward(short[0], None, *short[1:], None) for _ in range(2))
 for one, two in zip(first, second, strict=True):
@@ -1083,7 +1085,7 @@ print(f"{len(sums)} chunks in {steps} steps; last sum by doubling {states[-1, 0,
 # those of the record, from that GPU. The launches are counted here, by a launch that only counts:
 
 
-# %%
+# %% native="It counts launches of the GPU's kernels, which need Numba, and a browser has none."
 def launches(mechanism):
     """Of kernels, for the output and the gradients."""
     with mock.patch.object(device, "launch") as launch:

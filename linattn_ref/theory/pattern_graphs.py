@@ -105,7 +105,7 @@ def pairs_per_row(n: int, *, kind: Kind, stride: int, summary: int = 1) -> NDArr
     """
     check_sizes(n=n)
     check_kind(kind, stride, summary)
-    i = np.arange(n)
+    i = np.arange(n, dtype=np.int64)
     a, b = i // stride, i % stride
     window, column = np.minimum(i + 1, stride), a + 1  # (1), (2)
     own_summaries = np.maximum(0, b + 1 - (stride - summary))

@@ -10,11 +10,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from linattn_ref.data import npm, pyodide
-from linattn_ref.lecture.run import build
+from linattn_ref import clone
+from linattn_ref.data import fetch, npm, pyodide, text
+from linattn_ref.lecture.run import build, fetched
 from linattn_ref.lecture.run.kernel import Kernel, display_module
+from linattn_ref.models import bert
+from linattn_ref.models.bert import rounded
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -98,7 +102,8 @@ for code in sys.argv[1:]:
 assert "def scan_plain" in sent[0]
 """
 USED = """
-import numba, numpy as np
+import numba, numpy as np, safetensors, tqdm
+from numba import cuda
 from tokenizers import Tokenizer
 from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing import chapter
@@ -109,7 +114,16 @@ numba.set_num_threads(4)
 assert numba.get_num_threads() == 1
 q, k, v = np.random.default_rng(0).standard_normal((3, 5, 4))
 assert (softmax.forward(q, k, v, kernels=jit)[0] == softmax.forward(q, k, v)[0]).all()
-for call in (numba.njit, causal_product.forward, Tokenizer.from_file):
+@cuda.jit
+def decorated(x):
+    return x
+
+@numba.njit(parallel=True)
+def decorated_too(x):
+    return x
+
+assert list(tqdm.tqdm("ab", unit="step")) == ["a", "b"]
+for call in (numba.njit, causal_product.forward, Tokenizer.from_file, decorated, decorated_too, decorated.__getitem__):
     try:
         call(3)
     except ModuleNotFoundError as error:
@@ -139,6 +153,8 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     monkeypatch.setattr(pyodide, "packages", lambda files, progress: [wheel])
     monkeypatch.setattr(build, "sources", lambda root: b"zip")
     monkeypatch.setattr(build, "_network", lambda say: b"weights")
+    monkeypatch.setattr(build, "_reviews", lambda say: b"reviews")
+    monkeypatch.setattr(build, "CHAPTERS", ("02", "05"))
     for name in ("one", "two"):
         build.make(ROOT, tmp_path / name, sentence=True)
     written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
@@ -146,16 +162,21 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     assert {"cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
     about = about_of(written["about.js"])
     assert {f"{name}.js" for name in about["files"]} < set(written)
-    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "pages", "sentence")}
+    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "network", "pages", "sentence")}
     assert set.union(*needs.values()) == {*about["files"]}
     assert needs["sentence"] - needs["cells"] == {build.WEIGHTS}
+    assert needs["network"] - needs["cells"] == {build.WEIGHTS, build.TEXTS}
     for name, content in (("numpy.whl", b"wheel"), (build.SOURCES, b"zip")):
         assert about["files"][name] == len(written[f"{name}.js"])
         assert content_of(name, written[f"{name}.js"]) == content
     build.make(ROOT, tmp_path / "alone", cells=False, sentence=True)
     alone = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
-    assert set(written) - set(alone) == {"cells.js", "check.js", "cells.css"}
+    assert set(written) - set(alone) == {"cells.js", "check.js", "cells.css", f"{build.TEXTS}.js"}
     assert list(about_of(alone["about.js"])["needs"]) == ["sentence"]
+    monkeypatch.setattr(build, "CHAPTERS", ("05",))  # which reads no network
+    build.make(ROOT, tmp_path / "cells")
+    assert list(about_of((tmp_path / "cells" / "about.js").read_bytes())["needs"]) == ["cells", "pages"]
+    assert not (tmp_path / "cells" / f"{build.WEIGHTS}.js").exists()
 
 
 def about_of(script):
@@ -176,12 +197,55 @@ def test_the_page_of_ones_own_sentence_loads_what_is_there():
     }
 
 
+def test_checkpoints_are_those_of_safetensors(tmp_path):
+    theirs = pytest.importorskip("safetensors.numpy")
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.standard_normal((2, 3)), "b": np.float32([1, 2]), "c": np.array(7), "d": np.zeros((0, 2), bool)}
+    content = fetched.to_bytes(arrays, {"facts": "x"})
+    for name, expected in theirs.load(content).items():
+        assert expected.dtype == arrays[name].dtype
+        np.testing.assert_array_equal(expected, arrays[name])
+    (tmp_path / "kept").write_bytes(theirs.save(arrays, {"facts": "x"}))
+    with fetched.Opened(tmp_path / "kept") as opened:
+        assert opened.metadata() == {"facts": "x"}
+        assert set(opened.keys()) == set(arrays)
+        for name, expected in arrays.items():
+            np.testing.assert_array_equal(opened.get_tensor(name), expected)
+            assert opened.get_tensor(name).dtype == expected.dtype
+    assert set(fetched.safetensors_modules()) == {"safetensors", "safetensors.numpy"}
+
+
+def test_network_and_reviews_are_read_where_they_would_be_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr(clone, "ROOT", tmp_path)
+    for package in (fetch.MODEL, fetch.REVIEWS, fetch.DIGITS):
+        with pytest.raises(fetch.FetchError, match=f"{package.name} .* is not available in the browser"):
+            fetched.open_content(package)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "so", "##me", "film", "!"]
+    config = bert.Config("bert", 1, 2, 64, 64, len(pieces), 8, 0, 2, "gelu", 1e-12, 0.02)
+    model = bert.untrained(config, np.random.default_rng(0))
+    network = tmp_path / fetched.NETWORK
+    network.parent.mkdir()
+    network.write_bytes(rounded.pack(model, pieces))
+    held = [("some film", 1, "imdb"), ("so", 0, "rotten_tomatoes"), ('long\n"film"', 0, "imdb"), ("film", 1, "imdb")]
+    (tmp_path / fetched.REVIEWS).write_bytes(fetched.only(lambda source, i: (source, i) == ("imdb", 1), held))
+    reviews = text.read_reviews(fetched.open_content(fetch.REVIEWS))
+    assert reviews.documents == ["", held[2][0], ""]
+    found = fetched.read_network(fetched.open_content(fetch.MODEL))
+    assert found.config == config
+    assert found.tokenizer.encode("Some films!").ids == [2, 4, 5, 1, 7, 3]
+    assert found.tokenizer.get_vocab_size() == found.tokenizer.num_special_tokens_to_add(is_pair=False) + 6
+    chosen = text.choose_sentences(reviews, found.tokenizer, count=1, length=4, rng=np.random.default_rng(0))
+    assert chosen.tokens.tolist() == [[2, 1, 1, 3]]
+    assert chosen.documents.tolist() == [1]
+
+
 def test_the_package_travels_whole_and_its_records_with_it():
     archive = zipfile.ZipFile(io.BytesIO(build.sources(ROOT)))
     names = set(archive.namelist())
     assert {"linattn_ref/__init__.py", "figures/spectrum.json", "markdown_it/__init__.py", "mdurl/__init__.py"} <= names
     assert "linattn_ref/experiments/publishing/paper.mplstyle" in names
-    assert not [name for name in names if name.endswith(".pyc") or ".." in name]
+    assert {"figures/records/duplication-linear-0.safetensors", "linattn_ref/data/digits_linear.safetensors"} <= names
+    assert not [name for name in names if name.endswith((".pyc", "digits_softmax.safetensors")) or ".." in name]
     assert {entry.date_time for entry in archive.infolist()} == {build.DATE}
 
 
@@ -191,8 +255,8 @@ def test_a_page_is_told_which_cells_do_not_run():
         {"cell_type": "code", "metadata": {}},
         {"cell_type": "code", "metadata": {build.NATIVE: "</script> is too much."}},
     ]
-    foot = build.foot(cells)
-    assert '["", "\\u003c/script> is too much."]' in foot
+    foot = build.foot("05_kernel_smoother", cells)
+    assert '{"kind": "cells", "reasons": ["", "\\u003c/script> is too much."]}' in foot
     assert "../_static/run/cells.js" in foot
 
 
@@ -204,3 +268,14 @@ def test_why_a_cell_does_not_run_stands_in_the_notebook_as_in_its_source():
             rf'^# %% {build.NATIVE}="(.+)"$', path.with_suffix(".py").read_text(encoding="utf-8"), re.MULTILINE
         )
         assert all(re.fullmatch(r"[A-Z].*\.", reason) for reason in marked)
+
+
+COSTLY = ("16", "18", "20", "21", "22", "23", "24")  # chapters on the GPU and on training
+
+
+@pytest.mark.parametrize("path", [path for path in CHAPTERS if path.name[:2] in build.CHAPTERS], ids=lambda p: p.stem)
+def test_few_cells_do_not_run(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    shown = [cell for cell in cells if cell.get("outputs")]
+    native = [cell for cell in shown if build.NATIVE in cell["metadata"]]
+    assert len(native) <= len(shown) / (3 if path.name[:2] in COSTLY else 10)

@@ -190,7 +190,8 @@ def costs(
     kept = [kept_bytes(forward(*arrays[:-1])[1]) - kept_bytes(tuple(arrays[:-1])) for arrays in inputs]
     peaks = [peak_bytes(both, *arrays) for arrays in inputs]
     size, (adds, keeps, peak) = inputs[0][0].itemsize, formulas
-    return Costs(np.array(counted), adds, np.array(kept), keeps * size, np.array(peaks), peak * size)
+    found = (np.array(each, np.int64) for each in (counted, kept, peaks))  # on a machine of 32 bits too
+    return Costs(*(x for pair in zip(found, (adds, keeps * size, peak * size), strict=True) for x in pair))
 
 
 def by_formula(

@@ -10,24 +10,27 @@ import zipfile
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from linattn_ref.atomic import write_all
-from linattn_ref.data import fetch, npm, pyodide
-from linattn_ref.lecture.run.sentence import FILE
+from linattn_ref.data import fetch, npm, pyodide, splits, text
+from linattn_ref.lecture.run.fetched import NETWORK, REVIEWS, only
 from linattn_ref.models import bert
 from linattn_ref.models.bert import rounded
 
 __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
 HERE = Path(__file__).parent
-CHAPTERS = ("05", "06", "13", "19")  # whose cells run in a browser, all but those marked as NATIVE
+# Those whose cells run in a browser, all but cells marked as NATIVE.
+CHAPTERS = ("01", "05", "06", "07", "08", "09", "10", "11", "12", "13", "16", "19", "22", "24", "25")
+WITH_NETWORK = ("02", "03", "04")  # of them: those whose pages load the pretrained network too
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 PACKAGES = {  # what runs them
     "cells": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
+    "network": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
     "pages": ("numpy",),
     "sentence": ("numpy", "scipy"),
 }
@@ -39,10 +42,11 @@ COPIED = {
     "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
     "sentence": ("kernel.js", "sentence.js", "sentence.css"),
 }
-SOURCES, WEIGHTS = "sources.zip", "encoder.zip"
+SOURCES, WEIGHTS, TEXTS = "sources.zip", "encoder.zip", "texts.zip"
 FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
-LEFT_OUT = {".pyc", ".nbi", ".nbc", ".safetensors"}
+READ = ((8, 0), (8, np.random.SeedSequence(0).spawn(1)[0]))  # sentences of 512 tokens, and the seed they are drawn by
+LEFT_OUT = ("*.pyc", "*.nbi", "*.nbc", "digits_softmax.safetensors")
 
 
 def make(
@@ -60,7 +64,8 @@ def make(
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    kinds = [*("cells", "pages") * cells, *("sentence",) * sentence]
+    network = cells and not {*WITH_NETWORK}.isdisjoint(CHAPTERS)
+    kinds = [*("cells", "pages") * cells, *("network",) * network, *("sentence",) * sentence]
     lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
@@ -68,12 +73,14 @@ def make(
     every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
     files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
     files[SOURCES] = sources(root)
-    if sentence:
-        files[WEIGHTS] = _zipped({FILE: _network(say)})
+    if network or sentence:
+        files[WEIGHTS] = _zipped({NETWORK: _network(say)})
+    if network:
+        files[TEXTS] = _zipped({REVIEWS: _reviews(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
     for kind in kinds:
-        archives = [SOURCES, *[WEIGHTS] * (kind == "sentence")]
+        archives = [SOURCES, *[WEIGHTS] * (kind in ("network", "sentence")), *[TEXTS] * (kind == "network")]
         its = {str(each["file_name"]) for each in pyodide.locked(PACKAGES[kind]).values()}
         listed = sorted({*pyodide.CORE, "lock.json", *archives, *its})
         needs[kind] = {"packages": PACKAGES[kind], "archives": archives, "files": listed}
@@ -103,10 +110,34 @@ def _network(say: Callable[[str], object]) -> bytes:
     return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
 
 
+def _reviews(say: Callable[[str], object]) -> bytes:
+    """The short reviews, and of the long ones those that chapters read on their way to sentences of 512 tokens."""
+    place = fetch.open_content(fetch.REVIEWS, progress=say)
+    model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
+    labelled = [(source, splits.read_labelled(place, source)) for source in splits.SOURCES]
+    documents, seen = labelled[0][1].texts, set[str]()
+
+    class Noting:
+        def encode(self, document: str) -> Any:
+            seen.add(document)
+            return model.tokenizer.encode(document)  # type: ignore[union-attr]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model.tokenizer, name)
+
+    for count, seed in READ:
+        rng, tokenizer = np.random.default_rng(seed), cast("Any", Noting())
+        reviews = text.Text("", documents, "")
+        text.choose_sentences(reviews, tokenizer, count=count, length=512, rng=rng)
+    rows = ((each, int(label), name) for name, found in labelled for each, label in zip(*found[1:3], strict=True))
+    return only(lambda source, i: source != splits.SOURCES[0] or documents[i] in seen, rows)
+
+
 def sources(root: Path) -> bytes:
     """An archive of the checkout ``root`` as chapters need it, with the packages in ``PURE``."""
     held = {path.relative_to(root).as_posix(): path for path in _files(root / "linattn_ref")}
-    held |= {path.relative_to(root).as_posix(): path for path in (root / "figures").glob("*.json")}
+    figures = [*(root / "figures").glob("*.json"), *(root / "figures" / "records").rglob("*.*")]
+    held |= {path.relative_to(root).as_posix(): path for path in figures}
     held |= {name: root / name for name in ("pyproject.toml", "notebooks/README.md")}
     for name in PURE:
         for file in importlib.metadata.files(name) or []:
@@ -124,15 +155,16 @@ def _zipped(held: dict[str, bytes]) -> bytes:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and path.suffix not in LEFT_OUT)
+    return (path for path in folder.rglob("*") if path.is_file() and not any(map(path.match, LEFT_OUT)))
 
 
-def foot(cells: list[dict[str, Any]]) -> str:
+def foot(chapter: str, cells: list[dict[str, Any]]) -> str:
     """HTML for the end of a chapter's page: what makes its cells run.
 
     ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
     """
-    return _foot("cells", [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"])
+    reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
+    return _foot("cells", {"kind": "network" if chapter[:2] in WITH_NETWORK else "cells", "reasons": reasons})
 
 
 def is_checked(module: str) -> bool:
@@ -147,7 +179,11 @@ def page_foot(module: str) -> str:
 
 
 def _foot(script: str, about: Any) -> str:
-    """``script`` reads what the page is from the element ``run-data``."""
+    """``script`` reads what the page is from the element ``run-data``.
+
+    There is no Content-Security-Policy: browsers do not agree on what 'self' is for a page that was opened from a disk.
+    A server that sends one has to allow ``script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:``.
+    """
     listed = json.dumps(about).replace("<", "\\u003c")
     scripts = "".join(f'<script src="../{FOLDER}/{name}.js"></script>\n' for name in ("about", "kernel", script))
     style = f'<link rel="stylesheet" href="../{FOLDER}/cells.css">'

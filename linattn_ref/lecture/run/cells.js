@@ -1,7 +1,8 @@
 // A chapter's cells, made to run: buttons, and what the kernel sends shown in place. Below kernel.js.
 "use strict";
 
-const kernel = new Kernel("cells", () => {
+const { kind, reasons } = JSON.parse(document.getElementById("run-data").textContent);
+const kernel = new Kernel(kind, () => {
   for (const cell of cells) cell.ran = false;
 });
 
@@ -31,7 +32,7 @@ class Cell {
     this.bar = element("div", { className: "run-bar" });
     this.input.after(this.bar);
     if (native) {
-      this.bar.append(`Not run here: ${native} What is shown is from the executed notebook.`);
+      this.bar.append(`Not run here: ${native}${this.before ? " What is shown is from the executed notebook." : ""}`);
       return;
     }
     this.editor = part.querySelector(".cell_input pre");
@@ -114,7 +115,6 @@ async function runTo(cell) {
   return true;
 }
 
-const reasons = JSON.parse(document.getElementById("run-data").textContent);
 const cells = [...document.querySelectorAll(".cell")]
   .filter((part) => part.querySelector(".cell_input"))
   .map((part, i) => new Cell(part, i + 1, reasons[i]));

@@ -127,7 +127,7 @@ function shown(place, kind, content) {
     place.lastChild.firstChild.append(content);
   } else if (kind === "html") {
     const part = element("div", { className: "run-html", innerHTML: content });
-    for (const table of part.querySelectorAll("table")) table.tabIndex = 0;
+    for (const wide of part.querySelectorAll("table, pre")) wide.tabIndex = 0;
     place.append(part);
     if (part.querySelector(".math")) window.MathJax?.typesetPromise?.([part]);
   }

@@ -16,18 +16,18 @@ import json
 import linecache
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 __all__ = ["Kernel", "display_module", "install"]
 
 Send = Callable[[str, str], object]  # what kind of output, and its content
 
-MISSING = ("_multiprocessing", "espeakng_loader", "llvmlite", "numba", "safetensors", "soundfile", "tokenizers", "tqdm")
+MISSING = ("_multiprocessing", "llvmlite", "numba", "tokenizers")
 LOOPS = "linattn_ref.kernels.jit.loops"
-WHY = "{} is not available in the browser: this runs where the package is installed"
 
 
 class Kernel:
@@ -124,22 +124,42 @@ def install(kernel: Kernel) -> None:
     sys.modules["IPython"] = ModuleType("IPython")
     vars(sys.modules["IPython"])["get_ipython"] = lambda: None  # matplotlib asks
     sys.modules["IPython.display"] = display_module(kernel.show)
+    with warnings.catch_warnings(action="ignore"):  # that there is one process
+        importlib.import_module("joblib")
     from linattn_ref import kernels
     from linattn_ref.data import fetch
     from linattn_ref.experiments.publishing import chapter
     from linattn_ref.kernels import reference
+    from linattn_ref.lecture.run import fetched
+    from linattn_ref.models import bert
 
+    sys.modules.update(fetched.safetensors_modules())
+    sys.modules["tqdm"] = ModuleType("tqdm")
+    vars(sys.modules["tqdm"])["tqdm"] = _NoBar
     sys.modules["linattn_ref.kernels.jit"] = reference
     vars(kernels)["jit"] = reference
     vars(reference)["__path__"] = []  # of its modules, the loops can be imported
     chapter._slider = kernel.slider
-    fetch.fetch = _no_data
+    vars(fetch)["open_content"], vars(bert)["load"] = fetched.open_content, fetched.read_network
 
 
-def _no_data(package: Any, **options: Any) -> Any:
-    from linattn_ref.data.fetch import FetchError
+class _NoBar:
+    """A progress bar that nobody sees."""
 
-    raise FetchError(WHY.format(f"{package.name} ({package.megabytes} MB)"))
+    def __init__(self, steps: Any = (), **options: Any) -> None:
+        self.steps = steps
+
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __iter__(self) -> Any:
+        return iter(self.steps)
+
+    def update(self, count: int = 1) -> None:
+        pass
 
 
 class _Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -157,7 +177,7 @@ class _Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Absent:
-    """Anything of a package that is missing: it can be named, and its source be shown, but not called."""
+    """Anything of a package that is missing: it can be named, decorate, and its source be shown, but not be called."""
 
     def __init__(self, module: str, name: str) -> None:
         self.__module__, self.__qualname__ = module, name
@@ -168,7 +188,17 @@ class _Absent:
         return self if name == "py_func" else _Absent(self.__module__, f"{self.__qualname__}.{name}".lstrip("."))
 
     def __call__(self, *given: Any, **options: Any) -> Any:
-        package = "numba" if self.__module__.startswith(LOOPS) else self.__module__.partition(".")[0]
+        if len(given) == 1 and isinstance(given[0], FunctionType):  # a decorator
+            return _Absent(given[0].__module__, given[0].__qualname__)
+        if not given and (options or self.__qualname__.endswith("jit")):  # a decorator's options
+            return self
+        return self[given]
+
+    def __getitem__(self, given: Any) -> Any:
+        from linattn_ref.lecture.run.fetched import WHY
+
+        top = self.__module__.partition(".")[0]
+        package = top if top in MISSING else "numba"
         raise ModuleNotFoundError(WHY.format(package), name=package)
 
 

@@ -14,22 +14,22 @@ import scipy.linalg
 
 from linattn_ref import clone
 from linattn_ref.attention import softmax
+from linattn_ref.lecture.run.fetched import NETWORK
 from linattn_ref.models import bert
 from linattn_ref.models.bert import rounded, word_pieces
 from linattn_ref.op import Array
 from linattn_ref.theory.spectrum import cumulative_share, singular_values
 
-__all__ = ["FILE", "Reader", "start"]
+__all__ = ["Reader", "start"]
 
 Send = Callable[[str, str], object]  # what kind of output, and its content
 
-FILE = "encoder.npz"  # by `rounded.pack`
 SEED = 0  # the default of the command
 
 
 def start(send: Send) -> "Reader":
     """Return what answers the page; the weights lie beside the package there."""
-    return Reader(send, clone.ROOT / FILE)
+    return Reader(send, clone.ROOT / NETWORK)
 
 
 class Reader:

@@ -19,7 +19,8 @@ async function start({ given, of, packages, archives }) {
   files = given;
   send("status", "Starting Python …");
   const python = await loadPyodide({ indexURL: PLACE, lockFileURL: PLACE + "lock.json", env: { MPLBACKEND: "agg", HOME: "/home" } });
-  send("status", `Starting ${of === "cells" ? "NumPy and matplotlib" : "NumPy"} …`);
+  const chapter = packages.includes("matplotlib");
+  send("status", `Starting ${chapter ? "NumPy and matplotlib" : "NumPy"} …`);
   await python.loadPackage(packages, { messageCallback: () => {}, errorCallback: (line) => send("status", line) });
   for (const name of archives) python.unpackArchive(files[name], "zip", { extractDir: "/clone" });
   files = {};
@@ -30,7 +31,7 @@ async function start({ given, of, packages, archives }) {
   }
   const module = python.pyimport("linattn_ref.lecture.run.kernel");
   kernel = module.Kernel(send);
-  if (of === "cells") module.install(kernel);
+  if (chapter) module.install(kernel);
 }
 
 async function done(data) {

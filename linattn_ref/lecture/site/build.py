@@ -41,7 +41,7 @@ def make(
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of some chapters run in the browser, and the pages of mechanisms checked; this takes 38 MB.
+        Have the cells of most chapters run in the browser, and the pages of mechanisms checked; this takes 38 MB.
     sentence : bool
         Add a page where a pretrained network reads the reader's own text: 48 MB, or 21 MB more than ``run``.
     say : callable

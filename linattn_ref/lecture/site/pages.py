@@ -104,7 +104,7 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
                     lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
                 )
     if extras.run and name[:2] in run.CHAPTERS:
-        foot = raw(run.foot(notebook["cells"]))
+        foot = raw(run.foot(name, notebook["cells"]))
         notebook["cells"].append({"cell_type": "markdown", "id": "run", "metadata": {}, "source": foot})
     save(folder / f"{name}.ipynb", json.dumps(notebook))
 

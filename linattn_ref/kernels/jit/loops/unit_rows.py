@@ -4,9 +4,10 @@ A task is ``ROWS`` rows, and a row's result depends on nothing else.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layer_norm import FAST, ROWS
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
@@ -77,7 +78,7 @@ def _backward(d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale, d_beta):
                 unit_backward(d_k[i], k[i], size)  # (6)
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def product(x, y):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -85,25 +86,25 @@ def product(x, y):
     return total
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def length(x):
     return np.sqrt(product(x, x) + x.dtype.type(EPS))
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def scale_to(x, factor, out):
     factor = x.dtype.type(factor)
     for j in range(x.size):
         out[j] = x[j] * factor
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def add(x, factor, y):
     for j in range(x.size):
         x[j] += factor * y[j]
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def unit_backward(d_y, x, size):
     """``(d_y - y (y . d_y)) / size``, to ``d_y``; ``y = x / size``."""
     inverse = 1 / size
