@@ -32,7 +32,7 @@ def compute(
     keys: int = 2048,
     widths: Sequence[int] = (64, 128),
     heads: int = 8,
-    repeats: int = 7,
+    repeats: int = 21,
     seed: int = 0,
 ) -> Results:
     """Time attention on one thread and on two, beside products that share nothing.
