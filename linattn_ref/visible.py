@@ -8,7 +8,7 @@ __all__ = ["visible"]
 def visible(text: str) -> str:
     """A text whose control characters, line feeds and tabs excepted, are written as Python writes them.
 
-    A terminal would obey them: with some a text renames its window, with others it clears the screen. Bytes of a file
+    A terminal would obey them: with some, a text renames its window, with others it clears the screen. Bytes of a file
     name that are not UTF-8, which no file takes and no letter shows, are written so too.
 
     >>> visible("a film\\x1b[2J")

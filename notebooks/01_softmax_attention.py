@@ -31,6 +31,7 @@ import numpy as np
 from linattn_ref import gradcheck
 from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.attention.parts import masks
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.cost import attention_cost
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -101,12 +102,23 @@ chapter.source(softmax.forward, softmax.softmax, masks.visible, doc=False)
 # $$o_i = \frac{\sum_j \mathrm{sim}(q_i, k_j)\, v_j}{\sum_j \mathrm{sim}(q_i, k_j)}$$
 #
 # This is the form that linear attention starts from, with another $\mathrm{sim}$ (Katharopoulos et al. 2020, equation
-# 3). Two loops over it make a check that shares nothing with the code above:
+# 3). Two loops over it make a check that shares nothing with the code above.
+#
+# One sentence goes through the chapter: *the cat sat on the old mat and the dog slept too*. Its numbers are made up by
+# hand. The four entries of a key say what a word is: a thing, something done, a place, or a small word. Those of a
+# query say what the word looks for. The three entries of a value say who, what is done, and where. Take the first seven
+# words as keys, and let the last five of them ask:
 
 # %%
-N, L, D, M = 5, 7, 4, 3
-q, k, v, d_out = draw_inputs(0, N, L, D, M)
+all_q, all_k, all_v = vectors()
+q, k, v = all_q[2:7], all_k[:7], all_v[:7]
+(N, D), (L, M) = q.shape, v.shape
+d_out = np.random.default_rng(0).standard_normal((N, M))  # the gradient of some loss, for later
 out, saved = softmax.forward(q, k, v)
+chapter.table(
+    ("word", "query", "key", "value"),
+    [(WORDS[j], *(" ".join(f"{x:.1f}" for x in each[j]) for each in (all_q, k, v))) for j in range(L)],
+)
 
 by_loops = np.zeros((N, M))
 for i in range(N):
@@ -114,7 +126,7 @@ for i in range(N):
     for j in range(L):
         by_loops[i] += sim[j] * v[j] / sum(sim)
 same(out, by_loops)  # claim 13
-print("the first output, by loops:", by_loops[0].round(4), " by the page:", out[0].round(4))
+print(f"the output of {WORDS[2]!r}, by loops:", by_loops[0].round(4), " by the page:", out[0].round(4))
 
 # %% [markdown]
 # Four facts about the formula that come up again and again:
@@ -125,6 +137,8 @@ print("the first output, by loops:", by_loops[0].round(4), " by the page:", out[
 # - **the order of the keys does not matter**: (2) and (3) are sums over $j$. What a model knows about positions must
 #   come from somewhere else;
 # - a query of zeros attends to all keys alike.
+#
+# The weights of *sat* show the first: it looks for a thing that can sit, and over half of its weight is on *cat*.
 
 # %%
 P = softmax.matrix(q, k)
@@ -140,7 +154,10 @@ order = np.random.default_rng(1).permutation(L)
 same(softmax.forward(q, k[order], v[order])[0], out)
 
 same(softmax.matrix(np.zeros((1, D)), k), np.full((1, L), 1 / L))
-print("weights of the first query:        ", P[0].round(3), " sum:", P[0].sum().round(3))
+assert WORDS[P[0].argmax()] == "cat"
+assert P[0].max() > 0.5
+print("words:                             ", " ".join(f"{word:>5}" for word in WORDS[:L]))
+print("weights of 'sat':                  ", P[0].round(3), " sum:", P[0].sum().round(3))
 print("with a constant added to all keys: ", softmax.matrix(q, k + a_constant)[0].round(3))
 print("of a query of zeros:               ", softmax.matrix(np.zeros((1, D)), k)[0].round(3))
 
@@ -176,15 +193,17 @@ chapter.table(("D", "sqrt(D)", "spread of q·k", "mean largest weight, scale 1",
 # exactly 0:
 
 # %%
-P_causal = softmax.matrix(q[:3], k[:5], causal=True)
-assert (P_causal[np.triu_indices(3, k=5 - 3 + 1, m=5)] == 0).all()  # row i: nothing after column i + (5 - 3)
-same(P_causal[-1], softmax.matrix(q[2:3], k[:5])[0])  # the last query sees every key
+P_causal = softmax.matrix(q, k, causal=True)
+assert (P_causal[np.triu_indices(N, k=L - N + 1, m=L)] == 0).all()  # row i: nothing after column i + (L - N)
+same(P_causal[-1], P[-1])  # the last query sees every key
 
 exists = np.array([True, True, True, True, True, False, False])
 padded, _ = softmax.forward(q, k, v, key_mask=exists)
 truncated, _ = softmax.forward(q, k[:5], v[:5])
 same(padded, truncated)
-print("three queries, five keys, causal:", *P_causal.round(2), sep="\n")
+print(
+    "five words ask seven, causal:", *(f"{p.round(2)} {w}" for w, p in zip(WORDS[2:7], P_causal, strict=True)), sep="\n"
+)
 
 # %% [markdown]
 # ## Three numerical traps
@@ -263,16 +282,15 @@ def entropy(p):
     return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1)
 
 
-tokens = 12
-q_12, k_12, _, _ = draw_inputs(3, tokens, tokens, 8, 1)
+tokens = len(WORDS)
 
 
 def weights_at(temperature):
-    return softmax.matrix(q_12, k_12, scale=1 / (temperature * math.sqrt(8)))
+    return softmax.matrix(all_q, all_k, scale=1 / (temperature * math.sqrt(D)))
 
 
 beta, h = 0.7, 1e-5  # the derivative of the entropy, against a central difference in beta
-p, a = weights_at(1 / beta), q_12 @ k_12.T / math.sqrt(8)
+p, a = weights_at(1 / beta), all_q @ all_k.T / math.sqrt(D)
 variance = (p * a**2).sum(axis=1) - (p * a).sum(axis=1) ** 2
 difference = (entropy(weights_at(1 / (beta + h))) - entropy(weights_at(1 / (beta - h)))) / (2 * h)
 np.testing.assert_allclose(difference, -beta * variance, rtol=1e-6, atol=1e-9)  # error of the difference: about h^2
@@ -286,8 +304,8 @@ print(f"dH/dbeta of the first row, by a difference: {difference[0]:.6f}, -beta V
 print(f"mean entropy at T = 1e-4: {entropies[0].mean():.3f}, at T = 100: {entropies[-1].mean():.3f}")
 
 # %% [markdown]
-# The same twelve queries are shown at five temperatures, from weight 0 (dark) to 1 (yellow), with the mean entropy of
-# the rows; the maximum is $\log 12 = 2.48$. In a running notebook the cell also shows a slider.
+# All twelve words of the sentence are shown at five temperatures, from weight 0 (dark) to 1 (yellow), with the mean
+# entropy of the rows; the maximum is $\log 12 = 2.48$. In a running notebook the cell also shows a slider.
 
 
 # %%
@@ -295,7 +313,9 @@ def panel(axes, temperature):
     p = weights_at(temperature)
     axes.imshow(p, vmin=0, vmax=1, aspect="equal")
     axes.grid(False)
-    axes.set(xlabel=f"key j\nentropy {entropy(p).mean():.2f}", ylabel="query i")
+    axes.set(xlabel=f"entropy {entropy(p).mean():.2f}", yticks=range(tokens), yticklabels=WORDS)
+    axes.set_xticks(range(tokens), WORDS, rotation=90)
+    axes.tick_params(labelsize=6, length=0)
     axes.label_outer()
 
 
@@ -306,7 +326,7 @@ chapter.explore(
     slider=[float(f"{t:.2g}") for t in np.geomspace(0.05, 20, 27)],
     height=0.3,
     sharey=True,
-    alt="Heat maps of a 12 by 12 attention matrix: one bright entry a row at T = 0.1, an even dark field at T = 10",
+    alt="Heat maps of 12 words by 12 words: one or two bright entries per row at T = 0.1, an even dark field at T = 10",
 )
 
 # %% [markdown]
@@ -665,31 +685,30 @@ for dtype in (np.float64, np.float32):
 chapter.source(softmax.State, softmax.append, doc=False)
 
 # %% [markdown]
-# A step, `softmax.step`, is the forward pass (1)-(3) for one query, over the keys of the state and its own. Step by
-# step, the outputs are those of one causal pass. They are the same again for a prompt in one pass (*prefill*), followed
-# by single steps.
+# A step, `softmax.step`, is the forward pass (1)-(3) for one query, over the keys of the state and its own. Word by
+# word, the outputs are those of one causal pass. They are the same again if the first seven words come as a prompt, in
+# one pass (*prefill*), and the other five step by step.
 
 # %%
-T = 40
-q_t, k_t, v_t, _ = draw_inputs(10, T, T, D, M)
-one_pass, _ = softmax.forward(q_t, k_t, v_t, causal=True)
+T = len(WORDS)
+one_pass, _ = softmax.forward(all_q, all_k, all_v, causal=True)
 
 state, total = softmax.init_state((), D, M), 0
 for t in range(T):
-    work = count(partial(softmax.step, state=state), q_t[t], k_t[t], v_t[t]).multiply_adds
+    work = count(partial(softmax.step, state=state), all_q[t], all_k[t], all_v[t]).multiply_adds
     assert work == (t + 1) * (D + M)  # O(t): a step looks at everything before it
     total += work
-    row, state = softmax.step(q_t[t], k_t[t], v_t[t], state)
+    row, state = softmax.step(all_q[t], all_k[t], all_v[t], state)
     same(row, one_pass[t])
 assert total == T * (T + 1) // 2 * (D + M)
 
-prompt = 25
+prompt = 7
 state = softmax.init_state((), D, M)
-begun, begun_saved = softmax.forward(q_t[:prompt], k_t[:prompt], v_t[:prompt], causal=True, state=state)
+begun, begun_saved = softmax.forward(all_q[:prompt], all_k[:prompt], all_v[:prompt], causal=True, state=state)
 same(begun, one_pass[:prompt])
 state = begun_saved.state
 for t in range(prompt, T):
-    row, state = softmax.step(q_t[t], k_t[t], v_t[t], state)
+    row, state = softmax.step(all_q[t], all_k[t], all_v[t], state)
     same(row, one_pass[t])
 assert state.k.shape == (T, D)
 print(f"{T} steps: {total:,} multiply-adds, the last one {work}; the cache holds {kept_bytes(state)} bytes at the end")
@@ -791,7 +810,7 @@ whole = part(slice(0, 7))
 for merged in (merge(merge(a_part, b_part), c_part), merge(c_part, merge(b_part, a_part))):
     same(merged[0], whole[0])
     same(merged[1], whole[1])
-    print("merged, first query:", merged[0][0].round(4), " at once:", whole[0][0].round(4))
+    print("merged, the output of 'sat':", merged[0][0].round(4), " at once:", whole[0][0].round(4))
 
 # %% [markdown]
 # **3. A gradient of the log-sum-exp.** After exercise 2 a gradient $d\lambda$ may arrive together with $dO$. Show that

@@ -163,7 +163,8 @@ print(f"smallest singular value of P over the largest: {exact_values[-1] / exact
 # ## All matrices: the figure
 #
 # Averaged over sentences and heads, with one line per layer, this is figure 1 of Wang et al. (2020), with its heat
-# map by layer and head. Here it is drawn from four sentences, to be quick; `linattn-ref spectrum` draws it from 32.
+# map by layer and head. Here it is drawn from four sentences, to be quick; `linattn-ref spectrum` takes 32, and
+# the figure on the first page of the repository has 128.
 # What is averaged is $c_k$, the ratio, so that every matrix counts alike, however large its singular values are. The
 # middle panel has two comparisons, and they are the more interesting part.
 
@@ -393,14 +394,13 @@ print(f"layer {worst[0]}, head {worst[1]}: {best[worst]:.0%} of its weight on th
 
 # %% [markdown]
 # The simplest thing a head can do, to read its neighbour, is as far from low rank as a matrix can be. It is also as
-# cheap as attention can be, but for a different reason: the matrix is *sparse*. (Windows and patterns are chapter
-# 12.)
+# cheap as attention can be, but for a different reason: the matrix is *sparse*. (Chapter 12 is about such patterns.)
 #
 # ### What do all heads look at?
 #
 # A text begins with the token `[CLS]` and ends with `[SEP]`; neither stands for a word. How much of its weight does
-# each of the 72 heads put on either, on average over all queries of eight reviews? An even row would give them 1/512
-# each.
+# each of the 72 heads put on either, on average over all queries of eight reviews? In an even row each would have
+# 1/512.
 
 # %%
 texts = text.choose_sentences(
@@ -519,9 +519,9 @@ chapter.table(
 
 # %% [markdown]
 # In this network, from 64 to 512 tokens, the rank that holds 90% is a third of $n$, at every length: not a logarithm,
-# not a constant. Only the untrained network of $\sigma = .02$ does what one would hope for. So the figure shows that
-# attention matrices can be compressed by a factor; it does not show that the factor grows with $n$. Compare Theorem 1
-# of the next chapter, which speaks of $\log n$.
+# not a constant. Only in the untrained network of $\sigma = .02$ does the rank grow as slowly as one would hope. So the
+# figure shows that attention matrices can be compressed by a factor; it does not show that the factor grows with $n$.
+# Compare Theorem 1 of the next chapter, which speaks of $\log n$.
 #
 # ## How exact are the singular values?
 #
@@ -538,7 +538,7 @@ chapter.table(
 # $$|\delta \sigma_i| \lesssim \frac{\varepsilon \sigma_1^2}{2 \sigma_i}
 # = \varepsilon\sigma_1 \cdot \frac{\sigma_1}{2\sigma_i}$$
 #
-# worse than the SVD by the factor $\sigma_1 / 2 \sigma_i$. And where $\sigma_i^2$ is smaller than the error of
+# This is worse than the SVD by the factor $\sigma_1 / 2 \sigma_i$. And where $\sigma_i^2$ is smaller than the error of
 # $\lambda_i$, nothing is left but noise: at worst below $\sqrt\varepsilon\, \sigma_1 = 3.5 \cdot 10^{-4} \sigma_1$.
 # Squaring a matrix halves the number of digits.
 
@@ -626,7 +626,7 @@ print(f"numpy.linalg.matrix_rank of the same head: {float32_rank} in float32, {f
 # $$d\sigma_i = \sigma_i\, du_i^\top u_i + u_i^\top\, dP\, v_i + \sigma_i\, v_i^\top dv_i$$
 #
 # But $u_i$ stays of length 1: from $u_i^\top u_i = 1$ follows $2\, du_i^\top u_i = 0$, and $v_i^\top dv_i = 0$ in the
-# same way. What the singular vectors do does not matter:
+# same way. How the singular vectors change does not matter:
 #
 # $$d\sigma_i = u_i^\top\, dP\, v_i, \qquad
 # \frac{\partial \sigma_i}{\partial P_{ab}} = (u_i)_a (v_i)_b \qquad (2)$$
@@ -754,7 +754,7 @@ print("slopes on either side:", np.round(slopes, 4), f" by (4): {claimed:.4f}")
 #
 # **1. The coldest attention.** As $T \to 0$, row $i$ of $P$ becomes a row with a single 1, at the key that wins query
 # $i$. Let $m_j$ be the number of queries that key $j$ wins. What are the singular values of $P$? What is its rank?
-# When is $c_k$ as slow as it can be, and when is $c_1 = 1$?
+# When does $c_k$ rise as slowly as it can, and when is $c_1 = 1$?
 #
 # <details><summary>Solution</summary>
 #

@@ -33,6 +33,7 @@ from linattn_ref.attention import linformer, linformer_projections, online_softm
 from linattn_ref.attention.parts import max_pool, strided_convolution
 from linattn_ref.attention.parts.heads import product_for
 from linattn_ref.data import reported
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.cost import linformer_savings
 from linattn_ref.experiments.fewer_keys import linformer as linformer_figure
 from linattn_ref.experiments.measuring import heads
@@ -88,12 +89,16 @@ assert abs(exact.item() - 6.5) < 1e-12
 chapter.source(linformer.forward, linformer.matrix, doc=False)
 
 # %% [markdown]
-# Loops that share nothing with that code return the same:
+# Take chapter 1's sentence of twelve words. The last seven words, *old mat and the dog slept too*, ask, and four
+# mixtures of all twelve answer. $E$ and $F$ are random, as before training. Loops that share nothing with that code
+# return the same:
 
 # %%
-N, L, D, M, R = 6, 9, 4, 3, 5
-rng = np.random.default_rng(0)
-q, k, v, d_out = (rng.standard_normal(shape) for shape in ((N, D), (L, D), (L, M), (N, M)))
+q_12, k, v = vectors()  # the cat sat on the old mat and the dog slept too
+q = q_12[5:]
+(N, D), (L, M), R = q.shape, v.shape, 4
+rng = np.random.default_rng(13)
+d_out = rng.standard_normal((N, M))  # the gradient of some loss, for later
 e, f = rng.standard_normal((2, R, L)) / math.sqrt(R)
 out, saved = linformer.forward(q, k, v, e, f)
 
@@ -110,7 +115,14 @@ same(out, by_loops)
 P_mixed = linformer.matrix(q, k, e)
 assert P_mixed.shape == (N, R)  # claim 7: the context mapping matrix is N x R
 same(P_mixed @ (f @ v), out)
-print("the first output, by loops:", by_loops[0].round(4), " by the page:", out[0].round(4), " matrix:", P_mixed.shape)
+print(
+    f"the output of {WORDS[5]!r}, by loops:",
+    by_loops[0].round(4),
+    " by the page:",
+    out[0].round(4),
+    " matrix:",
+    P_mixed.shape,
+)
 
 # %% [markdown]
 # Keep four facts in mind.
@@ -317,9 +329,9 @@ A, P = q @ k.T / math.sqrt(D), softmax.matrix(q, k)
 assert np.linalg.matrix_rank(A) == D
 assert np.linalg.matrix_rank(np.exp(A)) == np.linalg.matrix_rank(P) == min(N, L)
 
-J = [1, 4, 6]
+J = [1, 6, 9]  # cat, mat, dog: the things
 outside = k.copy()
-outside[0] += 1.0  # key 0 is not in J
+outside[0] += 1.0  # the first word is not in J
 A_moved, P_moved = q @ outside.T / math.sqrt(D), softmax.matrix(q, outside)
 np.testing.assert_array_equal(A_moved[:, J], A[:, J])
 assert abs(P_moved[:, J] - P[:, J]).max() > 0.01  # claim 9
@@ -332,7 +344,12 @@ assert (
     count(lambda q: softmax.softmax(q @ k.T)[:, J], q).multiply_adds == N * L * D
 )  # three columns cost as much as all
 print(f"rank of the scores: {np.linalg.matrix_rank(A)}, of P: {np.linalg.matrix_rank(P)}")
-print("weights of the first query on keys 1, 4 and 6:", P[0, J].round(3), " softmax of these alone:", end=" ")
+print(
+    f"weights of {WORDS[5]!r} on {', '.join(WORDS[j] for j in J)}:",
+    P[0, J].round(3),
+    " softmax of these alone:",
+    end=" ",
+)
 print(softmax_of_columns[0].round(3))
 
 # %% [markdown]
@@ -350,7 +367,7 @@ print(softmax_of_columns[0].round(3))
 # %%
 permutation = np.eye(L)[order]
 same(P @ permutation.T, softmax.matrix(q, permutation @ k))
-pool = linformer.mean_pool(3, L)
+pool = linformer.mean_pool(R, L)  # the cat sat | on the old | mat and the | dog slept too
 segment_weight = P @ (3 * pool).T  # the sum over each segment of three
 assert abs(segment_weight - linformer.matrix(q, k, pool)).max() > 0.03
 assert ((np.exp(A) @ pool.T) >= np.exp(A @ pool.T)).all()  # Jensen
@@ -361,6 +378,8 @@ true_share = softmax.matrix(np.ones((1, 1)), one_strong.T, scale=1.0)[0, :4].sum
 pooled_share = linformer.matrix(np.ones((1, 1)), one_strong.T, halves, scale=1.0)[0, 0]
 assert true_share > 0.97
 assert 0.6 < pooled_share < 0.63  # of the mean score 1.5 against 1
+print("weights of 'old' on three words each:", segment_weight[0].round(2), " pooled:", end=" ")
+print(linformer.matrix(q, k, pool)[0].round(2))
 print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {pooled_share:.3f} after mean pooling")
 
 # %% [markdown]
@@ -692,7 +711,8 @@ for head, r in enumerate(reduced_by_head[0]):
     alone, _ = linformer.forward(q_4[head], k_4[head], v_4[head], ragged[0].e[head, :r], ragged[0].f[head, :r])
     same(together[head], alone)
     assert (abs(unmasked[head] - alone).max() > 0.01) == (r < 5)  # what zeros without a mask would give
-    print(f"{r} mixed keys: off by {abs(unmasked[head] - alone).max():.2f} without a mask, and by rounding with it")
+    off = abs(unmasked[head] - alone).max()
+    print(f"{r} mixed key{'s' * (r > 1)}: off by {off:.2f} without a mask, and by rounding with it")
 
 # %% [markdown]
 # ## Without a learned matrix: pooling and convolution
@@ -710,22 +730,24 @@ chapter.source(
 )
 
 # %%
-x = rng.standard_normal((2, 12, D))
-pool = linformer.mean_pool(3, 12)
-same(pool @ x, x.reshape(2, 3, 4, D).mean(axis=2))
-same(strided_convolution.forward(x, np.broadcast_to(np.eye(D) / 4, (4, D, D)))[0], pool @ x)  # a convolution of a kind
+x = k[None]  # the keys of the twelve words
+same(pool @ x, x.reshape(1, R, 3, D).mean(axis=2))
+same(strided_convolution.forward(x, np.broadcast_to(np.eye(D) / 3, (3, D, D)))[0], pool @ x)  # a convolution of a kind
 
 # A convolution that leaves the features alone is an E with the same taps in every segment.
-taps = rng.standard_normal(4)
-banded = np.kron(np.eye(3), taps)  # (3, 12)
+taps = rng.standard_normal(3)
+banded = np.kron(np.eye(R), taps)  # (R, 12)
 same(strided_convolution.forward(x, taps[:, None, None] * np.eye(D))[0], banded @ x)
 
-pooled, _ = max_pool.forward(x, 3)
-np.testing.assert_array_equal(pooled, x.reshape(2, 3, 4, D).max(axis=2))
-assert abs(max_pool.forward(-x, 3)[0] + pooled).max() > 0.1  # not linear
+pooled, _ = max_pool.forward(x, R)
+np.testing.assert_array_equal(pooled, x.reshape(1, R, 3, D).max(axis=2))
+assert abs(max_pool.forward(-x, R)[0] + pooled).max() > 0.1  # not linear
 assert all(((512 // r) * 32**2 < r * 512) == (r > 32) for r in (8, 16, 32, 64, 128))  # a head of width D = 32
-print("first feature of 12 tokens:", x[0, :, 0].round(1))
-print("mean of each four:", (pool @ x)[0, :, 0].round(2), " maximum:", pooled[0, :, 0].round(2))
+print(
+    "how much of a thing each word is:",
+    *(f"{word} {feature:.1f}" for word, feature in zip(WORDS, k[:, 0], strict=True)),
+)
+print("mean of each three:", (pool @ x)[0, :, 0].round(2), " maximum:", pooled[0, :, 0].round(2))
 
 # %% [markdown]
 # Now their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one
@@ -956,7 +978,8 @@ chapter.table(
 #
 # In a language model output $i$ must not depend on tokens after $i$. In softmax attention a triangular mask prevents
 # that, since column $j$ of $P$ belongs to token $j$. But column $r$ of $\tilde P$ belongs to a mixture. Try a triangle
-# all the same: with $N = L = 12$ and $R = 4$, let query $i$ see the mixed keys up to that of its own segment.
+# all the same: in the sentence of $N = L = 12$ words, with $R = 4$, let query $i$ see the mixed keys up to that of its
+# own segment.
 
 
 # %%
@@ -970,22 +993,21 @@ def triangular(q, k, v, e, f, allowed):
 
 def leaks(e, f, allowed):
     """Which outputs i change when only tokens after i do."""
-    before, _ = triangular(q_12, k_12, v_12, e, f, allowed)
+    before, _ = triangular(q_12, k, v, e, f, allowed)
     found = []
     for i in range(12):
         future = np.arange(12) > i
-        k_new, v_new = k_12.copy(), v_12.copy()
+        k_new, v_new = k.copy(), v.copy()
         k_new[future] += 1
         v_new[future] -= 1
         found.append(bool(abs(triangular(q_12, k_new, v_new, e, f, allowed)[0][i] - before[i]).max() > 1e-9))
     return np.array(found)
 
 
-q_12, k_12, v_12 = rng.standard_normal((3, 12, D))
 segment = np.arange(12) // 3  # of each token
 own_or_earlier = np.arange(4) <= segment[:, None]  # (N, R)
 wholly_past = np.arange(4) < segment[:, None]
-pool_12 = linformer.mean_pool(4, 12)
+pool_12 = linformer.mean_pool(R, L)
 learned = rng.standard_normal((4, 12)) / 2
 
 leaks_of_pool, leaks_of_learned = leaks(pool_12, pool_12, own_or_earlier), leaks(learned, learned, own_or_earlier)
@@ -996,10 +1018,10 @@ assert not leaks(pool_12, pool_12, wholly_past).any()
 
 def draw_influence():
     attempts = (
-        ("softmax, causal", softmax.matrix(q_12, k_12, causal=True)),
-        ("pooling, triangle", triangular(q_12, k_12, v_12, pool_12, pool_12, own_or_earlier)[1]),
-        ("learned E, triangle", triangular(q_12, k_12, v_12, learned, learned, own_or_earlier)[1]),
-        ("pooling, past segments", triangular(q_12, k_12, v_12, pool_12, pool_12, wholly_past)[1]),
+        ("softmax, causal", softmax.matrix(q_12, k, causal=True)),
+        ("pooling, triangle", triangular(q_12, k, v, pool_12, pool_12, own_or_earlier)[1]),
+        ("learned E, triangle", triangular(q_12, k, v, learned, learned, own_or_earlier)[1]),
+        ("pooling, past segments", triangular(q_12, k, v, pool_12, pool_12, wholly_past)[1]),
     )
     figure, all_axes = style.figure(1, 4, height=0.32, sharey=True)
     for axes, (title, influence) in zip(all_axes, attempts, strict=True):
@@ -1029,7 +1051,7 @@ chapter.show(
 
 # %%
 try:
-    linformer.forward(q_12, k_12, v_12, learned, learned, causal=True)
+    linformer.forward(q_12, k, v, learned, learned, causal=True)
 except ValueError as refusal:
     message = str(refusal)
 assert "future" in message
@@ -1061,7 +1083,8 @@ def saves(n, n_keys, r):
 for n, n_keys in ((64, 64), (64, 32), (10, 90), (1, 500)):
     for r in range(1, n_keys + 1, 3):
         assert saves(n, n_keys, r) == (r < n * n_keys / (n + n_keys))
-    print(f"{n} queries, {n_keys} keys: cheaper for fewer than {n * n_keys / (n + n_keys):.1f} mixed keys")
+    who = "1 query" if n == 1 else f"{n} queries"
+    print(f"{who}, {n_keys} keys: cheaper for fewer than {n * n_keys / (n + n_keys):.1f} mixed keys")
 
 # %% [markdown]
 # **2. Key-value sharing, through the gradient.** With $E = F$, what is $dE$? Suppose in addition that keys and

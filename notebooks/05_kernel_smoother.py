@@ -24,6 +24,7 @@ from matplotlib.patches import Rectangle
 from linattn_ref import gradcheck
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one, quadratic
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -66,7 +67,9 @@ same(averaged, 12.5)
 # $$o_i = \frac{\sum_j \mathrm{sim}(q_i, k_j)\, v_j}{\sum_j \mathrm{sim}(q_i, k_j)}, \qquad
 # \mathrm{sim}(q, k) = \exp\Big(\frac{q^\top k}{\sqrt D}\Big) \qquad (\ast)$$
 #
-# (Katharopoulos et al. 2020, equation 3). With this similarity it is $\mathrm{softmax}(QK^\top / \sqrt D)\, V$:
+# (Katharopoulos et al. 2020, equation 3). With this similarity it is $\mathrm{softmax}(QK^\top / \sqrt D)\, V$. We
+# check that on the sentence of chapter 1: its first seven words, *the cat sat on the old mat*, are the keys, and the
+# last five of these ask.
 
 
 # %%
@@ -80,11 +83,13 @@ def exponential(q, k):
     return np.exp((q * k).sum(axis=-1) / math.sqrt(q.shape[-1]))
 
 
-N, L, D, M = 5, 7, 4, 3
-q, k, v, d_out = draw_inputs(0, N, L, D, M)
+q, k, v = vectors()
+q, k, v = q[2:7], k[:7], v[:7]
+(N, D), (L, M) = q.shape, v.shape
+d_out = np.random.default_rng(0).standard_normal((N, M))  # the gradient of some loss, for later
 same(smooth(exponential, q, k, v), softmax.forward(q, k, v)[0])  # claim 13
 print(
-    "first output, smoother:",
+    f"output of {WORDS[2]!r}, smoother:",
     smooth(exponential, q, k, v)[0].round(4),
     " page:",
     softmax.forward(q, k, v)[0][0].round(4),
@@ -316,7 +321,7 @@ assert round(float(biased[0, 0]), 3) == 0.952
 print(f"with eps: {biased[0, 0]:.3f}, without: {right[0, 0]:.3f}")
 
 # %% [markdown]
-# Back to the queries and keys from above. Both brackets are to have the same numerators and denominators:
+# Back to the sentence. Both brackets are to have the same numerators and denominators:
 
 # %%
 phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
@@ -331,11 +336,13 @@ out, saved = linear.forward(q, k, v, feature_map=elu_plus_one, eps=0.0)
 same(out, by_hand)
 same(out, smooth(SIMILARITIES["elu + 1"], q, k, v))
 same(linear.matrix(q, k, eps=0.0) @ v, out)  # the matrix that is applied without being formed
-print(
-    "numerators of the first query, left bracket:", left_numerator[0].round(4), " right:", right_numerator[0].round(4)
-)
+print(f"numerators of {WORDS[2]!r}, left bracket:", left_numerator[0].round(4), " right:", right_numerator[0].round(4))
+print("its weights:", *(f"{w} {p:.2f}" for w, p in zip(WORDS, linear.matrix(q, k, eps=0.0)[0], strict=False)), end=" ")
+print("(with softmax, cat", f"{softmax.matrix(q, k)[0, 1]:.2f})")
 
 # %% [markdown]
+# The largest weight is still on *cat*, but it is .21 and not .52: $\mathrm{elu} + 1$ is a flat kernel here too.
+#
 # The package's forward pass computes the features, then (1) and (2), then (3). Here the loop has one round, for all
 # queries and all keys. (`causal` and (4) belong to chapter 7, `state` to chapter 8, exponential feature maps to
 # chapter 6.)

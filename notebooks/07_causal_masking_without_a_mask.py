@@ -34,6 +34,7 @@ from linattn_ref.attention import chunked_delta, gated_linear, linear
 from linattn_ref.attention import exponential as exponential_page
 from linattn_ref.attention.feature_maps import elu_plus_one
 from linattn_ref.attention.parts import masks
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter, style
@@ -87,19 +88,21 @@ same(three_gradients.ravel(), [11 / 6, 5 / 6, 1 / 3])
 #
 # $$O = \big(\triangle * (\phi(Q)\, \phi(K)^\top)\big)\, V$$
 #
-# and the bracket cannot be moved: $*$ and the matrix product do not associate.
+# and the bracket cannot be moved: $*$ and the matrix product do not associate. The example up to the division is
+# chapter 1's sentence, *the cat sat on the old mat and the dog slept too*, with the features $\mathrm{elu} + 1$ of its
+# queries and keys.
 
 # %%
-N, C, M = 6, 4, 3
-phi_q, phi_k, v, d_out = draw_inputs(0, N, C, M)
+q, k, v = vectors()
+(N, C), M = q.shape, v.shape[1]
+phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
+d_out = np.random.default_rng(0).standard_normal((N, M))  # the gradient of some loss
 triangle = np.tri(N)
 
 same((phi_q @ phi_k.T) @ v, phi_q @ (phi_k.T @ v))  # claim 15
 masked = (triangle * (phi_q @ phi_k.T)) @ v
 assert abs(masked - phi_q @ (phi_k.T @ v)).max() > 1  # there is no such thing with the mask
-print(
-    "first output with the mask:", masked[0].round(3), " with the bracket moved:", (phi_q @ (phi_k.T @ v))[0].round(3)
-)
+print("third row ('sat'), with the mask:", masked[2].round(3), " bracket moved:", (phi_q @ (phi_k.T @ v))[2].round(3))
 
 # %% [markdown]
 # But look at one row. $\triangle_{ij}$ only determines where the sum over $j$ ends, and $\phi(q_i)$ does not depend
@@ -142,9 +145,9 @@ same(by_row, masked)
 same(last, phi_k.T @ v)  # the last token has seen everything
 
 later_changed = phi_k.copy()
-later_changed[4:] = 1e6
+later_changed[4:] = 1e6  # all after "the cat sat on"
 assert (product_by_rows(phi_q, later_changed, v)[0][:4] == by_row[:4]).all()  # not one bit moves
-print("third output, row by row:", by_row[2].round(4), " with the mask:", masked[2].round(4))
+print(f"the row of {WORDS[2]!r}, row by row:", by_row[2].round(4), " with the mask:", masked[2].round(4))
 
 # %% [markdown]
 # ### Three ways to the same $S_i$, counted
@@ -234,23 +237,21 @@ print("last row, numerator:", both[-1, :-1].round(3), f" denominator: {both[-1, 
 # step at a time; a step costs the same at every position:
 
 # %%
-rng = np.random.default_rng(3)
-q, k, values = (rng.standard_normal((40, width)) for width in (C, C, M))
-out, saved = linear.forward(q, k, values, causal=True)
+out, saved = linear.forward(q, k, v, causal=True)
 P = linear.matrix(q, k, causal=True)
-assert (P[np.triu_indices(40, k=1)] == 0).all()
-same(out, P @ values)
+assert (P[np.triu_indices(N, k=1)] == 0).all()
+same(out, P @ v)
 
 state, costs = linear.init_state((), C, M), set()
-for t in range(40):
-    cost = count(partial(linear.step, state=state), q[t], k[t], values[t])
+for t in range(N):
+    cost = count(partial(linear.step, state=state), q[t], k[t], v[t])
     costs.add((cost.multiply_adds, cost.exponentials, cost.elementwise))
-    row, state = linear.step(q[t], k[t], values[t], state)
+    row, state = linear.step(q[t], k[t], v[t], state)
     same(row, out[t])
 assert len(costs) == 1  # claim 20: constant cost per step
 same(state.s, saved.state.s)
 same(state.z, saved.state.z)
-print(f"each of 40 steps: {cost.multiply_adds} multiply-adds, {cost.exponentials} exponentials")
+print(f"each of {N} steps: {cost.multiply_adds} multiply-adds, {cost.exponentials} exponentials")
 
 # %% [markdown]
 # ## The gradient, by hand
@@ -329,8 +330,8 @@ d_v = np.stack([A[j].T @ phi_k[j] for j in range(N)])  # (9)
 same(d_phi_q, (triangle * (d_out @ v.T)) @ phi_k)
 same(d_phi_k, (triangle * (d_out @ v.T)).T @ phi_q)
 same(d_v, (triangle * (phi_q @ phi_k.T)).T @ d_out)
-print("gradient of the first value, by sums:", d_v[0].round(4), end="  ")
-print("with the mask:", ((triangle * (phi_q @ phi_k.T)).T @ d_out)[0].round(4))
+print(f"gradient of the value of {WORDS[2]!r}, by sums:", d_v[2].round(4), end="  ")
+print("with the mask:", ((triangle * (phi_q @ phi_k.T)).T @ d_out)[2].round(4))
 
 # %% [markdown]
 # ### Algorithm 1
@@ -387,7 +388,7 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 
 # %%
 report = gradcheck.check_elementwise(
-    partial(linear.forward, causal=True), linear.backward, q[:5], k[:5], values[:5], rng=np.random.default_rng(5)
+    partial(linear.forward, causal=True), linear.backward, q, k, v, rng=np.random.default_rng(5)
 )
 print(report)
 report.assert_ok()
@@ -408,6 +409,7 @@ chapter.source(causal_cost.naive_forward, causal_cost.naive_backward)
 # The gradients are the same. Here $N C M$ numbers are kept between the passes; there, nothing beyond the inputs.
 
 # %%
+sentence = phi_q, phi_k, v, d_out  # it comes back with the gate
 phi_q, phi_k, v, d_out = draw_inputs(6, 150, 32, 24)
 results = {}
 for name, (forward, backward) in causal_cost.FORMS.items():
@@ -638,9 +640,9 @@ for dtype in (np.float64, np.float32):
 # $$\frac{\partial \ell}{\partial g_i} = \sum_{cm} (A_i)_{cm} (S_{i-1})_{cm} = \langle A_i, S_{i-1} \rangle
 # \qquad (13)$$
 #
-# Here are all of them, with every $S_i$ kept for now, checked by finite differences. The gates of 0 (forget
-# everything) and 1 (forget nothing) are among them, and so are the state before the first token and, as part of the
-# output, the state after the last:
+# Here are all of them, with every $S_i$ kept for now, checked by finite differences on the sentence. The gate of *and*
+# is 0: it forgets the cat before the dog comes. Gates of 1 (forget nothing) are among them too, and so are the state
+# before the first word and, as part of the output, the state after the last:
 
 
 # %%
@@ -676,13 +678,16 @@ class GatedGradients(NamedTuple):
     state: np.ndarray  # (C, M)
 
 
-phi_q, phi_k, v, d_out = draw_inputs(11, 9, 4, 3)
+phi_q, phi_k, v, d_out = sentence
 rng = np.random.default_rng(12)
-gate = np.array([0.5, 1.0, 0.0, 0.9, 1 - 1e-7, 1e-30, 0.7, 1.0, 0.2])
-weight, before = rng.uniform(0.1, 2, 9), rng.standard_normal((4, 3))
+gate = np.array([0.5, 1.0, 0.9, 1.0, 1 - 1e-7, 0.8, 0.7, 0.0, 1.0, 1e-30, 1.0, 0.2])  # "and" has 0
+weight, before = rng.uniform(0.1, 2, N), rng.standard_normal((C, M))
 report = gradcheck.check_elementwise(gated_forward, gated_backward, phi_q, phi_k, v, gate, weight, before, rng=rng)
 print(report)
 report.assert_ok()
+fading = gated_forward(phi_q, phi_k, v, gate, weight, before)[1][-1]
+start = [np.linalg.norm(fading[i]) for i in (7, 8, 12)]
+print(f"size of the state after 'mat': {start[0]:.2f}, after 'and': {start[1]:.2f}, at the end: {start[2]:.2f}")
 
 # %% [markdown]
 # The package's page with a gate is `gated_linear.py`. It has no weight, since a weight may as well be a factor of

@@ -104,7 +104,7 @@ print("            softmax:", softmax.matrix(unit(q), unit(k), scale=1.0)[0].rou
 # $$\mathrm{Var} = \frac 1m \Big(\tfrac12 \big(1 + e^{-2 \lVert \Delta \rVert^2}\big) - e^{-\lVert \Delta \rVert^2}\Big)
 # = \frac{(1 - e^{-\lVert \Delta \rVert^2})^2}{2m} \qquad (3)$$
 #
-# It is at most $1/2m$, whatever the vectors. What matters is the error *relative to the kernel*, and here the unit
+# It is at most $1/2m$, whatever the vectors are. What matters is the error *relative to the kernel*, and here the unit
 # sphere helps. There $\lVert \Delta \rVert \le 2$, the kernel is never below $e^{-2} = 0.135$, and the relative error
 # is never above $5.2 / \sqrt m$. For vectors of length 3 the kernel goes down to $e^{-18}$, while the variance is still
 # about $1 / 2m$.
@@ -136,7 +136,7 @@ chapter.table((f"distance, m = {m}", "kernel", "mean of estimates", "deviation b
 # \mathbb E\, \phi(x)^\top \phi(y) = \frac{\sin \theta + (\pi - \theta) \cos \theta}{2 \pi} \qquad (4)$$
 #
 # It is not softmax's kernel. But no similarity can come out negative, while an estimate by (2) can. The next cell
-# checks both statements and prints nothing.
+# checks both statements:
 
 # %%
 many = 200_000
@@ -385,7 +385,8 @@ report.assert_ok()
 # %% [markdown]
 # The first gate has $S_0 = 0$ on one side, and only its own token on the other. In the first output, numerator and
 # denominator get the same factor $1 - g_1$, which cancels but for $\varepsilon$. So the first output contributes almost
-# nothing to its gradient. The first gate still decides how much the first token counts compared with later ones.
+# nothing to that gate's gradient. The first gate still decides how much the first token counts compared with later
+# ones.
 #
 # ### From the gate to its parameters
 #
@@ -459,7 +460,7 @@ assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
 # ## The recurrent form, masks, and an $\varepsilon$ that is not small
 #
 # (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it
-# adds nothing, and nothing fades. The cell counts each step and checks both statements; it prints nothing.
+# adds nothing, and nothing fades. The cell counts each step and checks both statements:
 
 # %%
 state, costs = rfa.init_state((), D, M, omega), set()

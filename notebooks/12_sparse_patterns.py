@@ -36,6 +36,7 @@ from linattn_ref.attention import (
     sparse_transformer,
 )
 from linattn_ref.attention.sparse import part
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.experiments.publishing import chapter, style
@@ -90,8 +91,13 @@ same(near_out.ravel(), [2, 4, 5, 6])
 # %%
 chapter.source(patterns.local, patterns.block_local, doc=False)
 
+# %% [markdown]
+# The example is chapter 1's sentence, *the cat sat on the old mat and the dog slept too*. With a window of two words on
+# each side, *old* sees *on the old mat and*, and can no longer find the cat:
+
 # %%
-q, k, v, d_out = draw_inputs(0, 12)
+q, k, v = vectors()
+d_out = np.random.default_rng(0).standard_normal(v.shape)  # the gradient of some loss, for later
 window = patterns.local(12, window=2)
 P = patterns.matrix(q, k, window)
 same(P.sum(axis=1), np.ones(12))
@@ -100,7 +106,8 @@ same(local.forward(q, k, v, window=2)[0], P @ v)
 
 renormalised = softmax.matrix(q, k) * window
 same(renormalised / renormalised.sum(axis=1, keepdims=True), P)  # the full matrix, cut out and normalised again
-print("weights of the sixth query:", P[5].round(2))
+for name, weights in (("all pairs", softmax.matrix(q, k)), ("window", P)):
+    print(f"{WORDS[5]!r}, {name}:", *(f"{word} {p:.2f}" for word, p in zip(WORDS, weights[5], strict=True)))
 
 # %% [markdown]
 # What is lost is the weight that the full softmax puts outside the pattern. No pattern is an *approximation* for all
@@ -219,10 +226,11 @@ chapter.source(local.parts_of, doc=False)
 # been seen so far is one more key in the next part. In this way the parts can come one after the other, in any order
 # and number. Chapter 1's online softmax is the special case in which every part is a tile of keys. An empty set has $z
 # = -\infty$ and $o = 0$, and changes nothing.
+#
+# In the sentence, let *cat* and *and* be seen by every word, in addition to its window:
 
 # %%
-q, k, v, d_out = draw_inputs(2, 40)
-near, columns = longformer.parts_of(40, window=3, global_tokens=[0, 17])
+near, columns = longformer.parts_of(12, window=2, global_tokens=[1, 7])  # "cat" and "and" are seen by all
 over = partial(pattern_softmax.forward, q, k, v)
 (o_a, saved_a), (o_b, saved_b), (o, saved) = (over(pattern) for pattern in ((near,), (columns,), (near, columns)))
 joined = np.logaddexp(saved_a.lse, saved_b.lse)
@@ -231,6 +239,8 @@ same(o, np.exp(saved_a.lse - joined) * o_a + np.exp(saved_b.lse - joined) * o_b)
 same(over((columns, near))[0], o)  # in any order
 assert not (set(zip(*part.pairs((near,)), strict=True)) & set(zip(*part.pairs((columns,)), strict=True)))  # disjoint
 
+share = np.exp(saved_b.lse - joined)[5, 0]
+print(f"of the weight of {WORDS[5]!r}, {share:.2f} is on the two global words")
 chapter.source(pattern_softmax.forward, pattern_softmax.scores_by_tile, doc=False)
 
 # %% [markdown]
@@ -280,7 +290,7 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 #
 # $$dq_i = s \sum_{j \in S_i} da_{ij}\, k_j, \qquad dk_j = s \sum_{i : j \in S_i} da_{ij}\, q_i$$
 #
-# That is all. Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts may
+# Once $z_i$ and $o_i$ of the whole row are known, **each pair has its gradient by itself**. The parts may
 # be visited in any order, and their contributions are added. No part needs to know the others. The sums for $dv_j$ and
 # $dk_j$ go along the *columns* of the pattern: over the queries that see $j$. For a window that is a window again; for
 # a causal one, the keys before become the queries after.
@@ -289,7 +299,6 @@ chapter.table(("N", "pairs", "share of all", "multiply-adds per pair, D + M = 7"
 chapter.source(pattern_softmax.backward, doc=False)
 
 # %%
-q, k, v, d_out = draw_inputs(4, 9)
 for forward, backward in (
     (partial(local.forward, window=2), local.backward),
     (partial(local.forward, window=2, dilation=2, causal=True), local.backward),
@@ -302,11 +311,10 @@ print(report)
 # %% [markdown]
 # The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. The
 # result for each part is then a correct gradient, but of another function. $dv$ comes out too large, since the weights
-# of every part sum to 1. The cell prints nothing. It checks that the sum over two parts is twice as large as it should
-# be, and that the right way adds up:
+# of every part sum to 1. With the two parts of our sentence, the sum over them is twice as large as it should
+# be. The right way adds up:
 
 # %%
-q, k, v, d_out = draw_inputs(2, 40)
 right = pattern_softmax.backward(d_out, saved)
 by_parts = [pattern_softmax.backward(d_out, of_part) for of_part in (saved_a, saved_b)]
 same(right.v.sum(axis=0), d_out.sum(axis=0))  # every row's weights sum to 1
@@ -325,11 +333,11 @@ print("sums of the values' gradients:", right.v.sum(axis=0).round(2), " part by 
 
 # %%
 for n in (256, 512):
-    q, k, v, d_out = draw_inputs(6, n)
-    out, saved = local.forward(q, k, v, window=8)
-    assert kept_bytes(saved) - kept_bytes((q, k, v, saved.pattern)) == n * (3 + 2) * 8
+    given = draw_inputs(6, n)[:3]
+    _, saved = local.forward(*given, window=8)
+    assert kept_bytes(saved) - kept_bytes((*given, saved.pattern)) == n * (3 + 2) * 8
     assert kept_bytes(saved.pattern) < 5 * n * 8
-    _, again = local.forward(q, k, v, window=8)
+    _, again = local.forward(*given, window=8)
     assert again.pattern is saved.pattern
 chapter.source(local.forward, local.Saved, doc=False)
 
@@ -381,15 +389,15 @@ assert (
 chapter.source(longformer.forward, longformer.parts_of, doc=False)
 
 # %%
-*arrays, d_out = np.random.default_rng(7).standard_normal((7, 20, 4))
-tokens = [0, 13]
-out, saved = longformer.forward(*arrays, window=3, global_tokens=tokens)
-q, k, v, q_global, k_global, v_global = arrays
-ordinary = patterns.matrix(q, k, patterns.longformer(20, window=3, global_tokens=tokens)) @ v
+others = [x + 0.3 * np.random.default_rng(7).standard_normal(x.shape) for x in (q, k, v)]  # projections of their own
+arrays, tokens = [q, k, v, *others], [1, 7]  # cat, and
+out, saved = longformer.forward(*arrays, window=2, global_tokens=tokens)
+q_global, k_global, v_global = others
+ordinary = patterns.matrix(q, k, patterns.longformer(12, window=2, global_tokens=tokens)) @ v
 globally = softmax.matrix(q_global, k_global) @ v_global
-is_global = np.isin(np.arange(20), tokens)
+is_global = np.isin(np.arange(12), tokens)
 same(out, np.where(is_global[:, None], globally, ordinary))
-print("token 13, global:", out[13].round(3), " of the window's formula:", ordinary[13].round(3))
+print(f"{WORDS[7]!r}, global:", out[7].round(3), " by the formula of ordinary words:", ordinary[7].round(3))
 
 # %% [markdown]
 # **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The gradients
@@ -413,10 +421,6 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# (Why does the code set `d_ordinary[is_global] = 0`, and nothing more? The forward loop computes the global rows too,
-# and their result is thrown away. In the backward pass their weights are $e^{a - z}$ with the $z$ that belongs to these
-# scores, so nothing overflows. Times a gradient of 0 they are 0.)
-#
 # ## The star
 #
 # Take a pattern as a **graph**: tokens are nodes, and an edge leads from $i$ to each $j \in S_i$. One layer of
@@ -490,7 +494,7 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 chapter.source(bigbird.parts_of, bigbird.draw_random_blocks, doc=False)
 
 # %%
-q, k, v, d_out = draw_inputs(10, 62)  # eight blocks of 8, the last one of 6
+q, k, v, d_out = draw_inputs(10, 62)  # longer than the sentence: eight blocks of 8, the last one of 6
 drawn = bigbird.draw_random_blocks(8, 2, np.random.default_rng(11))
 out, saved = bigbird.forward(q, k, v, block=8, random_blocks=drawn)
 same(out, patterns.matrix(q, k, patterns.bigbird(62, block=8, random_blocks=drawn)) @ v)
@@ -511,8 +515,8 @@ report.assert_ok()
 # an array $(N/b,\, b,\, D)$, **roll** it by one block up, by none and by one down, and lay the three copies side by
 # side. Row $n$ then holds the blocks $n - 1$, $n$ and $n + 1$, which is all that query block $n$ needs, in one dense
 # array $(N/b,\, 3b,\, D)$. One batched product computes all scores of the window, without gathering and without a band.
-# What was rolled around the end is not in the window and must be masked. (The rows of the paper's global blocks are
-# computed separately.) The cell compares this with `bigbird.forward` for windows of one, three and five blocks:
+# What was rolled around the end is not in the window and must be masked. The cell compares this with `bigbird.forward`
+# for windows of one, three and five blocks:
 
 
 # %%
@@ -575,7 +579,7 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 print("clustering:", {name: round(float(x), 2) for name, x in clustered.items()})
 
 # %% [markdown]
-# Two more things can be read off the picture. First, random blocks by themselves do *not* connect: query blocks choose
+# Two more things. First, random blocks by themselves do *not* connect: query blocks choose
 # which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
 # probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
 # What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.
@@ -743,9 +747,8 @@ assert [row[-1] for row in rows] == ["1", "16", "2", "never", "2", "2", "2"]
 assert rows[3][1] == n * 64  # claim 41: N b
 
 # %% [markdown]
-# Fewer pairs do not yet mean less time: a product of large dense matrices runs at the processor's full speed, while a
-# band does not without further work. `linattn-ref bench` measures how the compiled kernel compares with public
-# implementations.
+# Fewer pairs do not yet mean less time: large dense products run at the processor's full speed, a band does not.
+# `linattn-ref bench` measures how the compiled kernel compares with public implementations.
 #
 # ## Exercises
 #
@@ -809,17 +812,17 @@ assert seen.all()
 # </details>
 
 # %%
-q, k, v, d_out = draw_inputs(18, 20)
-overlapping = (*local.parts_of(20, 20, window=3), part.columns(20, 20, [0, 10]))
+q, k, v = vectors()
+overlapping = (*local.parts_of(12, 12, window=2), part.columns(12, 12, [1, 7]))
 twice, _ = pattern_softmax.forward(q, k, v, overlapping)
-allowed, in_window = patterns.longformer(20, window=3, global_tokens=[0, 10]), patterns.local(20, window=3)
-bonus = np.where(in_window & np.isin(np.arange(20), [0, 10]), math.log(2), 0)
+in_window = patterns.local(12, window=2)
+bonus = np.where(in_window & np.isin(np.arange(12), [1, 7]), math.log(2), 0)
 scores = 0.5 * q @ k.T + bonus
-weights = np.where(in_window | np.isin(np.arange(20), [0, 10]), np.exp(scores), 0)
+weights = np.where(in_window | np.isin(np.arange(12), [1, 7]), np.exp(scores), 0)
 same(twice, weights / weights.sum(axis=1, keepdims=True) @ v)
-right, _ = pattern_softmax.forward(q, k, v, longformer.parts_of(20, window=3, global_tokens=[0, 10]))
+right, _ = pattern_softmax.forward(q, k, v, longformer.parts_of(12, window=2, global_tokens=[1, 7]))
 assert abs(twice - right).max() > 0.01
-print("first output, counted twice:", twice[0].round(3), " once:", right[0].round(3))
+print("output of 'the', counted twice:", twice[0].round(3), " once:", right[0].round(3))
 
 # %% [markdown]
 # **4. A causal star?** Make Longformer causal by dropping all pairs $j > i$. Is every earlier token still within two

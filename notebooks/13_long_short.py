@@ -256,7 +256,7 @@ chapter.source(layer_norm.forward, doc=False)
 #
 # Segment by segment, it is softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come
 # first. (The numbers in the code are its module's own.) The cell below the code computes each output once more from (4)
-# and (5), query by query, and prints nothing.
+# and (5), query by query.
 
 # %%
 chapter.source(long_short.forward, doc=False)

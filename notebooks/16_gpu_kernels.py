@@ -29,7 +29,6 @@ import os
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # without this line: on the GPU
 
-# %%
 import math
 import sys
 import threading
@@ -77,6 +76,8 @@ def close(ours, expected):
     assert ours.dtype == expected.dtype
     np.testing.assert_allclose(ours, expected, rtol=0, atol=64 * EPS_32 * max(1, abs(expected).max()))
 
+
+print("kernels run", "in the simulator" if device.SIMULATED else "on the GPU")
 
 # %% [markdown]
 # ## The smallest example, by hand
@@ -131,6 +132,7 @@ s = np.zeros((C, M), np.float32)
 grid, block = (M // SIDE, C // SIDE), (SIDE, SIDE)
 one_number_a_thread[grid, block](phi_k, v, s)
 close(s, phi_k.T @ v)
+print("first row of S, by 64 threads:", s[0, :4].round(3), "...  by NumPy:", (phi_k.T @ v)[0, :4].round(3), "...")
 
 # %% [markdown]
 # There is no loop over $c$ and $m$: the grid is that loop. The code does not determine which comes first, and nothing
@@ -183,7 +185,7 @@ print("numbers read:", counted, "- of arrays of", phi_k.size, "and", v.size)
 # A warp's 32 reads go out together, and memory answers in *sectors* of 32 bytes, eight float32. If the 32 threads of a
 # warp read 32 neighbouring numbers, that is 4 sectors. If they read down a column, it is 32 sectors, and an eighth of
 # each is used. Reading so that few sectors are fetched is called **coalescing**. A warp is filled along `threadIdx.x`
-# first. The cell prints nothing. It checks 4 and 32 sectors for one warp, and then the reads of our kernel:
+# first. The cell counts the sectors of one warp, along a row and down a column, and then those of our kernel:
 
 
 # %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
@@ -209,11 +211,13 @@ square = np.ones((32, 32), np.float32)
 for along_rows, expected in ((True, 4), (False, 32)):
     reads, _ = reads_of(copy, 1, 32, {"x": square, "out": square}, along_rows)
     assert sectors(reads["x"]) == [expected]
+    print("along a row:" if along_rows else "down a column:", expected, "sectors", end="; ")
 
 wide = dict(zip(("phi_k", "v", "s"), draw_inputs(1, (3, 2), (3, 32), (2, 32)), strict=True))
 reads, _ = reads_of(one_number_a_thread, (1, 2), (32, 1), wide)
 assert sectors(reads["v"]) == [4, 4, 4]  # 32 neighbours
 assert sectors(reads["phi_k"]) == [1, 1, 1]  # the same number for the whole warp
+print("our kernel, per step:", sectors(reads["v"])[0], "of V,", sectors(reads["phi_k"])[0], "of phi(K)")
 
 # %% [markdown]
 # ## A tile that is shared
@@ -248,7 +252,9 @@ def shared_tiles(phi_k, v, s):
 
 reads, left_behind = reads_of(shared_tiles, grid, block, {"phi_k": phi_k, "v": v, "s": np.zeros((C, M), "f4")})
 close(left_behind["s"], phi_k.T @ v)
-assert {name: len(each) for name, each in reads.items()} == {"phi_k": N * C * M // SIDE, "v": N * C * M // SIDE}
+shared_reads = {name: len(each) for name, each in reads.items()}
+assert shared_reads == {"phi_k": N * C * M // SIDE, "v": N * C * M // SIDE}
+print("numbers read:", shared_reads, "- before:", counted)
 
 # %% [markdown]
 # The number of reads falls by a factor of $T$, the side of a tile: $2 N C M / T$, with $T$ of 4 here and 64 in the
@@ -349,6 +355,12 @@ for ours, expected in zip(
     strict=True,
 ):
     close(ours, expected)
+print(
+    "last output by the kernel:",
+    causal_product_plain.forward_by_row(phi_q, phi_k, v, None)[0][0, -1, :3].round(3),
+    end=" ",
+)
+print("by the page:", out[0, -1, :3].round(3))
 
 # %% [markdown]
 # This is correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU keeps
@@ -387,7 +399,9 @@ def three_steps(a, b, u, length):
 
 
 for length in (1, 4, 20):
-    close(three_steps(phi_q[0], phi_k[0], v[0], length), out[0])
+    in_three_steps = three_steps(phi_q[0], phi_k[0], v[0], length)
+    close(in_three_steps, out[0])
+    print(f"chunks of {length}: last output", in_three_steps[-1, :3].round(3))
 
 # %% [markdown]
 # We count for one layer of the size that the paper uses, $H = 8$ heads, $C = M = 64$, $N = 2^{16}$. The table has the
@@ -495,6 +509,7 @@ before = np.random.default_rng(4).uniform(0.1, 1, (1, 8, 6)).astype(np.float32)
 given = phi_q, phi_k, v, before
 for ours, expected in zip(causal_product.forward(*given), by_page(*given), strict=True):
     close(ours, expected)
+    print("with a state before: largest difference from the page", f"{abs(ours - expected).max() / EPS_32:.0f} eps")
 
 # %% [markdown]
 # And how often are the arrays read? With one block per chunk and $\lceil C / T \rceil \lceil M / T \rceil$ tiles of a
@@ -517,6 +532,7 @@ for chunk, rows_of_it in enumerate((slice(0, T), slice(T, 2 * T))):
     close(results["states"][0, chunk], k[0, rows_of_it].T @ values[0, rows_of_it])
 assert len(reads["b"]) == n * c * (m // T)
 assert len(reads["u"]) == n * m * (c // T)
+print("sums, with 2 x 2 tiles of a state, reads phi(K) and V", len(reads["b"]) // k.size, "times each;", end=" ")
 
 states[0, 1] = results["states"][0, 0]  # the scan of two chunks
 made = cuda.to_device(np.zeros((1, n, m), np.float32))
@@ -534,6 +550,7 @@ close(made.copy_to_host(), by_page(q, k, values, np.zeros((1, c, m), np.float32)
 assert len(reads["a"]) == len(reads["b"]) == n * c * (m // T)
 assert len(reads["states"]) == n // T * c * m
 assert len(reads["u"]) == n * m
+print("forward reads phi(Q) and phi(K)", len(reads["a"]) // q.size, "times, V and the states once")
 
 # %% [markdown]
 # For $C, M \le T = 64$, the common case, every factor $\lceil \cdot / T \rceil$ is 1 and each kernel reads its arrays
@@ -617,6 +634,8 @@ for ours, expected in zip(
     causal_product.backward(d_out, before, *given), gradients_by_page(d_out, before, *given), strict=True
 ):
     close(ours, expected)
+    print(f"{abs(ours - expected).max() / EPS_32:.0f}", end=" ")
+print("eps: largest differences of the four gradients from the page's")
 
 # %% [markdown]
 # The denominator adds one column on each side. In $o_i = n_i / d_i$ the values are $(v_j, 1)$, and the gradient of
@@ -633,6 +652,8 @@ for backend in (gpu, reference):
     results.append((out_of_heads, *linear.backward(heads[3], saved)))
 for ours, expected in zip(*(each[:4] for each in results), strict=True):
     close(ours, expected)
+    print(f"{abs(ours - expected).max() / EPS_32:.0f}", end=" ")
+print("eps: largest differences of output and gradients, GPU kernel and page")
 
 # %% [markdown]
 # ## Softmax by the same tiles
@@ -653,6 +674,8 @@ for causal in (False, True):
     seen = saved.s[..., 0] > 0  # the log-sum-exp of a query that sees nobody is -inf
     assert (np.isfinite(log_sum_exp) == seen).all()
     close(np.where(seen, log_sum_exp, 0), np.where(seen, saved.lse[..., 0], 0))
+    print(f"causal {causal}: outputs differ by {abs(ours - expected).max() / EPS_32:.0f} eps at most", end="; ")
+    print(f"{(~seen).sum()} queries see nothing")
 
 # %% [markdown]
 # ## Tensor cores: sixteen bits in, thirty-two out
@@ -742,6 +765,7 @@ short = [x[:, :11] for x in (d_out, phi_q, phi_k, v)]
 first, second = (causal_product.backward(short[0], None, *short[1:], None) for _ in range(2))
 for one, two in zip(first, second, strict=True):
     assert (one == two).all()
+    print("first number, twice:", repr(float(one.flat[0])), repr(float(two.flat[0])))
 
 # %% [markdown]
 # ## What only a compiler can tell
@@ -967,8 +991,9 @@ chapter.explore(
 # </details>
 
 # %%
-assert len({4 * (c * 64 + 0) // 32 for c in range(32)}) == 32  # x is c
-assert len({4 * (0 * 64 + m) // 32 for m in range(32)}) == 4  # x is m
+by_x = {"c": len({4 * (c * 64 + 0) // 32 for c in range(32)}), "m": len({4 * (0 * 64 + m) // 32 for m in range(32)})}
+assert by_x == {"c": 32, "m": 4}
+print("sectors written, by what threadIdx.x is:", by_x)
 
 # %% [markdown]
 # **2.** Shared memory has 32 *banks*: the number at place $p$ is in bank $p \bmod 32$, and each bank delivers one
@@ -985,6 +1010,7 @@ assert len({4 * (0 * 64 + m) // 32 for m in range(32)}) == 4  # x is m
 # %%
 for pitch, banks in ((64, 1), (65, 16)):
     assert len({(x * pitch) % 32 for x in range(16)}) == banks
+    print(f"rows {pitch} apart: 16 threads read from banks", *sorted({(x * pitch) % 32 for x in range(16)}))
 
 # %% [markdown]
 # **3.** A multiprocessor of the A100 does 64 float32 multiply-adds per clock, one of the H100 128; from shared memory
@@ -1005,6 +1031,7 @@ for pitch, banks in ((64, 1), (65, 16)):
 # %%
 for each, expected in ((4, (1, 2)), (8, (0.5, 1))):
     assert tuple(2 * each / (each**2 * 32 / rate) for rate in (64, 128)) == expected  # shared memory over arithmetic
+    print(f"e = {each}: time for shared memory over time for arithmetic, A100 {expected[0]}, H100 {expected[1]}")
 
 # %% [markdown]
 # **4.** The scan takes $N / T$ steps, one after the other. Make it $\log_2(N / T)$: in step $d = 1, 2, 4, \dots$ add
@@ -1034,6 +1061,8 @@ sums = np.random.default_rng(10).standard_normal((1024, 2, 2))
 states, steps = scan_by_doubling(sums)
 np.testing.assert_allclose(states, np.cumsum(sums, axis=0), rtol=0, atol=1e-12)
 assert steps == 10
+in_turn = sums[:, 0, 0].sum()
+print(f"{len(sums)} chunks in {steps} steps; last sum by doubling {states[-1, 0, 0]:.6f}, in turn {in_turn:.6f}")
 
 # %% [markdown]
 # ## The first day on a GPU

@@ -18,7 +18,7 @@
 # $H$ heads of width $D = E / H$; $F$ hidden units; an alphabet of $A$ characters. Equations (1) to (17) are this
 # chapter's. The source files that are shown have numbers of their own.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import inspect
 import math
 import re

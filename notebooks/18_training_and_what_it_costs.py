@@ -18,7 +18,7 @@
 # $t$ the number of the step, from 1; $B$ sequences of $N$ tokens, width $E$, $H$ heads of $D = E/H$, $L$ blocks.
 # Equations are numbered by chapter in the text and by file in the source that is shown.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import gc
 import itertools
 import math
@@ -160,7 +160,7 @@ chapter.explore(
 # consequences:
 #
 # - A gradient a thousand times as large makes the same step. Gradient descent makes one a thousand times as long.
-# - The first step is $\eta$ for each parameter, up or down, whatever its gradient: $m$ and $\sqrt v$ come from the
+# - The first step is $\eta$ for each parameter, up or down, however large its gradient: $m$ and $\sqrt v$ come from the
 #   same single number.
 # - If gradients are independent noise, $m_t / (1 - \beta_1^t)$ is a mean of some of them and has, in units of one
 #   gradient, the variance
@@ -327,8 +327,8 @@ chapter.show(
 # ### Does a network need it?
 #
 # The data are sentences of film reviews, one character at a time. The network is one that is hard to train: four blocks
-# whose norms come *after* each sum (`post_norm`), so that no path through the network is left alone. Here is one step,
-# for all the runs that follow:
+# whose norms come *after* each sum (`post_norm`), so that every path through the network is normed again and again.
+# Here is one step, for all the runs that follow:
 
 # %%
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz.,'-"
@@ -423,16 +423,16 @@ chapter.show(
 
 # %% [markdown]
 # Without a warm-up the network falls, within ten steps, into a state in which it predicts the same whatever it reads,
-# and stays there. RAdam does not, and nobody set for it how long to be careful.
+# and stays there. RAdam does not, and nobody had to choose for how long it takes small steps.
 #
-# But is the *variance* the reason? The last line of the table is the paper's own test (section 3.1, "Adam-2k"), in
-# small: $v$ sees 200 batches before anything is moved, more than the whole warm-up of the second line. In the paper
-# this helped. Here it does not: the run is lost as before. Ma and Yarats (2021) reject the variance as the reason for
-# warm-ups, and name the *size of the steps*. Adam's first step is a whole rate for each parameter that has a gradient,
-# and as long as gradients agree from step to step, so are the next steps. A warm-up makes these steps small, whatever
-# $1/\sqrt v$ does. They also report that Adam with a linear warm-up over $2 / (1 - \beta_2)$ steps, the grey line in
-# the figure of $r_t$, trains almost exactly like RAdam. (We did not repeat that.) So RAdam warms up by itself, and that
-# is useful. The reason that it was derived from need not be the reason why it works.
+# But is the *variance* the reason? The last line of the table is the paper's own test (section 3.1, "Adam-2k"), on a
+# small scale: $v$ sees 200 batches before anything is moved, more than the whole warm-up of the second line. In the
+# paper this helped. Here it does not: the run is lost as before. Ma and Yarats (2021) reject the variance as the reason
+# for warm-ups, and name the *size of the steps*. Adam's first step is a whole rate for each parameter that has a
+# gradient, and as long as gradients agree from step to step, so are the next steps. A warm-up makes these steps small,
+# whatever $1/\sqrt v$ does. They also report that Adam with a linear warm-up over $2 / (1 - \beta_2)$ steps, the grey
+# line in the figure of $r_t$, trains almost exactly like RAdam. (We did not repeat that.) So RAdam warms up by itself,
+# and that is useful. The reason that it was derived from need not be the reason why it works.
 #
 # > **A break.** Momentum is fast along a valley and slow across it. Adam takes steps of the rate's size, whatever the
 # > size of the gradient, and AdamW lets parameters decay separately. RAdam's warm-up follows from $\beta_2$ alone, and
@@ -527,7 +527,7 @@ assert longest == "embedding.table"
 #
 # - **Padding**: fill up to the longest. Of $B \max_s n_s$ places, $\sum_s n_s$ are used.
 # - **Buckets**: sort by length first, so that sentences of a batch are alike, and shuffle the batches.
-# - **Packing**: one sentence after the other in rows of fixed length. Hardly a place is lost; but a sentence must not
+# - **Packing**: one sentence after the other in rows of fixed length. Hardly any place is lost, but a sentence must not
 #   read the one before. Softmax attention needs a mask of blocks for that; a state has to be thrown away (chapter 19
 #   does it by a gate of 0).
 #
@@ -570,8 +570,8 @@ assert of_pairs < 0.5  # packed, softmax attention needs kernels that skip what 
 
 # %% [markdown]
 # **What a mask does, and what it costs.** A causal network needs no mask: padding stands at the end, and no query looks
-# ahead. Whatever is put there, no score of the sentence changes. A bidirectional one needs `key_mask`. It saves
-# nothing: the products are computed all the same.
+# ahead. Whatever is put there, no score of the sentence changes. A bidirectional network needs `key_mask`. The
+# mask saves nothing: the products are computed all the same.
 
 # %%
 rng = np.random.default_rng(7)
@@ -959,7 +959,7 @@ same(rho_inf, (1 + BETA) / (1 - BETA), atol=1e-9)
 # <details><summary>Solution</summary>
 #
 # For Adam only the influence of $\varepsilon$ changes: all gradients are a thousandth of what they were, and the steps
-# are the same. Gradient descent takes steps of length $\eta c$ whatever the gradient: $c$ is another name for the rate.
+# are the same. Gradient descent takes steps of length $\eta c$ for any gradient: $c$ is another name for the rate.
 # The cell checks both.
 #
 # </details>
@@ -995,8 +995,8 @@ assert abs(stays / (4 * (10 * 256 + 8 + 4)) / (4.8 * 256) - 1) < 0.02
 #
 # - Momentum: $\eta < 2 (1 + \mu) / \lambda$. Adam: steps have the rate's size, whatever the gradient's; the decay is
 #   separate.
-# - RAdam's warm-up follows from $\beta_2$ alone. It works, but the variance from which it was derived is not all that a
-#   warm-up is good for. If a claim can be run, run it.
+# - RAdam's warm-up follows from $\beta_2$ alone. It works, but a warm-up does more than its derivation says. If a claim
+#   can be run, run it.
 # - Variance $2/(E + F)$ keeps numbers at their size in both directions; where widths differ it is a compromise.
 # - Sort by length; weight parts of a batch by their tokens; a mask costs as much as what it hides.
 # - A step takes $3 P B N$ multiply-adds; a block keeps 10 numbers per token and channel, 4 of them the feed-forward

@@ -19,7 +19,7 @@
 # You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations with
 # letters are this chapter's; those with numbers are those of the source that is shown.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 from functools import partial
 

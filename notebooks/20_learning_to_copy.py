@@ -20,7 +20,7 @@
 # You need chapters 5, 7 and 8; 17 and 18 help. The letters are a word of $n$ symbols, $S$ places, of which $p$ and $j$
 # are two, width $E$, and $H$ heads of $D = E / H$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import tempfile
 from pathlib import Path
 
@@ -105,7 +105,7 @@ for read, told, counts, n in zip(drawn.read, drawn.told, drawn.counts, lengths, 
 # The query knows its own $p$. The separator stands at place $n$, so its sinusoids are those of $n$: *the first layer
 # has to find the separator and fetch its position*. The feed-forward layer can make the products of (1) and (2), and
 # *the second layer looks $n$ places back*. The product of such a query and a key at place $j$ is $\sum_\omega \cos (p -
-# n - j)\omega$, which is largest at $j = p - n$. How sharp a peak becomes of it depends on the mechanism.
+# n - j)\omega$, which is largest at $j = p - n$. How sharp this peak becomes depends on the mechanism.
 
 # %%
 table = positions.sinusoidal(64, 32)
@@ -129,8 +129,8 @@ print(
 # itself* is clipped at norm 1 (their `radam.py` calls `clip_grad_norm_` on one parameter after the other). Some things
 # differ from theirs. The network is smaller and reads fewer sequences per update (they have 64). It is initialised by
 # this package's rules and not by PyTorch's, and there is no dropout (they have .1). The rate, .001, is divided by ten
-# after eight tenths of the updates, while theirs is after 3000 of 10,000. We measure below what that changes. And
-# hashing sorts into two buckets at $S = 68$ and four at $S = 128$, where theirs has 64 at any length.
+# after eight tenths of the updates, while theirs is after 3000 of 10,000. We measure below what this difference
+# changes. And hashing sorts into two buckets at $S = 68$ and four at $S = 128$, where theirs has 64 at any length.
 
 # %%
 chapter.source(duplication.task)
@@ -212,9 +212,9 @@ assert local.at_the_end().max() < 0.01
 #
 # **Hashing.** With one round the loss ends more than ten times above that of linear attention, for each seed. In the
 # paper, too, it ends above. Whenever the hash, drawn anew in each update, sorts a query and its key into chunks that
-# are not neighbours, there is nothing to copy. With four rounds it is enough if one of them does not, and the loss ends
-# close to that of linear attention, a little above. (At $S = 68$ and chunks of 32 a query sees up to 64 keys in any
-# case, so the effect of hashing on long sequences cannot be seen here.)
+# are not neighbours, there is nothing to copy. With four rounds it is enough if one of them keeps the two together. The
+# loss then ends close to that of linear attention, a little above. (At $S = 68$ and chunks of 32, a query sees up to 64
+# keys in any case, so the effect of hashing on long sequences cannot be seen here.)
 #
 # **Random features** estimate the softmax, and their loss stays at three eighths of a nat, whatever the seed. The
 # likely reason is that sharp weights need large exponents, which random features estimate worst (chapter 9), with other
@@ -239,8 +239,9 @@ assert early["linear"] > 10 * linear.at_the_end().max()
 
 # %% [markdown]
 # Softmax attention has learned by then, and a tenth of the rate only takes away the noise. Linear attention is still in
-# the middle of learning. It goes on at a tenth of the pace, and ends with more than ten times the loss that it has if
-# the rate stays for longer. In the paper's network it may be further after 3000 updates; ours needs the time.
+# the middle of learning. It goes on at a tenth of the pace, and ends with more than ten times the loss that it
+# reaches if the rate stays high for longer. The paper's network may have learned more by 3000 updates; ours needs the
+# time.
 #
 # ## The paper's length
 #
@@ -277,9 +278,9 @@ print(f"who tells the separator and guesses the rest: {guessed:.3f} nats")
 # The window fails here, as it must: two windows reach 32 places, and only the shortest words here are that short. All
 # that the network learns is to predict the separator and to guess.
 #
-# **What would count, said before.** The paper's claim gets runs of its own: $S = 128$, twice the width, four heads of
-# 32 as wide as the paper's, and the authors' rate. The plan (`experiments/learning/papers.toml`) says what would count
-# as yes and as no. It was written into the folder of each run before the run began.
+# **What would count, said before.** The paper's claim gets runs of its own: $S = 128$, twice the width, four heads that
+# are as wide as the paper's (32), and the authors' rate. The plan (`experiments/learning/papers.toml`) says what would
+# count as yes and as no. It was written into the folder of each run before the run began.
 
 # %%
 asked = runs.read_all(runs.RECORDS / "papers")
@@ -313,7 +314,7 @@ assert all(ends["linear", seed] > ends["softmax", seed] + 0.002 for seed in (1, 
 # comes down, after 3,000 updates, its loss is still above .6 nats, and from then on it learns at a tenth of the pace.
 # The narrower network above, with the full rate for 48,000 updates, ended below .005.
 # The paper's network has twice the width, depth and heads, and reads twice as many sequences per update. So whether
-# linear attention reaches the same loss *in 10,000 updates* may hang on the size of the network.
+# linear attention reaches the same loss *in 10,000 updates* may depend on the size of the network.
 #
 # ## What it looks at
 #
@@ -378,8 +379,9 @@ assert weights[..., n + 1 :].sum(-1).mean(axis=(0, 2)).min() > 0.39
 # The symbol to be predicted gets less than a tenth of the weight of its row, and hardly ever the most. Yet it is
 # predicted. So look at what the weights *make*. Of the values, layer 2 makes a sum of 64 numbers per row. For each of
 # the 20 rows, fit one linear map from those to a symbol, by least squares over 3,000 words, and let it read 500 others.
-# Is the wanted symbol in them, and what else? Is it also in what layer 2 reads, in the part of the sum that comes from
-# the first copy, or in the part that comes from the second? (A guess is right in 10 % of cases.)
+# Can the wanted symbol be read from these sums, and what else can? Can it also be read from what layer 2 reads, from
+# the part of the sum that comes from the first copy, or from the part that comes from the second? (A guess is right in
+# 10 % of cases.)
 
 
 # %%
@@ -614,7 +616,7 @@ chapter.table(
 #
 # At place $n - 1$, the last symbol of the first copy is read, and 0 should be predicted. But no place before it counts,
 # and no place after it that counts has the target 0: a target that counts is 0 if and only if nothing but symbols has
-# been read so far. One head that asks whether there is a separator, as layer 1 does anyhow, is enough to predict it.
+# been read so far. One head that asks whether there is a separator, as layer 1 does anyway, is enough to predict it.
 # (The authors divide by the number of targets, so the mean over $n + 1$ is a little below the mean over the $n$ that
 # cost something.)
 #
@@ -636,9 +638,9 @@ chapter.table(
 # <details><summary>Solution</summary>
 #
 # (3): $P$ has rank 3. The neighbour's weight differs from the peak's by $1 - \cos \omega \approx \omega^2 / 2$, and
-# $\omega \le 2 \pi / n$ lest there be another peak among the $n$ places: it shrinks like $1 / n^2$. For peaks that
-# stay apart, frequencies up to a fixed one are needed, in steps of at most $2 \pi / n$ lest they repeat. That is a
-# number of features proportional to $n$, in agreement with (3).
+# $\omega \le 2 \pi / n$ so that there is no second peak among the $n$ places. So it shrinks like $1 / n^2$. For peaks
+# that stay apart, frequencies up to a fixed one are needed, in steps of at most $2 \pi / n$, so that they do not
+# repeat. That is a number of features proportional to $n$, in agreement with (3).
 #
 # </details>
 #
@@ -658,7 +660,7 @@ chapter.table(
 #
 # </details>
 
-# %%
+# %% jupyter={"source_hidden": true}
 length, window = duplication.Shape().length, causal_attention.WINDOW
 one_layer = patterns.local(length, window=window, causal=True)
 two_layers = one_layer @ one_layer

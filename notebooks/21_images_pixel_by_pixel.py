@@ -16,7 +16,7 @@
 # You need chapters 7, 8 and 17. Training takes more time than a chapter has. What comes from a record is marked, and
 # the rest runs here. The letters are $N = 784$ pixels $x_1 \dots x_N$, each a whole number from 0 to 255.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import json
 from functools import partial
 

@@ -17,7 +17,7 @@
 # You need chapter 17; 7 and 14 for the mechanisms. The letters are $T$ frames, $V$ symbols of which symbol 0 is the
 # *blank*, written –, scores $a_t \in \mathbb R^V$, and $S$ labels $l_1 \dots l_S$ from 1 to $V - 1$.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import itertools
 import math
 from importlib.util import find_spec

@@ -19,7 +19,7 @@
 # You need chapter 4; 3 and 17 help. The letters are length $n$, number of mixtures $k$ (chapter 4 calls them $N$ and
 # $R$), $V$ pieces in the vocabulary, and $p$, the probability that a network assigns.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import math
 import tempfile
 from functools import partial

@@ -17,7 +17,7 @@
 # You need chapters 4 (Linformer) and 17 (the layers); 23 is pretraining. The letters are length $n$, $k$ mixed keys,
 # and $S$ texts.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import itertools
 import math
 from functools import partial
@@ -47,7 +47,7 @@ rng = np.random.default_rng(0)
 # above 0, so the text is praise. Backward, each of the two tokens gets half of the gradient of the mean, and the
 # padding nothing.
 #
-# Of 100 test texts, 84 are right. How sure is that? The number right varies by about
+# The classifier is right on 84 of 100 test texts. How sure is that? The number right varies by about
 # $\sqrt{100 \cdot 0.84 \cdot 0.16} = 3.7$ from one hundred texts to the next. Twice that is 7, so 84% is 84 ± 7
 # percentage points.
 
@@ -140,9 +140,9 @@ chapter.source(finetune_fit.fit_projections, doc=False)
 #
 # ## What an accuracy can tell us
 #
-# Of $S$ test texts, $s$ are right. If each is right with probability $p$, then $\hat p = s / S$ has the standard
-# deviation $\sqrt{p (1 - p) / S}$. We believe those $p$ from which $\hat p$ is at most $z = 1.96$ standard deviations
-# away (an interval of 95 %):
+# A network is right on $s$ of $S$ test texts. If it is right on each with probability $p$, then $\hat p = s / S$ has
+# the standard deviation $\sqrt{p (1 - p) / S}$. We believe those $p$ from which $\hat p$ is at most $z = 1.96$ standard
+# deviations away (an interval of 95 %):
 #
 # $$(\hat p - p)^2 \le z^2\, \frac{p (1 - p)}{S} \qquad (3)$$
 #
@@ -184,9 +184,9 @@ chapter.explore(
 )
 
 # %% [markdown]
-# With 500 texts and 80 % right it reaches 3.5 percentage points to either side. Two networks that read the *same* texts
-# can be compared better than their intervals suggest, but not by an order of magnitude. A difference of one percentage
-# point in the table is not known to be real.
+# With 500 texts and 80 % right the interval reaches 3.5 percentage points to either side. Two networks that read the
+# *same* texts can be compared better than their intervals suggest, but not by an order of magnitude. A difference of
+# one percentage point in the table is not known to be real.
 #
 # ## The table
 #
@@ -225,14 +225,15 @@ for source in results.values():
 #
 # - **A network loses at once** when its attention is replaced, and it loses more if there are fewer mixtures. Softmax
 #   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
-# - **A little training recovers part of it.** A likely reason is that most of what the network knows is in its other
+# - **A little training recovers a part.** A likely reason is that most of what the network knows is in its other
 #   weights, which were only out of tune with what attention now passes to them. With a quarter of the keys and mean
 #   pooling, a network is still three to four percentage points below softmax attention after the same updates. The
 #   intervals of the two rows overlap. With fitted projections, 64 of 256 keys come back to within one percentage point;
 #   12 of 48 do not.
-# - **Fitted** projections bring the outputs of the heads nearer to those of softmax attention. On reviews that is at
-#   once worth more than twice as many mixtures, at either length. On sentences it does not change the accuracy beyond
-#   chance. After the further updates no fitted row is known to be better than the pooled row with the same $k$.
+# - **Fitted** projections bring the outputs of the heads nearer to those of softmax attention. On reviews, before any
+#   further update, fitting is worth more than twice as many mixtures, at either length. On sentences it does not change
+#   the accuracy beyond chance. After the further updates no fitted row is known to be better than the pooled row with
+#   the same $k$.
 # - **One matrix for all layers** is not known to do worse than a pair per layer, pooled or fitted.
 # - Sentences are padded, half of them by 21 places or more. A masked key's row is 0. So a mixture of nothing but
 #   padding is a key that scores 0 and takes its share of every query's weight. Linformer was made for texts of one
@@ -297,7 +298,7 @@ print(
 # live* with $k$ mixtures can do the task. Ours asks whether a network that has not can do it, after minutes of training
 # on one processor. Their networks are also larger, and read at least twice as much of each review.
 #
-# **What would count, said before.** So we asked the paper's question once more, with a longer training and a sharper
+# **What would count, said before.** So we asked the paper's question once more, with longer training and a sharper
 # test. Two networks begin as the pretrained one, with no training on reviews in between: one keeps softmax attention,
 # the other has $k = n / 2$ mixtures, fitted. Each learns for 1,250 updates and then answers all test texts. Whether
 # they differ is decided by the texts on which one is right and the other wrong (McNemar's test, exercise 2). The plan
@@ -306,9 +307,11 @@ print(
 
 # %%
 asked = runs.read_all(runs.RECORDS / "papers")
-found = {name: asked[f"downstream-{name}-0"].facts for name in ("64-linformer", "beside-softmax")}
+records = {"Linformer, k = 64 of 128, fitted": "64-linformer", "softmax attention": "beside-softmax"}
+found = {name: asked[f"downstream-{record}-0"].facts for name, record in records.items()}
+by_linformer, by_softmax = found
 for answer in ("yes", "no"):
-    print(f"{answer}: {found['64-linformer']['plan'][answer]}")
+    print(f"{answer}: {found[by_linformer]['plan'][answer]}")
 tests = {name: facts["result"]["after"] for name, facts in found.items()}
 right = {name: np.array(list(test["right"])) == "1" for name, test in tests.items()}
 chapter.table(
@@ -318,15 +321,15 @@ chapter.table(
         for name, x in right.items()
     ],
 )
-linformer_alone = (right["64-linformer"] & ~right["beside-softmax"]).sum()
-softmax_alone = (right["beside-softmax"] & ~right["64-linformer"]).sum()
+linformer_alone = (right[by_linformer] & ~right[by_softmax]).sum()
+softmax_alone = (right[by_softmax] & ~right[by_linformer]).sum()
 p = binomtest(int(linformer_alone), int(linformer_alone + softmax_alone)).pvalue
 print(f"right alone: Linformer on {linformer_alone} texts, softmax attention on {softmax_alone}; p = {p:.2g}")
 
 # %% [markdown]
 # The answer is **yes**: the test does not tell the two apart. That does not make them equal. On 251 texts one of them
 # is right alone, 136 by softmax attention and 115 by Linformer. Chance moves the difference of two such numbers by some
-# $\sqrt{251} \approx 16$, so the .8 points between the accuracies may be none, or 2.1. It is one run of each, at
+# $\sqrt{251} \approx 16$, so the true difference behind the .8 points may be 0, or 2.1. It is one run of each, at
 # one rate that was not tuned for either.
 #
 # ## What a whole layer saves
@@ -421,6 +424,7 @@ assert max(theirs) < min(mine) <= max(mine) < 1.2 * min(mine)
 # %%
 for width in (768, 384):
     assert 2 * (6 * width) * width == 12 * width**2
+    print(f"width {width}: half of a layer's multiply-adds at {6 * width:,} tokens")
 same(2 * 256 / (12 * 384 + 2 * 256), 256 / (6 * 384 + 256))
 assert 2 * 256 / (12 * 384 + 2 * 256) == 0.1
 
@@ -442,6 +446,7 @@ tail = sum(math.comb(40, heads) for heads in range(25, 41)) / 2**40
 assert 0.14 < 2 * tail < 0.16
 one, other = finetune.interval(410, 500), finetune.interval(400, 500)
 assert other[1] > 410 / 500
+print(f"25 or more, or 15 or fewer, of 40: probability {2 * tail:.0%}")
 
 # %% [markdown]
 # ## What to remember

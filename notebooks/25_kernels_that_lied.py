@@ -13,7 +13,7 @@
 # You need chapters 1, 7 and 19. For each mistake we name the thread in which it was found, asked about or fixed. The
 # code is ours, written to make the same mistake in a few lines of NumPy.
 
-# %%
+# %% jupyter={"source_hidden": true}
 import numpy as np
 
 from linattn_ref import conform
@@ -94,7 +94,7 @@ chapter.explore(
 # test as it is usually written, which passes. `tell` prints what that test and the check find. The tests `pytest -m
 # shipped_bugs` take the kernels from here.
 
-# %%
+# %% jupyter={"source_hidden": true}
 SHIPPED = {}
 
 

@@ -53,7 +53,7 @@ def test_chapter_has_what_every_chapter_has(name):
     assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
 
 
-ALL_SHOWN = tuple(f"{i:02}" for i in range(1, 16))  # in others, some cells only assert
+ALL_SHOWN = (*(f"{i:02}" for i in range(1, 17)), "20", "21", "24", "25")  # in others, some cells only assert
 
 
 @pytest.mark.parametrize("name", [name for name in CHAPTERS if name.startswith(ALL_SHOWN)])

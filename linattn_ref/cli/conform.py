@@ -163,7 +163,7 @@ def add_conform(commands: Any) -> None:
         choices=("numpy", "torch", "jax", "cupy"),
         help="library of its arrays (default: what its module imports)",
     )
-    option("--device", help="device of PyTorch (default: cpu)")
+    option("--device", help="device of PyTorch and JAX (default: cpu)")
     option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
     option("--json", type=Path, metavar="FILE", help="write the report")
     option("--html", type=Path, metavar="FILE", help="write the report as a page, with the error of each token")

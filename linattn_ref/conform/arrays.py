@@ -22,11 +22,17 @@ class Library:
     views = False  # whether arrays are views with gaps in larger ones
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
 
-    def check(self, dtype: str) -> None:
-        """That the dtype exists there."""
+    def check(self, dtype: str, device: str) -> None:
+        """That the dtype and the device exist there."""
         if dtype not in self.dtypes:
             raise ValueError(f"dtype: expected one of {', '.join(self.dtypes)}, got {dtype!r}")
-        self.numpy_dtype(dtype)
+        try:
+            self.array(np.zeros(1), dtype, device)
+        except ImportError:
+            raise
+        except Exception as error:  # each library has its own
+            told = str(error).strip().partition("\n")[0]
+            raise ValueError(f"device: {self.name} has no arrays on {device!r} here: {told}") from None
 
     def numpy_dtype(self, dtype: str) -> Any:
         """NumPy's dtype of that name; bfloat16 is `ml_dtypes`'."""
@@ -38,6 +44,8 @@ class Library:
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         """A new array of the library, contiguous, in memory of its own."""
+        if device != "cpu":
+            raise ValueError("its arrays are on the CPU")
         return self.placed(np.array(x, dtype=self.numpy_dtype(dtype), order="C"), np.zeros)
 
     def placed(self, x: Any, zeros: Callable[..., Any]) -> Any:
@@ -78,6 +86,9 @@ class CuPy(Library):
     name = "cupy"
     dtypes = "float64", "float32", "float16"
 
+    def check(self, dtype: str, device: str) -> None:
+        super().check(dtype, "cuda")
+
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         cupy = importlib.import_module("cupy")
         return self.placed(cupy.array(x, dtype=dtype, order="C"), cupy.zeros)
@@ -90,9 +101,6 @@ class Torch(Library):
     """PyTorch, by autograd."""
 
     name, differentiates = "torch", True
-
-    def check(self, dtype: str) -> None:
-        importlib.import_module("torch")
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         torch = importlib.import_module("torch")
@@ -134,13 +142,14 @@ class Jax(Library):
 
     name, differentiates = "jax", True
 
-    def check(self, dtype: str) -> None:
-        jax = importlib.import_module("jax")
+    def check(self, dtype: str, device: str) -> None:
         if dtype == "float64":
-            jax.config.update("jax_enable_x64", True)
+            importlib.import_module("jax").config.update("jax_enable_x64", True)
+        super().check(dtype, device)
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
-        return importlib.import_module("jax.numpy").array(x, dtype=dtype)
+        jax = importlib.import_module("jax")
+        return jax.device_put(jax.numpy.array(x, dtype=dtype), jax.devices(device)[0])
 
     def numpy(self, x: Any) -> np.ndarray:
         return np.array(x, dtype=np.float64)
@@ -166,8 +175,13 @@ LIBRARIES: dict[str, Library] = {library.name: library for library in (Library()
 
 
 def library_of(function: Any) -> Library:
-    """The one that the function's module has imported, by its names; NumPy where it has none."""
-    module = sys.modules.get(getattr(inspect.unwrap(function), "__module__", "") or "")
-    found = {str(getattr(x, "__name__", "")).partition(".")[0] for x in vars(module).values()} if module else set[str]()
-    found.add(str(getattr(module, "__name__", "")).partition(".")[0])
+    """The one that a function's module has imported, or something of; NumPy where it has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    home = str(getattr(function, "__module__", None) or getattr(type(function), "__module__", ""))
+    module = sys.modules.get(home)
+    names = getattr(function, "__globals__", None) or (vars(module) if module else {})
+    found = {str(getattr(x, of, None)).partition(".")[0] for x in names.values() for of in ("__name__", "__module__")}
+    found.add(home.partition(".")[0])
     return next((LIBRARIES[name] for name in ("torch", "jax", "cupy") if name in found), LIBRARIES["numpy"])

@@ -26,17 +26,19 @@ class Check(NamedTuple):
     needs: tuple[str, ...]  # options, or "gradients", without which there is nothing to check
     run: Callable[[Judge], Iterator[Trial]]
     ops: tuple[str, ...]
+    whole: bool = False  # whether all its trials are asked for, though one failed: they are drawn together
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(*needs: str, ops: tuple[str, ...] = tuple(OPS)) -> Callable[[Any], Any]:
+def check(*needs: str, ops: tuple[str, ...] = tuple(OPS), whole: bool = False) -> Callable[[Any], Any]:
     """Make a check of a generator of trials; its docstring is why."""
 
     def register(function: Callable[[Judge], Iterator[Trial]]) -> Callable[[Judge], Iterator[Trial]]:
         name = function.__name__
-        CHECKS[name] = Check(name, " ".join(inspect.cleandoc(function.__doc__ or "").split()), needs, function, ops)
+        why = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+        CHECKS[name] = Check(name, why, needs, function, ops, whole)
         return function
 
     return register
@@ -232,7 +234,7 @@ def shared_is_repeated(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"groups={groups}", judge.ask(groups=groups, causal=True))
 
 
-@check(ops=("gated_linear", "gated_delta"))
+@check(ops=("gated_linear", "gated_delta"), whole=True)
 def gates(judge: Judge) -> Iterator[Trial]:
     """Gates from 1 to 0 by way of very strong ones: outputs, and gradients by their own size."""
     question = judge.ask()
@@ -266,6 +268,15 @@ def beta_up_to_two(judge: Judge) -> Iterator[Trial]:
     yield judge.trial("beta up to 2", question.change(beta=2 * question.inputs["beta"]))
 
 
+@check(ops=("delta", "gated_delta"))
+def short_rows(judge: Judge) -> Iterator[Trial]:
+    """Rows of nearly 0 are normalised to nearly 0, by the square root of their squares and eps together."""
+    if judge.target.mapping.fixed.get("normalise", True):
+        question, size = judge.ask(), 1e-4 if judge.target.dtype == "float16" else 1e-6
+        short = {name: rounded(question.inputs[name] * size, judge.target.dtype) for name in "qk"}
+        yield judge.trial(f"queries and keys times {size:g}", question.change(**short), ("out",))
+
+
 @check()
 def zeros(judge: Judge) -> Iterator[Trial]:
     """Inputs of zeros are inputs: no division by a length or a sum of nothing."""
@@ -288,12 +299,10 @@ def buffers(judge: Judge) -> Iterator[Trial]:
 
 @check()
 def inputs_kept(judge: Judge) -> Iterator[Trial]:
-    """A call leaves its inputs as they were."""
-    trial = judge.trial("", judge.ask(causal=True))
-    kept = [
-        compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0)
-        for name in trial.question.inputs
-    ]
+    """A call leaves its inputs as they were, and so a state and the gradient of the output."""
+    trial = judge.trial("", judge.ask(causal=True, state=judge.target.offers("state")))
+    passed = *trial.question.inputs, *(OPS[judge.target.op].state if trial.question.state else ()), "d_out"
+    kept = [compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0) for name in passed]
     yield trial._replace(places=[place._replace(array=f"altered_{place.array}") for place in kept])
 
 

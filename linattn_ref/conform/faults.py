@@ -131,8 +131,11 @@ def linear_rows(
     return out, (s + f_k.T @ v, z + f_k.sum(axis=0))
 
 
-def unit(x: Any) -> Any:
-    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
+def unit(x: Any, fault: str = "") -> Any:
+    squares = (x * x).sum(axis=-1, keepdims=True)
+    if fault == "eps_outside_the_root":
+        return x / (np.sqrt(squares) + 1e-6)
+    return x / np.sqrt(squares + (0 if fault == "eps_missing_in_the_root" else 1e-6))
 
 
 def rule_rows(
@@ -142,7 +145,7 @@ def rule_rows(
     """The gated delta rule of one head, and gated linear attention where there is no beta."""
     scale = scale_of(fault, scale, q.shape[-1], v.shape[-1])
     if beta is not None and fault != "not_normalised" and (normalise or fault == "normalised"):
-        q, k = q if fault == "only_k_normalised" else unit(q), unit(k)
+        q, k = q if fault == "only_k_normalised" else unit(q, fault), unit(k, fault)
     s = np.zeros((k.shape[-1], v.shape[-1])) if state is None else np.array(state[0], float)
     if fault == "state_transposed" and state is not None:
         s = s.reshape(s.shape[::-1]).T
@@ -360,6 +363,8 @@ def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64
     if name.startswith("mask"):
         mask = np.broadcast_to(np.arange(sizes["n"]) % 3 != 1, asked.inputs["k"].shape[:-1]).copy()
         asked = asked.change(key_mask=mask)
+    if name.startswith("eps"):
+        asked = asked.change(q=1e-6 * asked.inputs["q"], k=1e-6 * asked.inputs["k"])
     if name == "beta_clipped":
         asked = asked.change(beta=2 * asked.inputs["beta"])
     if name == "gates_summed_up":

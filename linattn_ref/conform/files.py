@@ -3,8 +3,9 @@
 Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.float64.OUT``
 and ``budget.float32.OUT`` how far off each entry, or each row, may be in that precision. An answer of 16 bits may be
 off by twice its own rounding beside float32's. All four dtypes can hold the inputs. In ``manifest.json`` are the
-operation and the options. A program writes what it computes, under the names of the expected arrays (``out`` for
-``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what it leaves out is not offered.
+operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the
+names of the expected arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what
+it leaves out is not offered.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -
             for dtype in DTYPES[:2]:
                 budget = allowed(question, right, dtype)
                 tensors |= {f"budget.{dtype}.{key}": by_row(x).astype(dtype) for key, x in budget.items()}
-            blob = save({key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())})
+            whole = {key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())}
+            blob = save(whole, {"options": json.dumps(options)})
             writers[folder / f"{name}.safetensors"] = lambda at, blob=blob: at.write_bytes(blob)
             manifest.append({"name": name, "op": op, "note": note, "options": options, "expected": sorted(right)})
     text = json.dumps({"version": VERSION, "size": "full" if full else "quick", "cases": manifest}, indent=1) + "\n"
@@ -123,6 +125,8 @@ def read(folder: Path) -> Report:
             continue
         dtypes |= {str(x.dtype) for x in given.values()}
         outcomes.append(judged(case, load_file(folder / f"{case['name']}.safetensors"), given))
+    if not dtypes and not any(x.verdict == FAILED for x in outcomes):
+        raise NotATarget(f"read: no answers in {folder}: a program writes NAME.answer.safetensors beside each case")
     ops = sorted({case["op"] for case in manifest["cases"]})
     return Report(str(folder), ", ".join(ops), ", ".join(sorted(dtypes)) or "no answers", tuple(outcomes))
 

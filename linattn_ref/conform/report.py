@@ -10,8 +10,12 @@ from string import Template
 from typing import Any, NamedTuple
 
 from linattn_ref import __version__, atomic
+from linattn_ref.conform.budget import FACTOR
 
 __all__ = ["Outcome", "Report"]
+
+# What errors are measured in.
+UNITS = f"the budget, {FACTOR:g} times the error of an honest implementation in this precision"
 
 PASSED, FAILED, NOT_OFFERED, RAISED, HUNG = "passed", "FAILED", "not offered", "RAISED", "HUNG"
 
@@ -27,6 +31,7 @@ class Outcome(NamedTuple):
     diagnosis: tuple[str, ...] = ()  # the mistakes that fit, best first
     named: tuple[str, ...] = ()  # their names
     by_token: tuple[tuple[str, tuple[float, ...]], ...] = ()  # the worst of each token, by trial and array
+    traceback: tuple[str, ...] = ()  # of the target, where it raised
 
     @property
     def ok(self) -> bool:
@@ -69,9 +74,8 @@ class Report(NamedTuple):
         lines = [f"{self.target} as {self.op}, {self.dtype}"]
         first: dict[Any, str] = {}  # the check that found a mistake, by what it is
         for outcome in self.outcomes:
-            more = [f"agrees if {sentence}" for sentence in outcome.diagnosis] + [f"why: {outcome.why}"] * (
-                not outcome.ok
-            )
+            more = [*outcome.traceback, *(f"agrees if {sentence}" for sentence in outcome.diagnosis)]
+            more += [f"why: {outcome.why}"] * (not outcome.ok)
             what = outcome.diagnosis or (outcome.verdict == RAISED and outcome.where)
             if what and first.setdefault(what, outcome.name) != outcome.name:
                 more = [f"as {first[what]}"]
@@ -81,7 +85,7 @@ class Report(NamedTuple):
         count = {verdict: sum(x.verdict == verdict for x in self.outcomes) for verdict in (PASSED, NOT_OFFERED)}
         failed = len(self.outcomes) - sum(count.values())
         lines.append(
-            f"{count[PASSED]} passed, {failed} failed, {count[NOT_OFFERED]} not offered; errors in units of the budget"
+            f"{count[PASSED]} passed, {failed} failed, {count[NOT_OFFERED]} not offered; errors in units of {UNITS}"
         )
         return "\n".join(lines)
 
@@ -100,6 +104,7 @@ class Report(NamedTuple):
         rows = [
             f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.told}<td>"
             + "<br>".join([html.escape(x.where), *(f"<b>agrees if {html.escape(y)}</b>" for y in x.diagnosis)])
+            + f"<pre>{html.escape(chr(10).join(x.traceback))}</pre>" * bool(x.traceback)
             + f"<td>{html.escape(x.why)}"
             for x in self.outcomes
         ]
@@ -109,23 +114,46 @@ class Report(NamedTuple):
             for title, tokens in x.by_token
             if not x.ok or x.name in ("gates", "lengths")
         ]
+        by_gate = [
+            f"<figure>{plot(tuple(worst.values()), tuple(worst))}<figcaption>{html.escape(array)}</figcaption></figure>"
+            for x in self.outcomes
+            if x.name == "gates"
+            for array, worst in worst_by_gate(x).items()
+        ]
+        if by_gate:
+            by_gate = [
+                "<h2>Error by log gate</h2>\n<p>The worst of all tokens, each gate the same for all.</p>",
+                *by_gate,
+            ]
         title = html.escape(f"{self.target} as {self.op}, {self.dtype}")
         verdict = "all that is offered passes" if self.ok else "not everything passes"
-        return {"title": title, "rows": "\n".join(rows), "plots": "\n".join(plots), "verdict": verdict}
+        parts = {"rows": rows, "gates": by_gate, "plots": plots}
+        joined = {name: "\n".join(lines) for name, lines in parts.items()}
+        return {"title": title, "verdict": verdict, "units": UNITS, **joined}
 
 
-def plot(tokens: tuple[float, ...], width: int = 260, height: int = 90) -> str:
-    """Error in units of the budget against the token, both from 0.001 to a million on a logarithmic scale, as SVG."""
+def worst_by_gate(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """The largest error of each array, by the gate that was asked."""
+    found: dict[str, dict[str, float]] = {}
+    for title, tokens in outcome.by_token:
+        gate, array = title.removeprefix("log gate ").split()
+        found.setdefault(array, {})[gate] = max(tokens)
+    return found
+
+
+def plot(tokens: tuple[float, ...], names: tuple[str, ...] = (), width: int = 260, height: int = 90) -> str:
+    """Error in units of the budget by token or by ``names``, from 0.001 to a million, logarithmic, as SVG."""
     low, high = -3.0, 6.0
 
     def y(x: float) -> float:
         log = high if not math.isfinite(x) else math.log10(max(x, 10.0**low))
-        return height - height * (min(log, high) - low) / (high - low)
+        return min(max(height * (high - log) / (high - low), 2.0), height - 2.0)  # whole dots
 
     step = width / max(len(tokens), 1)
     dots = "".join(f'<circle cx="{(i + 0.5) * step:.1f}" cy="{y(x):.1f}" r="2"/>' for i, x in enumerate(tokens))
     budget = f'<line x2="{width}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>'
-    return f'<svg width="{width}" height="{height}" role="img">{budget}{dots}</svg>'
+    texts = "".join(f'<text x="{(i + 0.5) * step:.1f}" y="{height - 3}">{name}</text>' for i, name in enumerate(names))
+    return f'<svg width="{width}" height="{height}" role="img">{budget}{dots}{texts}</svg>'
 
 
 PAGE = Template("""<!DOCTYPE html>
@@ -136,13 +164,15 @@ td, th { padding: .2rem .8rem .2rem 0; vertical-align: top; text-align: left }
 .bad td:nth-child(2) { color: #b00020; font-weight: bold }
 figure { display: inline-block; margin: .5rem 1rem .5rem 0 } figcaption { font-size: .8rem }
 svg { border-left: 1px solid; border-bottom: 1px solid }
-circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 }
+circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 } text { font-size: 9px; text-anchor: middle }
+pre { font-size: .8rem; margin: 0 }
 </style>
 <h1>$title</h1>
-<p>$verdict. Errors are in units of what an honest implementation in this precision makes, times a small factor.</p>
+<p>$verdict. Errors are in units of $units.</p>
 <table><tr><th>check<th>verdict<th>worst<th>where<th>why
 $rows
 </table>
+$gates
 <h2>Error by token</h2>
 <p>A dot per token, the budget dashed; from a thousandth of it to a million times.</p>
 $plots

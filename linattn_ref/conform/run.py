@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,25 +79,32 @@ def check(
 
 def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) -> Outcome:
     """One check of a target."""
-    lacks = [need for need in each.needs if not target.offers(need)]
+    built_in = {"causal"} if target.mapping.fixed.get("causal") else set[str]()
+    lacks = [need for need in each.needs if need not in built_in and not target.offers(need)]
     if lacks:
         return Outcome(each.name, each.why, NOT_OFFERED, where=f"no {', '.join(lacks)}")
     judge, places = Judge(target, seed, full), list[Place]()
-    by_token = list[tuple[str, tuple[float, ...]]]()
+    by_token, wrong = list[tuple[str, tuple[float, ...]]](), None
     try:
         for trial in each.run(judge):
             places += trial.places
             by_token += [
                 (f"{trial.note} {place.array}".strip(), place.by_token) for place in trial.places if place.by_token
             ]
-            if not all(place.ok for place in trial.places):
-                return failed(each, trial, target, by_token)
+            if wrong is None and not all(place.ok for place in trial.places):
+                wrong = trial
+                if not each.whole:
+                    break
     except Exception as error:
+        if wrong is not None:
+            return failed(each, wrong, target, by_token)
         if target.offers("gradients") and not {"gradients", "d_state"} & {*each.needs}:
             alone = run_check(each, target._replace(forward_alone=True), seed, full)
             if alone.verdict in (PASSED, FAILED):  # what can be judged is
                 return alone._replace(where=f"{alone.where}; without gradients, which raised: {told(error)}")
-        return Outcome(each.name, each.why, RAISED, where=told(error))
+        return Outcome(each.name, each.why, RAISED, where=told(error), traceback=way_of(error))
+    if wrong is not None:
+        return failed(each, wrong, target, by_token)
     if not places:
         return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
     worst = max(places, key=lambda place: place.worst)
@@ -150,14 +158,22 @@ def is_within(trial: Trial, dtype: str) -> bool:
 
 
 def told(error: Exception) -> str:
-    """An error and where it comes from, without our own part of the way."""
-    frames = [
-        x
-        for x in traceback.extract_tb(error.__traceback__)
-        if "/linattn_ref/conform/" not in x.filename.replace("\\", "/")
-    ]
+    """An error in one line, with where it comes from."""
+    frames = frames_of(error)
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
+
+
+def way_of(error: Exception) -> tuple[str, ...]:
+    """The lines of a target's traceback."""
+    return tuple(line for frame in frames_of(error).format() for line in frame.rstrip().split("\n"))
+
+
+def frames_of(error: Exception) -> traceback.StackSummary:
+    """From the target's own function on, without our own part of the way."""
+    here = Path(__file__).parent
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if Path(x.filename).parent != here]
+    return traceback.StackSummary.from_list(frames)
 
 
 def run_apart(

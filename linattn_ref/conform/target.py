@@ -111,7 +111,10 @@ class Target(NamedTuple):
             raise NotATarget(f"target: expected a function or a pair of functions, got {function!r}")
         library = LIBRARIES[mapping.arrays] if mapping.arrays else library_of(forward)
         target = cls(op, forward, backward, mapping, library, dtype)
-        library.check(dtype)
+        try:
+            library.check(dtype, mapping.device)
+        except ValueError as error:
+            raise NotATarget(str(error)) from None
         named, open_ended = target.parameters
         for name in OPS[op].inputs[3:]:
             if named and not open_ended and target.name_of(name) not in named:
@@ -155,20 +158,32 @@ class Target(NamedTuple):
         if question.state is not None and state is None:
             state = self.state_of(question.state)
         options = self.options(question, state)
-        before = {name: lib.numpy(x) for name, x in given.items()}
         d_out = lib.array(self.outward(question, "d_out", question.d_out), self.dtype, self.mapping.device)
+        states = state if isinstance(state, tuple) else () if state is None else (state,)
+        watched = {**given, "d_out": d_out, **dict(zip(OPS[self.op].state, states, strict=False))}
+        before = {name: lib.numpy(x) for name, x in watched.items() if x is not None}
         d_state = None if question.d_state is None else self.state_of(question.d_state)
         wanted = state if question.state is not None and self.offers("d_state") else None
+
+        def call(given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+            out, last = self.call(given, options)
+            if not hasattr(out, "shape"):
+                raise ValueError(f"expected an array, or an array and what is kept, got {type(out).__name__}")
+            if tuple(out.shape) != tuple(d_out.shape):
+                raise ValueError(f"out: expected shape {tuple(d_out.shape)}, got {tuple(out.shape)}")
+            return out, last
+
         if self.backward is not None:
-            out, last, grads = self.by_pair(given, options, d_out, d_state, gradients)
+            out, last, grads = self.by_pair(call, given, options, d_out, d_state, gradients)
         else:
             out, last, grads = lib.ask(
-                self.call, given, options, self.name_of("state"), wanted, (d_out, d_state) if gradients else None
+                call, given, options, self.name_of("state"), wanted, (d_out, d_state) if gradients else None
             )
         if grads is not None and not {*given} <= {*grads}:
             raise ValueError(f"backward gave no gradient of {', '.join(x for x in given if x not in grads)}")
-        after = {name: lib.numpy(x) for name, x in given.items()}
-        altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
+        altered = tuple(
+            name for name, x in before.items() if not np.array_equal(x, lib.numpy(watched[name]), equal_nan=True)
+        )
         found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}
         for name, x in (grads or {}).items():
             if name == "state":
@@ -191,9 +206,11 @@ class Target(NamedTuple):
         returned = self.forward(*positional, **by_name, **options)
         return returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
 
-    def by_pair(self, given: Any, options: Any, d_out: Any, d_state: Any, gradients: bool) -> tuple[Any, Any, Any]:
+    def by_pair(
+        self, call: Any, given: Any, options: Any, d_out: Any, d_state: Any, gradients: bool
+    ) -> tuple[Any, Any, Any]:
         """A pair's output, last state and gradients."""
-        out, saved = self.call(given, options)
+        out, saved = call(given, options)
         last = getattr(saved, "state", None)
         if not gradients or self.backward is None:
             return out, last, None

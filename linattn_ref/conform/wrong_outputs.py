@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -307,6 +308,25 @@ def _(x: Question) -> Any:
 @output("not_normalised", "q and k are not normalised", DELTAS)
 def _(x: Question) -> Any:
     return x.change(normalise=False) if x.options.get("normalise", True) else None
+
+
+def divided(x: Question, length: Callable[[np.ndarray], np.ndarray]) -> Question | None:
+    """With q and k divided by a function of their length, not by the square root of its square and eps."""
+    if not x.options.get("normalise", True):
+        return None
+    rows = {name: x.inputs[name] for name in "qk"}
+    given = {name: a / length(np.linalg.norm(a, axis=-1, keepdims=True)) for name, a in rows.items()}
+    return x.change(**given, normalise=False)
+
+
+@output("eps_outside_the_root", "eps stands outside the square root: q and k are divided by |x| + eps", DELTAS)
+def _(x: Question) -> Any:
+    return divided(x, lambda length: length + 1e-6)
+
+
+@output("eps_missing_in_the_root", "there is no eps in the square root: q and k are divided by |x|", DELTAS)
+def _(x: Question) -> Any:
+    return divided(x, lambda length: np.maximum(length, 1e-12))
 
 
 @output("only_k_normalised", "k is normalised, and q is not", DELTAS)

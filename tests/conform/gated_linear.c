@@ -20,7 +20,7 @@ static double *tensor(const char *name, long shape[4]) {
 }
 
 int main(int count, char **words) {
-    char path[4096];
+    char path[4096], answer[4096];
     unsigned long long size;
     if (count != 2) return 2;
     snprintf(path, sizeof path, "%s.safetensors", words[1]);
@@ -34,12 +34,13 @@ int main(int count, char **words) {
     data = malloc(bytes - size);
     memcpy(data, header + size, bytes - size);
     header[size] = 0;
-
     long q_shape[4], v_shape[4], rest[4];
     double *q = tensor("q", q_shape), *k = tensor("k", rest), *v = tensor("v", v_shape);
     double *gate = tensor("log_gate", rest), *first = tensor("state.s", rest);
-    if (strstr(header, "\"offsets\"") || strstr(header, "\"key_mask\"")) return 3; /* not offered */
+    if (strstr(header, "\"offsets\"") || strstr(header, "\"key_mask\"") || strstr(header, "groups")) return 3; /* not offered */
+    char *option = strstr(header, "scale\\\":"); /* of the page's options, in __metadata__ */
     long rows = q_shape[0] * q_shape[1], n = q_shape[2], d = q_shape[3], m = v_shape[3];
+    float scale = option ? strtof(option + 8, NULL) : 1 / sqrtf((float)d);
     float *out = calloc(rows * n * m, 4), *s = malloc(d * m * 4);
     for (long r = 0; r < rows; r++) {
         for (long c = 0; c < d * m; c++) s[c] = first ? (float)first[r * d * m + c] : 0;
@@ -47,12 +48,11 @@ int main(int count, char **words) {
             for (long c = 0; c < d; c++)
                 for (long j = 0; j < m; j++) {
                     s[c * m + j] = expf((float)gate[i]) * s[c * m + j] + (float)k[i * d + c] * (float)v[i * m + j];
-                    out[i * m + j] += (float)q[i * d + c] / sqrtf((float)d) * s[c * m + j];
+                    out[i * m + j] += (float)q[i * d + c] * scale * s[c * m + j];
                 }
     }
     snprintf(path, sizeof path, "{\"out\":{\"dtype\":\"F32\",\"shape\":[%ld,%ld,%ld,%ld],\"data_offsets\":[0,%ld]}}",
              q_shape[0], q_shape[1], n, m, rows * n * m * 4);
-    char answer[4096];
     snprintf(answer, sizeof answer, "%s.answer.safetensors", words[1]);
     file = fopen(answer, "wb");
     size = strlen(path);

@@ -23,11 +23,17 @@ def unscaled(query, k, v):
 def transposed(q, k, v):
     return right(q, k, v).mT
 
+def nothing(q, k, v):
+    right(q, k, v)
+
 def hangs(q, k, v):
     time.sleep(1000)
 
 def raises(q, k, v):
-    raise RuntimeError("no such kernel")
+    return find("such")
+
+def find(kernel):
+    raise RuntimeError("no " + kernel + " kernel")
 
 def ends(q, k, v):
     import os
@@ -69,6 +75,7 @@ def test_a_kernel_that_is_right(kernels, tmp_path, capsys):
     assert "2 passed, 0 failed, 1 not offered" in capsys.readouterr().out
     report = json.loads(record.read_text(encoding="utf-8"))
     assert report["ok"]
+    assert "-inf" not in page.read_text(encoding="utf-8")
     assert [x["verdict"] for x in report["outcomes"]] == ["passed", "not offered", "passed"]
     assert "<svg" in page.read_text(encoding="utf-8")
 
@@ -111,7 +118,8 @@ def test_a_module_is_given_by_its_name(capsys):
         ("hangs", "HUNG", "no answer after 2 s (--timeout)"),
         ("raises", "RAISED", "RuntimeError: no such kernel"),
         ("ends", "RAISED", "exit status 9"),
-        ("transposed", "RAISED", "expected shape"),
+        ("transposed", "RAISED", "ValueError: out: expected shape (2, 4, 20, 6), got (2, 4, 6, 20)"),
+        ("nothing", "RAISED", "expected an array, or an array and what is kept, got NoneType"),
     ],
 )
 def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys):
@@ -122,10 +130,18 @@ def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys)
     assert says in out
 
 
+def test_the_traceback_of_a_kernel_is_shown_and_ours_is_not(kernels, capsys):
+    assert conform(f"{kernels}:raises", "--op", "softmax", "--only", "output", "zeros") == 1
+    out = capsys.readouterr().out
+    assert out.count("in raises") == out.count("in find") == 1  # of the second check it says that it is the same
+    assert "linattn_ref" not in out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ((), "expected TARGET and --op"),
+        (("math:sqrt", "--op", "softmax", "--device", "cuda"), "device: numpy has no arrays on 'cuda' here"),
         (("nowhere.py:f", "--op", "softmax"), "no such file"),
         (("nowhere:f", "--op", "softmax"), "nowhere"),
         (("linattn_ref.attention.softmax:nothing", "--op", "softmax"), "nothing"),
@@ -138,6 +154,33 @@ def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys)
 def test_what_cannot_be_run(words, says, capsys):
     assert conform(*words) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_error_by_gate_is_drawn_also_behind_one_that_fails(tmp_path):
+    page = tmp_path / "report.html"
+    (tmp_path / "kernels.py").write_text(
+        "from linattn_ref.attention import gated_linear\n"
+        "def strong_gates_ignored(q, k, v, log_gate):\n"
+        "    return gated_linear.forward(q, k, v, log_gate * ((log_gate > -2) | (log_gate < -10)))[0]\n"
+    )
+    asked = f"{tmp_path / 'kernels.py'}:strong_gates_ignored", "--op", "gated_linear", "--only", "gates"
+    assert conform(*asked, "--html", page) == 1
+    text = page.read_text(encoding="utf-8")
+    assert [text.count(f">{gate}</text>") for gate in ("0", "-0.001", "-5", "-20", "-inf")] == [1] * 5
+    assert text.count("8 times the error of an honest implementation") == 1
+
+
+def test_nothing_is_imported_that_a_target_does_not_need(tmp_path):
+    (tmp_path / "kernels.py").write_text(
+        "import sys\n"
+        "from linattn_ref.attention.softmax import forward\n"
+        "def attention(q, k, v):\n"
+        "    roots = {name.partition('.')[0] for name in sys.modules}\n"
+        "    found = roots & {'numba', 'scipy', 'torch', 'jax', 'cupy', 'ml_dtypes', 'safetensors', 'matplotlib'}\n"
+        "    assert not found, found\n"
+        "    return forward(q, k, v)[0]\n"
+    )
+    assert conform(f"{tmp_path / 'kernels.py'}:attention", "--op", "softmax") == 0
 
 
 def test_the_list(capsys):

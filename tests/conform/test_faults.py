@@ -145,6 +145,30 @@ def changes_its_inputs(q, k, v):
     return softmax.forward(q, k, v, scale=1.0)[0]
 
 
+def overwrites_its_state(q, k, v, log_gate, *, state=None):
+    out, saved = gated_linear.forward(q, k, v, log_gate, state=None if state is None else gated_linear.State(state))
+    if state is None:
+        return out
+    state[...] = saved.state.s
+    return out, state
+
+
+def test_a_state_that_is_overwritten():
+    report = conform.check(overwrites_its_state, "gated_linear", only=("from_a_state", "pieces", "inputs_kept"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "passed", "FAILED"]
+    assert report["inputs_kept"].where.startswith("altered_s")
+
+
+def test_eps_is_beneath_the_square_root():
+    def by_length(q, k, v, beta):
+        q, k = (x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in (q, k))
+        return delta.forward(q, k, v, beta, normalise=False)[0]
+
+    report = conform.check(by_length, "delta", only=("output", "short_rows"))
+    assert report["output"].verdict == "passed"
+    assert report["short_rows"].named == ("eps_missing_in_the_root",)
+
+
 def leaves_rows_unwritten(q, k, v):
     out = np.empty_like(v, shape=(*q.shape[:-1], v.shape[-1]))
     out[..., :16, :] = softmax.forward(q, k, v)[0][..., :16, :]

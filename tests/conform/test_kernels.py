@@ -1,10 +1,15 @@
 """Kernels that are right pass, in every precision that they have; and what is not offered is not asked."""
 
+import functools
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from linattn_ref import conform
 from linattn_ref.attention import delta, gated_linear, linear, softmax
+from linattn_ref.conform.arrays import library_of
 from linattn_ref.kernels import jit
 
 PAGES = {"softmax": softmax, "linear": linear, "gated_linear": gated_linear, "delta": delta, "gated_delta": delta}
@@ -18,6 +23,11 @@ def test_the_pages_pass(op, dtype):
     report.assert_ok()
     assert report["gradients"].verdict == "passed"
     assert report["masked_is_absent"].verdict == "passed"
+
+
+@pytest.mark.parametrize("name", [name for name, each in conform.CHECKS.items() if "linear" in each.ops])
+def test_a_check_by_itself_passes(name):
+    conform.check((linear.forward, linear.backward), "linear", only=(name,)).assert_ok()
 
 
 @pytest.mark.parametrize("op", GATED)
@@ -65,12 +75,30 @@ def test_an_option_is_asked_for_only_where_it_is_named():
     assert report["causal"].verdict == "not offered"
 
 
+@pytest.mark.parametrize("way", ["module", "part", "name"])
+@pytest.mark.parametrize("name", ["torch", "jax", "cupy", "numpy"])
+def test_the_library_is_that_of_the_targets_module(way, name, monkeypatch):
+    """Also if another module has the name of the target's own; and behind ``partial``."""
+    monkeypatch.setitem(sys.modules, "my_kernels", types.ModuleType("my_kernels"))
+    if way == "name":  # from torch import Tensor
+        found = type("Tensor", (), {"__module__": name})
+    else:
+        found = types.ModuleType(name if way == "module" else f"{name}.nn")
+    space = {"__name__": "my_kernels", "it": found}
+    exec("def attention(q, k, v):\n    return v", space)
+    for function in (space["attention"], functools.partial(space["attention"])):
+        assert library_of(function).name == name
+
+
 def test_what_is_built_in_is_not_passed():
     def unscaled(q, k, v):
         return softmax.forward(q, k, v, causal=True, scale=1.0)[0]
 
     fixed = {"scale": 1.0, "causal": True}
-    conform.check(unscaled, "softmax", mapping=conform.Mapping(fixed=fixed)).assert_ok()
+    report = conform.check(unscaled, "softmax", mapping=conform.Mapping(fixed=fixed))
+    report.assert_ok()
+    assert report["causal"].verdict == report["fewer_queries"].verdict == "passed"
+    assert report["scale"].verdict == "not offered"
     assert not conform.check(unscaled, "softmax", only=("output",)).ok
 
 

@@ -33,7 +33,14 @@ IN_NUMPY = {
     "elu_plus_one": elu_page,
 }
 
-LAYERS = "layer_norm", "gelu", "cross_entropy", "ctc", "lstm"  # these make the arrays of their results themselves
+LAYERS = (
+    "layer_norm",
+    "gelu",
+    "cross_entropy",
+    "ctc",
+    "lstm",
+    "unit_rows",
+)  # these make the arrays of their results themselves
 
 PAGE = 4096
 CANARY = 0xA5
@@ -178,6 +185,10 @@ def attention_kernels(call, rng, leading, n, d, m):
     for e, g in ((None, log_gate[..., 0]), (erase, None), (erase, log_gate[..., 0]), (erase, log_gate)):
         (_, _, u), *_ = call("delta_product", "forward", q, k, v, e, g, d_s)
         call("delta_product", "backward", d_out, d_s, q, k, v, e, g, d_s, u)
+    more = q, k, v, rng.random((*leading, n, 1)), True, 0.5
+    call("unit_rows", "unit", q)
+    call("unit_rows", "forward", *more)
+    call("unit_rows", "backward", drawn(n, d), drawn(n, d), drawn(n, m), drawn(n, d), *more)
     (phi, _), *_ = call("elu_plus_one", "forward", q)
     call("elu_plus_one", "backward", q.copy(), phi)
     c = 2 * d + 1

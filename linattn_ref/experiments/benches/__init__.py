@@ -5,7 +5,8 @@ the other packages, and ``limits`` has what cannot be faster.
 
 ``bench_softmax``, ``bench_linear``, ``bench_performer``, ``bench_patterns``, ``bench_reformer``, ``bench_delta``,
 ``bench_steps`` of single tokens, ``bench_training``, ``bench_encoder``, ``bench_generation``, ``bench_drawing`` and
-``bench_speech`` of whole networks, ``bench_cuda``, and ``bench_spectrum``, the main job beside a bare loop.
+``bench_speech`` of whole networks, ``bench_threads``, ``bench_cuda``, and ``bench_spectrum``, the main job beside a
+bare loop.
 """
 
 from linattn_ref import lazy

@@ -51,7 +51,7 @@ def compute(
     Parameters
     ----------
     lengths : sequence of int
-        ``N = L``. At 4096 a round takes about 10 s, most of it the reference's.
+        ``N = L``. At 4096, one round takes about 10 s, most of it the reference's.
     heads : int
         ``H``.
     width : int

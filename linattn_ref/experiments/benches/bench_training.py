@@ -23,22 +23,19 @@ circles while OpenBLAS's worked (`linattn_ref.kernels.jit.loops.threads`). NumPy
 have one thread: residual sums, products with a slope, the gradients of heads that are put side by side.
 """
 
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import TOLD
 from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
-from linattn_ref.experiments.measuring.timing import one_thread
+from linattn_ref.experiments.measuring.timing import one_thread, second_thread
 from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -287,25 +284,8 @@ def times(setting: Setting, repeats: int, seed: int) -> list[Results]:
 
 def threads_against_one(setting: Setting, repeats: int, seed: int) -> dict[str, float]:
     """A step on one thread and on two, and its products alone, once and twice at once, in turn."""
-    step = steps(setting, seed, None)["jit"]()
     calls = [products(BATCH * LENGTH, _sizes(setting)) for _ in range(2)]
-    seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
-    with ThreadPoolExecutor(2) as pool:
-        for _ in range(1 + repeats):
-            for name, found in seconds.items():
-                count = 2 if name == "two" else 1
-                numba.set_num_threads(count)
-                with threadpool_limits(count):
-                    begun = time.perf_counter()
-                    if name in ("one", "two"):
-                        step()
-                    else:
-                        list(pool.map(lambda call: call(), calls if name == "both" else calls[:1]))
-                    found.append(time.perf_counter() - begun)
-    one, two, alone, both = (1e3 * min(found[1:]) for found in seconds.values())
-    # On the wall, the least: what other processes take in between says nothing of threads. The limit is what two
-    # processors do at once that share nothing, over one.
-    return {"one_ms": one, "two_ms": two, "ratio": one / two, "limit": 2 * alone / both}
+    return second_thread(steps(setting, seed, None)["jit"](), calls, repeats)
 
 
 def peak_of(name: str, setting: Setting, seed: int) -> int:

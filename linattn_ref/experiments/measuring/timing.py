@@ -6,14 +6,15 @@ compare two, divide their times within a round. CPU time does not count what oth
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numba
 from threadpoolctl import threadpool_limits
 
-__all__ = ["against_jit", "in_turn", "one_thread"]
+__all__ = ["against_jit", "in_turn", "one_thread", "second_thread"]
 
 
 @contextmanager
@@ -62,3 +63,27 @@ def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int, *, work:
         return Compared(middle, least, statistics.median(ratios), min(ratios))
 
     return {name: compared(times) for name, times in seconds.items()}
+
+
+def second_thread(call: Callable[[], object], alone: Sequence[Callable[[], object]], rounds: int) -> dict[str, float]:
+    """A call on one thread and on two, and two that share nothing, one ``alone`` and both at once, in turn.
+
+    On the wall, the least: what other processes take in between says nothing of threads. ``ratio`` is what a second
+    thread gains, ``limit`` what two threads do that share nothing, over one.
+    """
+    seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
+    before = numba.get_num_threads()
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(1 + rounds):
+            for name, found in seconds.items():
+                numba.set_num_threads(count := 2 if name == "two" else 1)
+                with threadpool_limits(count):
+                    begun = time.perf_counter()
+                    if name in ("one", "two"):
+                        call()
+                    else:
+                        list(pool.map(lambda each: each(), alone if name == "both" else alone[:1]))
+                    found.append(time.perf_counter() - begun)
+    numba.set_num_threads(before)
+    one, two, single, both = (1e3 * min(found[1:]) for found in seconds.values())
+    return {"one_ms": one, "two_ms": two, "ratio": one / two, "limit": 2 * single / both}

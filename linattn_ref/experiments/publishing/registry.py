@@ -39,6 +39,7 @@ BENCHES = {
     "drawing": Bench(7, peers=FAST),
     "speech": Bench(1, peers=("torch",)),
     "steps": Bench(0.5, peers=(*ONNX, "openvino")),
+    "threads": Bench(1),  # on two processors
     "encoder": Bench(7, peers=FAST),
     "cuda": Bench(6),  # where there is a GPU
     "spectrum": Bench(10, in_gallery=False, is_drawn=False),

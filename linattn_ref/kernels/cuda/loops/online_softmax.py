@@ -1,6 +1,6 @@
 """Online softmax over tiles of scores, in the steps that lie between two barriers.
 
-Of each of its ``TILE`` rows a block knows the highest score so far and the sum of its weights. A tile of scores ``a``
+For each of its ``TILE`` rows, a block knows the highest score so far and the sum of its weights. A tile of scores ``a``
 comes, ``-inf`` for pairs that do not see one another and for no others (`saturated`)::
 
     highest = max(maximum, max_j a_ij)                       (1)

@@ -17,7 +17,7 @@
 ``causal_product_plain``  the same in a few lines
 ``elu_plus_one``          its feature map
 ``delta_product``         the product of states that decay and correct themselves; its kernels are in ``delta_forward``
-                          and ``delta_backward``
+                          and ``delta_backward``; rows before and after it in ``unit_rows``
 ``exponential_features``  those of the Performer; a token of decoding with the positive ones is in ``favor_positive``
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``rfa``                   a token of decoding with random feature attention
@@ -33,7 +33,7 @@ from importlib import import_module
 
 __all__ = ["adam", "causal_product", "cross_entropy", "ctc", "decode", "delta_product", "elu_plus_one"]
 __all__ += ["exponential_features", "favor_positive", "gelu", "layer_norm", "lsh", "lstm", "pattern_softmax", "rfa"]
-__all__ += ["softmax"]
+__all__ += ["softmax", "unit_rows"]
 
 for name in __all__:
     import_module(f"{__name__}.{name}")

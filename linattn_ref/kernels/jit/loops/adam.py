@@ -12,9 +12,10 @@ to know to put several numbers into an instruction.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import without_gaps
 
 __all__ = ["step"]
@@ -40,7 +41,7 @@ def _step(params, grads, m, v, numbers):
         _block(params[some], grads[some], m[some], v[some], numbers)
 
 
-@njit(error_model="numpy")  # a look at every denominator would keep the loop from being vectorised
+@inner(error_model="numpy")  # a look at every denominator would keep the loop from being vectorised
 def _block(params, grads, m, v, numbers):
     beta_1, beta_2, rest_1, rest_2, size, root, eps, decay, keep = numbers
     for i in range(params.size):

@@ -79,7 +79,7 @@ def _say(what):
 def kernel(function=None, **said):
     """Compile ``function`` with ``numba.njit(parallel=True)`` and keep the result in the cache.
 
-    For the entry points called from Python. What they call is plain ``@njit``: it is compiled into them. The axes of
+    For the entry points called from Python. What they call is `inner`: it is compiled into them. The axes of
     arrays are ``said`` as in `entrance`.
     """
     if function is None:

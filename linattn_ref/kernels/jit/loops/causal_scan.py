@@ -33,11 +33,12 @@ column ``Z``; instead ``Z`` is scanned with the features in the lanes, before th
 """
 
 import numpy as np
-from numba import njit, prange, types
+from numba import prange, types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
 from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row, without_gaps
@@ -98,7 +99,7 @@ def _at(x, index):
     return lambda x, index: (x[0][index], x[1][index], x[2][index], x[3][index])
 
 
-@njit
+@inner
 def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
     n, m, width = u.shape[0], u.shape[1], lanes(u)
     s = panels_of(state)
@@ -119,7 +120,7 @@ def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
     write_back(state, s)
 
 
-@njit
+@inner
 def panels_of(state):
     """The state as panels ``(panels, C, lanes)``, columns of 0 after the last; aligned to cache lines, for speed."""
     rows, width = len(state), lanes(state)
@@ -132,7 +133,7 @@ def panels_of(state):
     return s
 
 
-@njit
+@inner
 def write_back(state, s):
     for p in range(s.shape[0]):
         columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
@@ -143,7 +144,7 @@ def write_back(state, s):
 # --- The loop -------------------------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _scan_panel(s, a, b, u, out, step, rows, later):
     a, b, n = without_gaps(a), without_gaps(b), a.shape[0]
     first = 0 if step > 0 else n - 1
@@ -155,7 +156,7 @@ def _scan_panel(s, a, b, u, out, step, rows, later):
         _one_row(s, a, b, u, out, first + step * i, rows)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _three_rows(s, a, b, u, out, i0, step, rows):
     i1, i2 = i0 + step, i0 + 2 * step
     u0, u1, u2 = _row(u, i0, rows), _row(u, i1, rows), _row(u, i2, rows)
@@ -177,7 +178,7 @@ def _three_rows(s, a, b, u, out, i0, step, rows):
     _write(out, i2, o2, rows)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _one_row(s, a, b, u, out, i, rows):
     u_i, o = _row(u, i, rows), broadcast(a.dtype.type(0))
     for c in range(a.shape[1]):
@@ -189,24 +190,24 @@ def _one_row(s, a, b, u, out, i, rows):
     _write(out, i, o, rows)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _meet(x, b, u, a, o):
     """One row meets row ``c`` of the state: (1), and its part of the sum in (2)."""
     x = fma(b, u, x)
     return x, fma(a, x, o)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _row(u, i, rows):
     return load_row(u, i) if rows is None else load_row(u, i) * broadcast(rows[0][i])
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _write(out, i, o, rows):
     store_row(out, i, o if rows is None else o * broadcast(rows[1][i]))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _fetch(later, u, out, i, step):
     """Three rows of the next block. What all panels need of it, a and b, is shared out among them, by columns."""
     a, b, first, stop = later
@@ -222,7 +223,7 @@ def _fetch(later, u, out, i, step):
 # --- The denominator ------------------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _denominators(q, k, z, eps, denominator, y):
     """``denominator_i = q_i . Z_i + eps`` of at most BLOCK rows and its reciprocal ``y``, 0 for 0; ``z (1, C)``."""
     for i in range(len(q)):
@@ -236,7 +237,7 @@ def _denominators(q, k, z, eps, denominator, y):
         y[i] = reciprocal(denominator[i], y)
 
 
-@njit
+@inner
 def _go_on(out, denominator):
     """Multiply by what is left of ``1 / denominator`` where that is infinite and ``y`` was a part of it."""
     for i in range(len(out)):

@@ -8,9 +8,8 @@ is compiled for arrays without gaps, for each number of axes. Rows with gaps are
 a tenth of a microsecond to find out; states with gaps behind it (`cache.serial_kernel`).
 """
 
-from numba import njit
-
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, spread, total
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -22,7 +21,7 @@ def step_heads(phi_q, phi_k, v, s, z, eps, out):
     step_rows(rows_of(phi_q), rows_of(phi_k), rows_of(v), rows_of(s), rows_of(z), eps, rows_of(out))
 
 
-@njit
+@inner
 def step_rows(q, k, v, s, z, eps, out, gate=None):
     """The step on rows: ``q, k, z (heads, C)``, ``v, out (heads, M)``, ``s (heads * C, M)``.
 
@@ -44,7 +43,7 @@ def step_rows(q, k, v, s, z, eps, out, gate=None):
             _step_columns(q, k, some_v, some_s, some_out, head, share, more, gate)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _faded(x, gate, head):
     """``x``, times the gate of the head, if there are gates."""
     if gate is None:
@@ -52,7 +51,7 @@ def _faded(x, gate, head):
     return x * broadcast(gate[head if len(gate) > 1 else 0, 0])
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _meet_z(q, k, z, head, gate):
     """``z += k``, and ``q . z``."""
     x = _faded(load_row(z, head), gate, head) + load_row(k, head)  # (1)
@@ -60,7 +59,7 @@ def _meet_z(q, k, z, head, gate):
     return total(x * load_row(q, head))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _step_columns(q, k, v, s, out, head, share, more, gate):
     """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
     width, u = q.shape[1], load_row(v, head)

@@ -6,9 +6,10 @@ The gradient is made where the exponentials are: one array, over which a row goe
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
@@ -41,7 +42,7 @@ def _forward(scores, targets, share, d_scores, log_p):
         log_p[i] = _row(scores[some], targets[i], share[i], d_scores[some])
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _row(scores, target, share, d_scores):
     """One row, ``(1, V)``: (3) is written, (1) of the target returned."""
     shift, of_all = exp_of_row(scores, 0, d_scores)
@@ -56,7 +57,7 @@ def _row(scores, target, share, d_scores):
     return scores[0, target] - shift - math.log(of_all)  # (1)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def exp_of_row(scores, i, y):
     """``exp(scores[i] - shift)`` in ``y[i]``; returns ``shift``, the largest of the row, and the sum."""
     zero, lowest = scores.dtype.type(0), scores.dtype.type(-np.inf)

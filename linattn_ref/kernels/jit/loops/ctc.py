@@ -17,10 +17,11 @@ what is left of (7) is a softmax over the states, because they sum to ``p`` in e
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.cross_entropy import exp_of_row
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.log_sum import log_sum_exp
 from linattn_ref.kernels.jit.loops.rows import without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, largest_lane, load, maximum, store, total
@@ -62,7 +63,7 @@ def _forward(scores, targets, frames, lengths, share, losses, d_scores):
         losses[b] = _sequence(scores[b, used], targets[b, : lengths[b]], share[b], d_scores[b, used])
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _sequence(scores, labels, share, d_scores):
     """The loss of one, ``scores (T, V)``; its share of the gradient is written."""
     infinite = scores.dtype.type(np.inf)
@@ -88,7 +89,7 @@ def _sequence(scores, labels, share, d_scores):
     return -(taken_away + highest + math.log(math.exp(last - highest) + math.exp(before - highest)))  # (6)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores):
     """(5), (7) and (8), from the last frame to the first; ``d_scores`` holds ``y``."""
     log_beta, log_y = np.full_like(skip, -np.inf), np.full_like(skip, -np.inf)
@@ -102,7 +103,7 @@ def _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores):
         _emissions(log_y, scores[t], log_sums[t] + _largest(log_beta), states)
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _softmax(scores, y):
     """(1) of every frame; their log-sum-exp is returned."""
     log_sums = np.empty(len(scores), scores.dtype)
@@ -116,7 +117,7 @@ def _softmax(scores, y):
     return log_sums
 
 
-@njit
+@inner
 def _states(labels, like):
     """``l'``; and a row that is 0 where the blank before may be left out, -inf elsewhere."""
     states = np.zeros(2 * labels.size + 1, np.intp)
@@ -129,29 +130,29 @@ def _states(labels, like):
     return states, skip
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _vectors(row):
     """Where those of a row begin."""
     return range(SIDE, row.shape[1] - SIDE, lanes(row))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _load(row, first):
     return load(columns_from(row, first), 0)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _store(row, first, x):
     store(columns_from(row, first), 0, x)
 
 
-@njit
+@inner
 def _emissions(log_y, scores, log_sum, states):
     for s in range(states.size):
         log_y[0, SIDE + s] = scores[states[s]] - log_sum
 
 
-@njit
+@inner
 def _arrive(alpha, before, skip, log_y):
     """A step of (4)."""
     lowest = broadcast(log_y.dtype.type(np.finfo(log_y.dtype).min))
@@ -161,7 +162,7 @@ def _arrive(alpha, before, skip, log_y):
         _store(alpha, s, arrived + _load(log_y, s))
 
 
-@njit
+@inner
 def _leave(beta, log_y, skip):
     """A step of (5); ``log_y`` is of the frame after."""
     lowest = broadcast(log_y.dtype.type(np.finfo(log_y.dtype).min))
@@ -172,7 +173,7 @@ def _leave(beta, log_y, skip):
         _store(beta, s, log_sum_exp(_load(beta, s), _load(beta, s + 1), leap, lowest))
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _share_of_states(both, log_alpha, log_beta):
     """``alpha_t(s) beta_t(s) / p``, with (6) for ``p``."""
     for s in _vectors(both):
@@ -187,7 +188,7 @@ def _share_of_states(both, log_alpha, log_beta):
         _store(both, s, scale * _load(both, s))
 
 
-@njit
+@inner
 def _largest(row):
     """Of all states; the least finite number if all are -inf."""
     highest = broadcast(row.dtype.type(np.finfo(row.dtype).min))
@@ -196,7 +197,7 @@ def _largest(row):
     return largest_lane(highest)
 
 
-@njit
+@inner
 def _less_states(d_scores, both, states, share):
     """(8): every second state is the blank, the others are labels, some of them the same."""
     blank = both[SIDE]

@@ -25,11 +25,11 @@ Widths are filled up to whole Vectors, by zeros. (Reference: the text itself, `l
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.elu_plus_one import write_features
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layer_norm import norm_row
 from linattn_ref.kernels.jit.loops.normal import gelu
 from linattn_ref.kernels.jit.loops.row_sums import prefetch_rows
@@ -170,13 +170,13 @@ def write_scores(tokens, place, table, places, norms, weights, sizes, kinds, num
             scores[b, c] = out[b, c]
 
 
-@njit
+@inner
 def _rows(rows, width, like):
     """Zeros, as wide as so many whole Vectors."""
     return np.zeros((rows, width + -width % lanes(like)), like.dtype)
 
 
-@njit
+@inner
 def _embed(x, tokens, table, place, places):
     for b in range(len(tokens)):
         for c in range(0, x.shape[1], lanes(x)):
@@ -184,21 +184,21 @@ def _embed(x, tokens, table, place, places):
             store(columns_from(x, c), b, some)
 
 
-@njit
+@inner
 def _row(x, b, i, heads, width):
     """Part ``i`` of row ``b``, ``width`` numbers, as ``(heads, D)``."""
     address = x.ctypes.data + (b * x.shape[1] + i * width) * x.itemsize
     return rows_at(address, heads, width // heads, x.dtype)
 
 
-@njit
+@inner
 def _part(x, i, parts):
     """Part ``i`` of so many."""
     rows = len(x) // parts
     return rows_at(x.ctypes.data + i * rows * x.shape[1] * x.itemsize, rows, x.shape[1], x.dtype)
 
 
-@njit
+@inner
 def _attend(q, k, v, first, second, number, length, kinds, out):
     """One sequence's attention in one block, ``(heads, D)`` each; ``first, second`` are its memory."""
     if kinds[2]:
@@ -214,7 +214,7 @@ def _attend(q, k, v, first, second, number, length, kinds, out):
         attend(q, first, second, length, number, out)
 
 
-@njit
+@inner
 def _write_relu(x):
     """The features ``max(x, 0) + RELU_EPS`` of rows, in place."""
     zero, eps = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(RELU_EPS))
@@ -224,7 +224,7 @@ def _write_relu(x):
             store_row(some, r, maximum(zero, load_row(some, r)) + eps)
 
 
-@njit
+@inner
 def _norm(y, x, params, width):
     """Write the first ``width`` columns of ``y``, layer norm of each row of ``x``; ``params`` are its gain and bias."""
     for r in range(len(x)):
@@ -232,7 +232,7 @@ def _norm(y, x, params, width):
     return y
 
 
-@njit
+@inner
 def _bend(h, kinds):
     """GELU or ReLU, in place."""
     minus_half = broadcast(h.dtype.type(-0.5))
@@ -244,7 +244,7 @@ def _bend(h, kinds):
             store(some, r, gelu(x, minus_half) if kinds[1] else maximum(zero, x))
 
 
-@njit
+@inner
 def _affine(y, x, weights, at, add):
     """``y = x W + b``, or ``+=``, the panels from row ``at`` on; where the next matrix begins."""
     for c in range(0, y.shape[1], lanes(y)):
@@ -260,7 +260,7 @@ def _affine(y, x, weights, at, add):
     return at
 
 
-@njit
+@inner
 def _add_row(y, x, weights, at):
     """``y += x @ panel``, a single row."""
     a = load(y, 0)
@@ -275,7 +275,7 @@ def _add_row(y, x, weights, at):
     store(y, 0, (a + b) + (c + d))
 
 
-@njit
+@inner
 def _add_blocks(y, x, weights, at):
     """The same for ``ROWS`` rows at a time."""
     for r in range(0, len(y), ROWS):

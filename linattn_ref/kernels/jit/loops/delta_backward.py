@@ -17,7 +17,7 @@ of the state after each chunk: ``N C M / CHUNK`` numbers for each head that is a
 
 from typing import Any, NamedTuple
 
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops import delta_log_gate as of_gate
@@ -27,6 +27,7 @@ from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_rows, rounded_u
 from linattn_ref.kernels.jit.loops.delta_gradients import add_to_keys, add_to_rows
 from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import product
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.triangle import add_terms, solve_up
@@ -50,7 +51,7 @@ class Values(NamedTuple):
     noted: Any  # (chunks or 1, M rounded up, width), the gradient of the state after each chunk, transposed
 
 
-@njit
+@inner
 def _new_values(m, like, chunks):
     width = rounded_up(m, lanes(like))
     rows, pairs = new_rows(3, CHUNK, width, like), new_rows(2, CHUNK, CHUNK, like)
@@ -97,7 +98,7 @@ def backward_heads(table, states, d_states):
 # --- From the end: R, d_k -------------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
     (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
     a = whole_panels(d_state)
@@ -130,7 +131,7 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
     write_back(d_state, a)
 
 
-@njit
+@inner
 def _solve(r, g, chunk, a, rows, c, erases, later):
     """``(I + A)^T R = P^T G + (ratio_T * K) dS'`` (16)."""
     arrays, first, p, panels = later
@@ -146,7 +147,7 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
         store_block(r, row, block)
 
 
-@njit
+@inner
 def _step_back(a, chunk, g, r, faded, rows, erases):
     """``dS = (c * Q)^T G - (c * E)^T R + c_T dS'`` (18)."""
     scale_rows(faded, g, chunk.since, rows)
@@ -156,7 +157,7 @@ def _step_back(a, chunk, g, r, faded, rows, erases):
         product(a, chunk.e_since[:rows, : len(a)].T, faded, True)
 
 
-@njit
+@inner
 def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel, d_gate, start, count):
     """``dP = tril(G U^T)`` and ``dA = -tril(R U^T, -1)`` (17), times ``ratio`` if there is one for all channels.
 
@@ -177,7 +178,7 @@ def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel, d_gat
 # --- From the start: d_q, d_e ---------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
     n, m, erases, per_channel, gated = len(k), u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1, log_gate.shape[1] > 0
     s_t, nothing = whole_panels(state_t), broadcast(k.dtype.type(0))
@@ -209,7 +210,7 @@ def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate
     write_back(state_t, s_t)
 
 
-@njit
+@inner
 def _step_on(s_t, chunk, u, faded, column, rows, m, later, gated):
     """``S'^T = c_T S^T + U^T (ratio_T * K)``, the transpose of (15); and ``c_T * rowsum(dS' * S)``, of (22)."""
     whole, through = load(columns_from(chunk.whole, column), 0), broadcast(s_t.dtype.type(0))

@@ -27,8 +27,8 @@ with rows of 0 and gates of 1, which change nothing.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.triangle import add_terms
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, prefetch_early, spread, store
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
     a: Any  # -A
 
 
-@njit
+@inner
 def new_room(c, like):
     width = rounded_up(c, lanes(like))
     rows, factors, pairs = new_rows(7, CHUNK, width, like), new_rows(5, CHUNK, 1, like), new_rows(2, CHUNK, CHUNK, like)
@@ -79,7 +79,7 @@ def new_room(c, like):
     return Room(rows[:6], rows[6], factors, whole, keys, pairs)
 
 
-@njit
+@inner
 def new_rows(count, rows, width, like):
     """Room for ``count`` arrays ``(rows, width)``, aligned to cache lines."""
     size = count * rows * width
@@ -88,7 +88,7 @@ def new_rows(count, rows, width, like):
     return memory[skip : skip + size].reshape(count, rows, width)
 
 
-@njit
+@inner
 def rounded_up(n, multiple):
     return (n + multiple - 1) // multiple * multiple
 
@@ -96,7 +96,7 @@ def rounded_up(n, multiple):
 # --- Rows -----------------------------------------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def load_chunk(room, q, k, e, log_gate, first, count, beta=None):
     """Rows ``first .. first + count`` of a head and all products of their gates; pairs are not made yet.
 
@@ -139,7 +139,7 @@ def load_chunk(room, q, k, e, log_gate, first, count, beta=None):
     return chunk
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def whole_rows(x, room, first, count, in_place):
     """Rows of ``x`` where they lie, if they are whole and follow one another; else a copy, filled up with zeros."""
     follow = x.strides[0] == x.shape[1] * x.itemsize and x.shape[1] == room.shape[1]
@@ -150,13 +150,13 @@ def whole_rows(x, room, first, count, in_place):
     return _all_rows(room)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _all_rows(room):
     """The same, as the type of array that a part of the inputs has."""
     return rows_apart(room.ctypes.data, room.shape[0], room.shape[1], room.strides[0], room.dtype)
 
 
-@njit
+@inner
 def fill(rows, x, first, count):
     """``rows[:count] = x[first : first + count]``, and 0 in all rows and columns beyond."""
     zero = broadcast(rows.dtype.type(0))
@@ -168,7 +168,7 @@ def fill(rows, x, first, count):
             store(target, i, zero)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def give_rows(x, first, count, rows, column):
     """``x[first : first + count, column:] = rows[:count]``, for rows one Vector wide."""
     target = columns_from(x, column)
@@ -176,7 +176,7 @@ def give_rows(x, first, count, rows, column):
         store_row(target, first + i, load(rows, i))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def fetch(rows, row, share, shares):
     """Have ``ROWS`` rows from ``row`` on of some arrays come near, or of each the ``share``-th part of its columns.
 
@@ -189,7 +189,7 @@ def fetch(rows, row, share, shares):
                 prefetch_early(x, i, column)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _fill_gates(gate, log_gate, first, count, column):
     one = broadcast(gate.dtype.type(1))
     for i in range(len(gate)):
@@ -201,7 +201,7 @@ def _fill_gates(gate, log_gate, first, count, column):
         store(gate, i, g)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _fill_beta(betas, minus, beta, first, count):
     if beta.shape[1]:
         for i in range(CHUNK):
@@ -209,7 +209,7 @@ def _fill_beta(betas, minus, beta, first, count):
             minus[i, 0] = -betas[i, 0]
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _fade(chunk):
     """The factors ``c_i, ratio_Ti`` and ``c_T``, of one gate for all channels."""
     since = until = chunk.k.dtype.type(1)
@@ -222,7 +222,7 @@ def _fade(chunk):
     chunk.whole[:] = since
 
 
-@njit
+@inner
 def _fade_by_channel(chunk, erases, column):
     """``c * Q, c * E, ratio_T * K`` and ``c_T`` of one Vector of channels."""
     gate, one = columns_from(chunk.gate, column), broadcast(chunk.k.dtype.type(1))
@@ -244,7 +244,7 @@ def _fade_by_channel(chunk, erases, column):
 # --- Pairs of rows --------------------------------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def make_pairs(chunk, rows, c, erases, per_channel):
     """``P`` and ``-A`` of the first ``rows`` rows, ``C`` channels."""
     for first in range(0, rows, lanes(chunk.k)):
@@ -256,7 +256,7 @@ def make_pairs(chunk, rows, c, erases, per_channel):
             _pairs_by_product(chunk, p, a, first, rows, c, erases)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _pairs_by_product(chunk, p, a, first, rows, c, erases):
     for row in range(first, rows, ROWS):
         store_block(p, row, add_terms(zero_block(p), chunk.q, row, chunk.keys, 0, c))
@@ -265,7 +265,7 @@ def _pairs_by_product(chunk, p, a, first, rows, c, erases):
     fade_pairs(chunk, p, a, first, rows, erases, True)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
     """``p_ij = ratio_ij p_ij`` for ``j <= i``, ``a_ij = -beta_i ratio_ij a_ij`` for ``j < i``, else 0 (lane: ``j``)."""
     one, zero = p.dtype.type(1), p.dtype.type(0)
@@ -279,7 +279,7 @@ def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
             store(a, i, keep_lanes(broadcast(zero) - some_a, 0, i - first, zero))
 
 
-@njit
+@inner
 def _pairs_by_channel(chunk, p, a, first, rows, c, erases):
     one, zero = p.dtype.type(1), p.dtype.type(0)
     nothing = broadcast(zero)

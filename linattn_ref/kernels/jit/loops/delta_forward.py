@@ -15,7 +15,7 @@ So panels are read and written where the caller has them, if they are whole, and
 What is fetched ahead is worth more than all this: without it the pass would take half as long again at 4096 rows.
 """
 
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
@@ -23,6 +23,7 @@ from linattn_ref.kernels.jit.loops.causal_scan import write_back
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_room, new_rows, rounded_up
 from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
 from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.triangle import add_terms, add_triangle, solve_down
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
@@ -58,7 +59,7 @@ def forward_heads(table, states, scale):
         write_back(state, s)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
     (n, c), erases, per_channel = k.shape, e.shape[1] > 0, log_gate.shape[1] > 1
     faded = panels[3]
@@ -87,7 +88,7 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
             fade_and_add(s[p], chunk.whole, chunk.k_until[:rows], faded[:rows])  # (15)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _panel_of(x, room, first, column, whole):
     """Rows and columns of ``x`` where they lie, or room for them."""
     if whole:
@@ -96,7 +97,7 @@ def _panel_of(x, room, first, column, whole):
     return rows_apart(room.ctypes.data, CHUNK, lanes(x), room.strides[0], x.dtype)
 
 
-@njit
+@inner
 def _load_panel(panel, x, first, count, column):
     columns = columns_from(x, column)
     for i in range(count):
@@ -105,7 +106,7 @@ def _load_panel(panel, x, first, count, column):
         store(panel, i, broadcast(panel.dtype.type(0)))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _solve(u, v, chunk, s, rows, c):
     """``(I + A) U = V - (c * E) S``, ``V`` in, times ``beta``, and ``U`` out (13)."""
     for row in range(0, rows, ROWS):
@@ -116,7 +117,7 @@ def _solve(u, v, chunk, s, rows, c):
         store_block(u, row, solve_down(block, chunk.a, row))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _read(out, chunk, s, u, rows, c, scale, later):
     """``out = (c * Q) S + P U`` (14), times the scale."""
     arrays, first, p, panels = later

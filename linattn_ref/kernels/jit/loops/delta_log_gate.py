@@ -14,13 +14,12 @@ It would be less work to sum up ``q_i * d_q_i + e_i * d_e_i - k_i * d_k_i`` over
 pair which no gate stands between twice, with opposite signs: at a log gate of -20 no digit would be right in float32.
 """
 
-from numba import njit
-
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, load, store, total
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
 
-@njit
+@inner
 def begin(shares, d_gate, first, count):
     """For a chunk, of one gate for all channels: nothing yet."""
     if d_gate.shape[1] == 1:
@@ -32,7 +31,7 @@ def begin(shares, d_gate, first, count):
 # --- From the end ---------------------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def add_pairs(d_gate, first, count, chunk, gu, ru, column, rows, erases):
     """``W_lj`` of the rows ``j`` from ``column`` on, for one gate: ``gu`` is ``G U^T``, ``ru`` is ``R U^T``."""
     p, a = columns_from(chunk.p, column), columns_from(chunk.a, column)  # P and -A, faded
@@ -46,7 +45,7 @@ def add_pairs(d_gate, first, count, chunk, gu, ru, column, rows, erases):
             d_gate[first + i, 0] += total(keep_lanes(over_l, 0, i - column, zero))
 
 
-@njit
+@inner
 def add_from_end(shares, d_gate, first, count, x, chunk, column):
     """``W_{T+1,j}``, of one Vector of channels; ``x`` is ``U dS'^T``."""
     k_until = columns_from(chunk.k_until, column)
@@ -60,7 +59,7 @@ def add_from_end(shares, d_gate, first, count, x, chunk, column):
             before = fma(load(k_until, i), load(x, i), before)
 
 
-@njit
+@inner
 def give_from_end(shares, d_gate, first, count, chunk):
     """The same, for one gate, once all channels are in ``shares``."""
     if d_gate.shape[1] == 1:
@@ -73,7 +72,7 @@ def give_from_end(shares, d_gate, first, count, chunk):
 # --- From the start -------------------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def add_from_start(shares, d_gate, count, x, y, chunk, column, erases):
     """``W_l0`` for one gate, of one Vector of channels; ``x`` is ``G S^T`` and ``y`` is ``R S^T``."""
     if d_gate.shape[1] == 1:
@@ -85,7 +84,7 @@ def add_from_start(shares, d_gate, count, x, y, chunk, column, erases):
             store(shares, i, share)
 
 
-@njit
+@inner
 def give_from_start(shares, d_gate, first, count, chunk, through):
     """The same, once all channels are in ``shares``; ``through`` is ``W_{T+1,0}``, summed up over Vectors."""
     if d_gate.shape[1] == 1:
@@ -95,7 +94,7 @@ def give_from_start(shares, d_gate, first, count, chunk, through):
             d_gate[first + i, 0] += over_l
 
 
-@njit
+@inner
 def give_channels(shares, d_gate, first, count, column, through):
     """With a gate per channel: what ``shares`` has of one Vector of channels, and ``W_{T+1,0}``."""
     if d_gate.shape[1] > 1:

@@ -1,15 +1,14 @@
 """The state of the delta product, a panel at a time, as both passes need it: it fades, and takes what a chunk sends."""
 
-from numba import njit
-
 from linattn_ref.kernels.jit.loops.delta_chunk import new_rows, rounded_up
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.triangle import add_terms
 from linattn_ref.kernels.jit.loops.vector import lanes, load, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row
 
 
-@njit
+@inner
 def whole_panels(state):
     """The state as panels ``(panels, rows, lanes)``, with rows of 0 up to a whole tile of `transposed`."""
     rows = rounded_up(len(state), lanes(state) // 2)
@@ -22,7 +21,7 @@ def whole_panels(state):
     return panels
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def fade_and_add(s, whole, a, x):
     """``s_t = whole_t s_t + sum_i a_it x_i`` for the rows of a panel of the state, ``whole (1, rows)``."""
     factors, a_t = whole.T, a.T
@@ -31,7 +30,7 @@ def fade_and_add(s, whole, a, x):
         store_block(s, row, add_terms(block, a_t, row, x, 0, len(x)))
 
 
-@njit
+@inner
 def scale_rows(target, x, factors, rows):
     """``target_i = factors_i * x_i``, of rows one Vector wide."""
     for i in range(rows):

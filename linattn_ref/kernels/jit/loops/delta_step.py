@@ -18,9 +18,9 @@ compiled once per dtype.
 import math
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, spread, store, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_at, store_row
@@ -73,7 +73,7 @@ def step_heads(q, k, v, e, beta, log_gate, s, after, out, c, m, scale, normalise
     return True
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _make(made, q, k, e, log_gate, heads, head, c, scale, beta, erases, normalise):
     """``x, y, k`` and ``g`` of a head, and ``q . k``."""
     first, one = head * c, q.dtype.type(1)
@@ -103,12 +103,12 @@ def _make(made, q, k, e, log_gate, heads, head, c, scale, beta, erases, normalis
     return total(products)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _some(x, first, c, i):
     return load_row(columns_from(rows_at(x.ctypes.data + first * x.itemsize, 1, c, x.dtype), i), 0)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _read(a, b, made, c):
     """``x S`` of the columns in ``a`` and in ``b``, and ``y S``."""
     x_a = x_b = y_a = y_b = broadcast(a.dtype.type(0))
@@ -118,7 +118,7 @@ def _read(a, b, made, c):
     return x_a, x_b, y_a, y_b
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _write(a, b, new_a, new_b, made, u_a, u_b, c):
     """(3) of these columns."""
     for i in range(c):

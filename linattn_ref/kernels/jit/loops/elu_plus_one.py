@@ -9,11 +9,12 @@ An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and e
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.heads import head_of, side_by_side, table_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -80,7 +81,7 @@ def multiply_by_slope(table, heads, zero):
                 store_row(some_g, i, load_row(some_g, i) * slope)  # (2)
 
 
-@njit
+@inner
 def _tasks(table):
     """Rows a task, and tasks a head."""
     rows, width = table[1, 1], table[1, 2]
@@ -88,12 +89,12 @@ def _tasks(table):
     return n, (rows + n - 1) // n
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _block(table, i, task, tasks, n, zero):
     return head_of(table, i, task // tasks, zero.dtype)[task % tasks * n : (task % tasks + 1) * n]
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _phi(x, zero):
     """(1), lane by lane; NaN stays."""
     return exp(minimum(zero, x)) + maximum(zero, x)
@@ -109,7 +110,7 @@ def step_heads(q, k, v, s, z, eps, out):
     step_rows(phi_q, phi_k, rows_of(v), rows_of(s), rows_of(z), eps, rows_of(out))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def write_features(x, phi):
     """``phi(x)`` of rows, written to ``phi``, which may be ``x`` itself."""
     for first in range(0, x.shape[1], lanes(x)):

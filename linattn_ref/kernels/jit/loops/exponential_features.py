@@ -15,10 +15,11 @@ product. Of keys the exponents are made first, since their largest have to be kn
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import panels_of, write_back
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.rows import as_heads
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, largest_lane, load, maximum, total
@@ -126,7 +127,7 @@ def exp_of_queries(a, r):
                 store_row(columns, i, exp(load_row(columns, i) - shift))  # (2)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def shifted_by_its_largest(a, r, i):
     """``a_i + r`` written over ``a_i``; returns the largest in every lane."""
     lowest = a.dtype.type(-np.inf)
@@ -158,7 +159,7 @@ def add_up_keys(x, directions, v, phi, r, s, z):
         write_back(s[head], sums)
 
 
-@njit
+@inner
 def _exponents(x, directions, phi, r):
     """``phi = directions x``, the largest of each column in ``r (1, C)``."""
     panel = new_panel(BLOCK, x)
@@ -175,7 +176,7 @@ def _exponents(x, directions, phi, r):
             store_row(top, 0, largest)
 
 
-@njit
+@inner
 def _features(phi, r, z):
     """``phi = exp(phi - r)`` (1), its rows added to ``z (1, C)``."""
     lowest = broadcast(phi.dtype.type(np.finfo(phi.dtype).min))
@@ -217,7 +218,7 @@ def read_queries(x, directions, r, s, z, phi, out, denominator):
                     store_row(columns, i, load(panel, i) * broadcast(y))  # (4)
 
 
-@njit
+@inner
 def _exponents_of_queries(x, directions, r, phi, panel, tops):
     """``phi = directions x + r``, and the largest of each row, in some lane of ``tops``."""
     lowest = x.dtype.type(np.finfo(x.dtype).min)
@@ -233,7 +234,7 @@ def _exponents_of_queries(x, directions, r, phi, panel, tops):
             store_row(tops, i, maximum(load(tops, i), keep_lanes(y, 0, columns.shape[1], lowest)))
 
 
-@njit
+@inner
 def _features_of_queries(phi, tops, z, denominator):
     """Equation (2), and its product with ``z (1, C)``."""
     for i in range(len(phi)):

@@ -11,11 +11,11 @@ What (2) is for, ``kernels/common/rises.py`` says. Of features the rest is `caus
 import math
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.exponential_features import shifted_by_its_largest
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
 from linattn_ref.kernels.jit.loops.rows import as_rows
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, total
@@ -65,7 +65,7 @@ def step_rows_of_heads(q, k, v, s, z, r, rise, omega, scale, out):
     step_rows(phi_q, phi_k, v, s, z, 0.0, out)
 
 
-@njit
+@inner
 def _exponents(q, k, omega, scale, a_q, a_k):
     """(1) of queries and keys, as many directions at a time as a Vector has lanes."""
     directions, panel = new_panel(q.shape[1], q), new_panel(len(q), q)
@@ -78,7 +78,7 @@ def _exponents(q, k, omega, scale, a_q, a_k):
                 store_row(columns, head, load(panel, head) - broadcast(_rest(x, head, scale, len(omega))))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _rest(x, head, scale, m):
     """What (1) subtracts."""
     squares = broadcast(x.dtype.type(0))
@@ -88,7 +88,7 @@ def _rest(x, head, scale, m):
     return total(squares) / x.dtype.type(2) + x.dtype.type(math.log(m) / 2)
 
 
-@njit
+@inner
 def _raise_scale(a_k, r, s, z, head, rise):
     """(2) for a head."""
     width = r.shape[1]
@@ -107,7 +107,7 @@ def _raise_scale(a_k, r, s, z, head, rise):
             s[head * width + c, i] *= decay
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _finite(r):
     """``r``, and 0 in place of the ``-inf`` of a head that has seen no key."""
     return type(r)(0) if r == -np.inf else r

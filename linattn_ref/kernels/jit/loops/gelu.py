@@ -4,9 +4,10 @@ With `normal`'s ``Phi``, whose relative error is some roundings also far below 0
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.normal import DENSITY, choose_positive, scaled_tail
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, maximum, minimum
@@ -48,7 +49,7 @@ def _forward(x, bias, y, slope):
         _block(x[some], bias, y[some], slope[some])
 
 
-@njit
+@inner
 def _block(x, bias, y, slope):
     zero, far = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(FAR))
     half, one, density = broadcast(x.dtype.type(-0.5)), broadcast(x.dtype.type(1)), broadcast(x.dtype.type(DENSITY))

@@ -13,8 +13,8 @@ from which :func:`head_of` makes a head of an array. The caller has to keep the 
 import math
 
 import numpy as np
-from numba import njit
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.views import rows_apart
 
 LINE = 64  # bytes
@@ -71,7 +71,7 @@ def give(out, written):
     return out
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def head_of(table, i, head, dtype):
     """Array ``i`` of the table as ``(rows, width)``, of a head counted over all leading axes."""
     address = table[i + 1, 0]

@@ -8,9 +8,10 @@ NaN and inf stay what they are.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward"]
@@ -47,7 +48,7 @@ def _forward(x, gain, bias, eps, out, mean, s):
             mean[i], s[i] = norm_row(x[i], gain, bias, eps, out[i])
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def norm_row(x, gain, bias, eps, out):
     """(1)-(3) of a row, to ``out``, which may be the row itself; returns its mean and ``s``."""
     width, mean, variance = x.dtype.type(x.size), x.dtype.type(0), x.dtype.type(0)
@@ -71,7 +72,7 @@ def _backward(d_y, x, mean, s, gain, d_x, shares):
             _norm_backward(d_y[i], x[i], mean[i], s[i], gain, d_x[i], shares[task, 0], shares[task, 1])
 
 
-@njit(fastmath=FAST, error_model="numpy")
+@inner(fastmath=FAST, error_model="numpy")
 def _norm_backward(d_y, x, mean, s, gain, d_x, d_gain, d_bias):
     """The gradient of a row, and its shares of those of gain and bias."""
     width, inverse = x.dtype.type(x.size), x.dtype.type(1) / s

@@ -9,9 +9,10 @@
 import math
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import _fma, _splat, maximum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
@@ -20,7 +21,7 @@ __all__ = ["TERMS", "log_from_1_to_3", "log_sum_exp"]
 TERMS = {types.float32: 5, types.float64: 12}  # of (2): what is left out is below (1/25)^TERMS / (2 TERMS + 1)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def log_sum_exp(a, b, c, lowest):
     """(1), lane by lane; ``lowest`` is the least finite number in every lane. Three times -inf give -inf."""
     m = maximum(a, maximum(b, c))

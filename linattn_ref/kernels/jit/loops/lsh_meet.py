@@ -12,10 +12,10 @@ between them are exact below 2^23 in float32, and `check_length` sees to that.
 """
 
 import numpy as np
-from numba import njit
 from numba.core import types
 from numba.extending import intrinsic
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import _splat, broadcast, lanes, load, prefetch
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
@@ -47,7 +47,7 @@ def where_greater(typing_context, a, b, x, fill):
     return x(a, b, x, types.float64 if x.dtype == types.float64 else types.float32), generate
 
 
-@njit
+@inner
 def hide_met_before(score, chunks, others, column, half):
     """``-inf`` where a token in the Vector meets the token ``column`` of ``others`` in an earlier round.
 
@@ -60,14 +60,14 @@ def hide_met_before(score, chunks, others, column, half):
     return score
 
 
-@njit
+@inner
 def hide_itself(score, places, place):
     """``-inf`` in the lane whose number in ``places`` is ``place``."""
     apart = load(places, 0) - broadcast(places.dtype.type(place))
     return where_greater(apart * apart, broadcast(places.dtype.type(0.5)), score, -np.inf)
 
 
-@njit
+@inner
 def fetch(x, tokens, i):
     """Have the processor fetch the row of a token that is AHEAD of the ``i``-th: rows lie anywhere in memory."""
     if i + AHEAD < tokens.size:
@@ -76,7 +76,7 @@ def fetch(x, tokens, i):
             prefetch(x, token, t)
 
 
-@njit
+@inner
 def gather(x, tokens):
     """``x[tokens]`` with as many columns as fill Vectors, those left over 0."""
     x = without_gaps(x)
@@ -91,13 +91,13 @@ def gather(x, tokens):
     return rows
 
 
-@njit
+@inner
 def whole_vectors(x):
     """The number of columns, rounded up to a multiple of lanes."""
     return (x.shape[1] + lanes(x) - 1) // lanes(x) * lanes(x)
 
 
-@njit
+@inner
 def pack_tokens(panel, x, tokens, scale):
     """``panel[t, i] = scale * x[tokens[i], t]``; lanes beyond the last token are 0."""
     x = without_gaps(x)
@@ -109,7 +109,7 @@ def pack_tokens(panel, x, tokens, scale):
     panel[:, tokens.size :] = 0
 
 
-@njit
+@inner
 def chunks_before(chunks, rounds, tokens):
     """The chunks of some tokens in the first ``rounds`` rounds: ``(rounds, tokens)``."""
     some = np.empty((rounds, tokens.size), chunks.dtype)
@@ -119,7 +119,7 @@ def chunks_before(chunks, rounds, tokens):
     return some
 
 
-@njit
+@inner
 def into_lanes(panel, numbers):
     """``numbers (rows, some)`` into the first lanes of a panel, 0 into the others."""
     for r in range(numbers.shape[0]):

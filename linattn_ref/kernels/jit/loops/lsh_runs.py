@@ -23,18 +23,19 @@ chunk and the one after::
 Neighbours both add to the ``d_q`` of the chunk between them. So first all even chunks are taken and then all odd ones:
 no two tasks at a time write the same row, and the order of the sums is the same for any number of threads.
 
-Memory: the output, two numbers a row, a number a token and round; backward the gradients. A pair that meets in several
+Memory: the output, two numbers per row, one per token and round; backward the gradients. A pair that meets in several
 rounds counts in the first of them alone, `lsh_meet`. Masked tokens come last in every order and are left out.
 """
 
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops import lsh_meet as meet
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, multiply, product_of_seen, scores_of, weigh
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
@@ -45,7 +46,7 @@ RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it 
 MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
 
 
-@njit
+@inner
 def run_length(chunk):
     """How many sorted tokens a task takes: whole chunks, with gathered rows that stay in the second-level cache."""
     return chunk * max(1, RUN // chunk)
@@ -78,7 +79,7 @@ def forward_round(r, table, first_head, order, chunks, seen, chunk, causal, scal
             _forward_run(r, q, k, v, tokens, before, chunks[h], chunk, causal, scale, results)
 
 
-@njit
+@inner
 def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, results):
     """The queries ``tokens[before:]``, chunk by chunk."""
     width = lanes(q)
@@ -112,7 +113,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             _combine(tokens[mine], rows, sums, results)
 
 
-@njit
+@inner
 def _hide(scores, first, causal, mine, theirs, sums):
     """``-inf`` for who is not met, or was met before; the maximum, and 0 times the sum of scores, for `_is_beyond`.
 
@@ -135,13 +136,13 @@ def _hide(scores, first, causal, mine, theirs, sums):
     store(sums, BEYOND, beyond)
 
 
-@njit
+@inner
 def _is_beyond(sums, queries):
     """Whether a score of one of the queries is infinite, or NaN: 0 times it is not 0."""
     return not (sums[BEYOND, : min(queries, sums.shape[1])] == 0).all()
 
 
-@njit
+@inner
 def _has_none(rows, queries, spare):
     """Whether the first so many rows hold a NaN or infinity, of which 0 times is not 0; ``spare`` is written over."""
     zero = broadcast(rows.dtype.type(0))
@@ -153,7 +154,7 @@ def _has_none(rows, queries, spare):
     return not (spare[0] == 0).all()
 
 
-@njit
+@inner
 def _softmax(scores, sums):
     """Scores to weights, and their sum."""
     highest, total = load(sums, MAXIMUM), broadcast(scores.dtype.type(0))
@@ -164,7 +165,7 @@ def _softmax(scores, sums):
     store(sums, SUM, total)
 
 
-@njit
+@inner
 def _combine(queries, rows, sums, results):
     """Add a round to those before it, both brought to the larger maximum."""
     out, row_max, row_sum = without_gaps(results[0]), results[1], results[2]
@@ -209,7 +210,7 @@ def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, cau
             _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
 
 
-@njit
+@inner
 def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v, careful):
     """The keys ``tokens[:n_keys]``, chunk by chunk, and what they give to the queries ``tokens``."""
     width = lanes(k)
@@ -251,7 +252,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
     _add_rows(rows[4], tokens, 0, d_q, scale)
 
 
-@njit
+@inner
 def _hide_keys(scores, first, keys, causal, mine, theirs):
     """``-inf`` for pairs that do not meet, or met before. The key in lane 0 is query ``first``; there are ``keys``."""
     (my_place, my_chunks), (places, their_chunks) = mine, theirs
@@ -266,7 +267,7 @@ def _hide_keys(scores, first, keys, causal, mine, theirs):
         store(scores, i, score)
 
 
-@njit
+@inner
 def _add_rows(x, tokens, first, rows, scale):
     """``x[tokens[i], first + t] += scale * rows[i, t]``, for as many columns as there are."""
     x = without_gaps(x)

@@ -8,9 +8,10 @@ them. The gradients of ``W`` and ``U`` are sums over all steps, taken after the 
 
 import numba
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.outer_product import outer_product
 from linattn_ref.kernels.jit.loops.rows import without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store
@@ -104,20 +105,20 @@ def _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, togeth
                 _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
 
 
-@njit
+@inner
 def _rows(x, t, first, count):
     """So many rows of ``x`` from ``x[t, first]`` on."""
     before = (t * x.shape[1] + first) * x.shape[2]
     return rows_at(x.ctypes.data + before * x.itemsize, count, x.shape[2], x.dtype)
 
 
-@njit
+@inner
 def _repeated(x, count):
     """The one row of ``x``, so many times."""
     return rows_apart(x.ctypes.data, count, x.shape[1], 0, x.dtype)
 
 
-@njit
+@inner
 def _times(out, start, x, panels):
     """``out = start + x @ panels``; ``start`` may be ``out``."""
     rows, terms = x.shape
@@ -143,7 +144,7 @@ def _times(out, start, x, panels):
             store(into, r_3, sum_3)
 
 
-@njit
+@inner
 def _step(gates, c_before, c, h):
     """(2) to (4), ``gates`` being ``a`` before."""
     one, n = broadcast(c.dtype.type(1)), c.shape[1]
@@ -164,7 +165,7 @@ def _step(gates, c_before, c, h):
             store_row(a_o, b, o)
 
 
-@njit
+@inner
 def _step_back(gates, d_a, c_before, c, d_h, past, d_c):
     """(5) to (7); ``d_c`` becomes that of the step before."""
     one, n = broadcast(c.dtype.type(1)), c.shape[1]
@@ -185,12 +186,12 @@ def _step_back(gates, d_a, c_before, c, d_h, past, d_c):
             store_row(d_state, b, d_now * f)  # (6), for the step before
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _sigmoid(x, one):
     return one / (one + exp(one - one - x))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _tanh(x, one):
     two = one + one
     return two / (one + exp(one - one - two * x)) - one

@@ -13,9 +13,10 @@ Shepherd and Laframboise (1981), "Chebyshev approximation of (1 + 2x) exp(x^2) e
 import math
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import _fma, _splat, maximum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
@@ -66,7 +67,7 @@ CENTRE = 4.0
 DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def gelu(x, minus_half):
     """``x Phi(x)``, which is ``max(x, 0) - |x| Phi(-|x|)``; ``minus_half`` is -1/2 in every lane."""
     zero = minus_half - minus_half

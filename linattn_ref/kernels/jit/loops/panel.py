@@ -17,25 +17,25 @@ and ``A`` any matrix: its numbers are read one at a time and broadcast, so a tra
 """
 
 import numpy as np
-from numba import njit
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block, zero_block
 
 
-@njit
+@inner
 def new_panel(rows, like):
     """An uninitialised panel with the dtype of ``like``."""
     return np.empty((rows, lanes(like)), like.dtype)
 
 
-@njit
+@inner
 def zero_panel(rows, like):
     """A panel of zeros with the dtype of ``like``."""
     return np.zeros((rows, lanes(like)), like.dtype)
 
 
-@njit
+@inner
 def product(c, a, b, accumulate):
     """``c[:rows] = a @ b[:terms]``, or ``+=``, for ``a (rows, terms)``; rows of the panels beyond are left alone."""
     rows, terms = a.shape
@@ -52,7 +52,7 @@ def product(c, a, b, accumulate):
         store(c, r, x)
 
 
-@njit
+@inner
 def pack(panel, rows, scale):
     """``panel[t, i] = scale * rows[i, t]``; lanes beyond the last row are 0."""
     n, terms = rows.shape
@@ -62,7 +62,7 @@ def pack(panel, rows, scale):
         panel[t, n:] = 0
 
 
-@njit
+@inner
 def unpack(rows, panel, scale):
     """``rows[i, t] = scale * panel[t, i]``, for as many rows as there are."""
     n, terms = rows.shape

@@ -15,13 +15,14 @@ by one task, and the result is the same to the last bit for any number of thread
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.attention.sparse.part import TILE
 from linattn_ref.kernels.jit.loops import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product, zero_panel
 from linattn_ref.kernels.jit.loops.vector import keep_between, keep_lanes, lanes, load, store
 
@@ -113,7 +114,7 @@ def _forward(table, key_mask, part, scale, row_max, row_sum):
                 _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
 
 
-@njit
+@inner
 def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``.
 
@@ -143,7 +144,7 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     return True
 
 
-@njit
+@inner
 def _start(queries, q, results, scale, q_t, out_t, state):
     """The queries, transposed, and what they have seen so far."""
     out, row_max, row_sum = results
@@ -157,7 +158,7 @@ def _start(queries, q, results, scale, q_t, out_t, state):
                 out_t[m, i] = row_sum[row] * out[row, m]
 
 
-@njit
+@inner
 def _hide(scores, key_mask, low, high, start, limits):
     """``-inf`` for masked keys in all lanes, for column ``start + j`` where it is not from ``low`` to ``high``."""
     some_hidden = low.max() > start or high.min() < start + key_mask.size
@@ -223,7 +224,7 @@ def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, r
                     _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
 
 
-@njit
+@inner
 def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, careful):
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
@@ -246,7 +247,7 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
     _add(d_v, keys, d_v_t, q.dtype.type(1))
 
 
-@njit
+@inner
 def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; row i sees columns ``low[i] : high[i]``."""
     for i in range(shift.size):
@@ -266,7 +267,7 @@ def _add_rows(table, heads, numbers, like):
                 x[numbers[r], t] += rows[r, t]
 
 
-@njit
+@inner
 def _take(x, numbers):
     """``x[numbers]``, a copy."""
     rows = np.empty((numbers.size, x.shape[1]), x.dtype)
@@ -275,7 +276,7 @@ def _take(x, numbers):
     return rows
 
 
-@njit
+@inner
 def _add(x, numbers, panel, scale):
     """``x[numbers[i], t] += scale * panel[t, i]``."""
     for i in range(numbers.size):

@@ -8,14 +8,15 @@ denominator, which has come into range:
 """
 
 import numpy as np
-from numba import njit
+
+from linattn_ref.kernels.jit.loops.inner import inner
 
 POWER_32, POWER_64 = 2.0**126, 2.0**1022
 POWER = {np.dtype(np.float32): np.float32(POWER_32), np.dtype(np.float64): np.float64(POWER_64)}
 OUT_OF_RANGE = 0.25  # what (1) leaves of a denominator whose reciprocal is infinite, at most
 
 
-@njit
+@inner
 def reciprocal(d, like):
     """``1 / d``, 0 for 0, and the power of 2 where it would be infinite; in the dtype of the array ``like``."""
     power = like.dtype.type(POWER_32 if like.itemsize == 4 else POWER_64)
@@ -24,7 +25,7 @@ def reciprocal(d, like):
     return power if abs(d * power) <= OUT_OF_RANGE else like.dtype.type(1) / d
 
 
-@njit
+@inner
 def rest(d, like):
     """What a row that was multiplied by :func:`reciprocal` is to be multiplied by still: 1, or that of (1)."""
     left = d * like.dtype.type(POWER_32 if like.itemsize == 4 else POWER_64)

@@ -11,10 +11,10 @@ Without a gate both ``g`` and ``1 - g`` are 1. Of features the rest is `causal_s
 import math
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.rows import as_rows
@@ -75,7 +75,7 @@ def step_heads(q, k, v, s, z, gate, directions, m, eps, out):
     step_rows(phi_q, phi_k, v, s, z, eps, out, gate)  # (4)
 
 
-@njit
+@inner
 def _weigh(phi, gate):
     """Times ``1 - g``."""
     for row in range(len(phi)):
@@ -83,7 +83,7 @@ def _weigh(phi, gate):
             phi[row, c] *= 1 - gate[row, 0]
 
 
-@njit
+@inner
 def _features(y, directions, m, panel, phi):
     """(2) or (3)."""
     scale = y.dtype.type(1 / math.sqrt(m))
@@ -101,13 +101,13 @@ def _features(y, directions, m, panel, phi):
                 store_row(some_cosines, row, cosine * broadcast(scale))  # (2)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _columns(x, first, count):
     """``x[:, first : first + count]``."""
     return rows_apart(x.ctypes.data + first * x.itemsize, len(x), count, x.strides[0], x.dtype)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _write_unit(x, row, y):
     """(1), whatever the length; first over the largest entry, so that no square leaves the range."""
     zero = x.dtype.type(0)

@@ -35,11 +35,12 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 import math
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from linattn_ref.kernels.jit.loops import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, unpack, zero_panel
 from linattn_ref.kernels.jit.loops.softmax_step import step
 from linattn_ref.kernels.jit.loops.vector import keep_lanes, lanes, load, store
@@ -92,7 +93,7 @@ def _forward(table, key_mask, causal, scale, log_sum_exp):
             _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
 
 
-@njit
+@inner
 def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, careful):
     """One head's queries ``first .. first + lanes - 1``; False if it has to be ``careful``."""
     n, n_keys = q.shape[0], k.shape[0]
@@ -118,7 +119,7 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
     return True
 
 
-@njit
+@inner
 def _hide(scores, key_mask, causal, see):
     """``-inf`` for masked keys in all lanes, for key ``j`` in the lanes ``i`` with ``j > see + i``."""
     for j in range(key_mask.size):
@@ -163,7 +164,7 @@ def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale, car
             _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
 
 
-@njit
+@inner
 def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful):
     """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
     d_out, q, shift, row_sum, d_q = rows
@@ -187,7 +188,7 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
     unpack(d_v[first:last], d_v_t, one)
 
 
-@njit
+@inner
 def _weights(p, d_s, shift, row_sum, bias, see, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; query i sees lanes <= see + i."""
     for i in range(shift.size):

@@ -30,9 +30,9 @@ values are; rows fetched past the second-level cache, or not ahead at all; whole
 import math
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel
 from linattn_ref.kernels.jit.loops.row_sums import add_products, prefetch_rows, store_totals
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, total
@@ -63,7 +63,7 @@ def step_heads(q, k, v, length, scale, out):
     attend(rows_of(q), rows_of(k), rows_of(v), length, scale, rows_of(out))
 
 
-@njit
+@inner
 def append(cache, x, length):
     """Row ``length`` of each head's, ``x (heads, D)``. (To set a row to another compiles the text of errors.)"""
     capacity = len(cache) // len(x)
@@ -73,7 +73,7 @@ def append(cache, x, length):
             store_row(some_cache, head * capacity + length - 1, load_row(some_x, head))
 
 
-@njit
+@inner
 def attend(q, k, v, length, scale, out):
     """The step on rows: ``q (heads, D)``, ``k, v (heads * capacity, D or M)``, ``out (heads, M)``."""
     if k.shape[1] != q.shape[1] or v.shape[1] != out.shape[1] or len(out) != len(q):
@@ -92,7 +92,7 @@ def attend(q, k, v, length, scale, out):
         _attend_head(query, k, v, head * (len(k) // len(q)), length, scores, out[head : head + 1])
 
 
-@njit
+@inner
 def _attend_head(query, k, v, first, length, scores, out):
     """A head whose rows of the cache begin at ``first``; ``out (1, M)``."""
     largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far
@@ -113,7 +113,7 @@ def _attend_head(query, k, v, first, length, scores, out):
         out[0, m] *= share
 
 
-@njit
+@inner
 def _score(scores, k, query, start, keys):
     """(1) of the keys from row ``start`` on; ``-inf`` in the lanes after the last of them."""
     width, whole = lanes(k), keys - keys % ROWS
@@ -133,7 +133,7 @@ def _score(scores, k, query, start, keys):
         scores[keys // width, keys % width :] = -np.inf
 
 
-@njit
+@inner
 def _saturate(scores, keys):
     """As `softmax_tile`'s, of the keys there are."""
     largest, width = scores.dtype.type(np.finfo(scores.dtype).max), lanes(scores)
@@ -145,7 +145,7 @@ def _saturate(scores, keys):
             scores[r, lane] = -largest
 
 
-@njit
+@inner
 def _largest(scores, keys, largest):
     high = broadcast(largest)
     for r in range(-(-keys // lanes(scores))):
@@ -153,7 +153,7 @@ def _largest(scores, keys, largest):
     return largest_lane(high)
 
 
-@njit
+@inner
 def _weigh(scores, keys, largest):
     """(2): scores to weights, and their sum."""
     shift = broadcast(largest)
@@ -165,7 +165,7 @@ def _weigh(scores, keys, largest):
     return total(sums)
 
 
-@njit
+@inner
 def _add(out, v, weights, start, keys, decay):
     """(3), some columns of it. The sums of every fourth row do not wait for one another."""
     width, whole = lanes(weights), keys - keys % ROWS

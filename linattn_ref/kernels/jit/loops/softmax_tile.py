@@ -11,10 +11,10 @@ each tile saturated, and only what is not 0 multiplied. The backward pass knows 
 import math
 
 import numpy as np
-from numba import njit
 
 from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.heads import side_by_side
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
@@ -29,7 +29,7 @@ MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
 # --- Forward: a query a lane ----------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def nothing_seen(m, like):
     """The output, transposed ``(M, queries)``, and the maximum and sum of queries that have seen no key yet."""
     out_t, state = zero_panel(m, like), zero_panel(2, like)
@@ -37,7 +37,7 @@ def nothing_seen(m, like):
     return out_t, state
 
 
-@njit
+@inner
 def scores_of(scores, rows, columns, careful):
     """The scores of ``rows``, by panel ``columns (D, lanes)``."""
     product(scores, rows, columns, False)
@@ -45,7 +45,7 @@ def scores_of(scores, rows, columns, careful):
         saturate(scores, rows, columns)
 
 
-@njit
+@inner
 def multiply(c, a, b, accumulate, careful):
     """`product`, or `product_of_seen`."""
     if careful:
@@ -54,7 +54,7 @@ def multiply(c, a, b, accumulate, careful):
         product(c, a, b, accumulate)
 
 
-@njit
+@inner
 def online_softmax(scores, v, state, out_t, careful):
     """Scores to weights; maximum, sum and output so far brought to the new maximum, and the values added."""
     old_maximum = load(state, MAXIMUM)
@@ -74,7 +74,7 @@ def online_softmax(scores, v, state, out_t, careful):
     multiply(out_t, v.T, scores, True, careful)  # (3)
 
 
-@njit
+@inner
 def saturate(scores, rows, columns):
     """Scores of ``rows`` that are finite, by panel ``columns (D, lanes)`` that are, go to the end of the range."""
     largest = scores.dtype.type(np.finfo(scores.dtype).max)
@@ -84,13 +84,13 @@ def saturate(scores, rows, columns):
                 scores[j, i] = largest if scores[j, i] > 0 else -largest
 
 
-@njit
+@inner
 def is_beyond(state, i):
     """Whether the query in lane ``i`` has met a score beyond the range, or has met no other: it may have met none."""
     return state[MAXIMUM, i] == np.inf or state[MAXIMUM, i] == np.finfo(state.dtype).min
 
 
-@njit
+@inner
 def has_none(out_t, queries):
     """Whether an output of the first so many queries is NaN or infinite: what they do not see may be the reason."""
     zero, zeros = out_t.dtype.type(0), new_panel(1, out_t)
@@ -101,7 +101,7 @@ def has_none(out_t, queries):
     return (zeros[0, :queries] != 0).any()
 
 
-@njit
+@inner
 def product_of_seen(c, a, b, accumulate):
     """``c[:rows] = a @ b``, or ``+=``, without the terms in which a factor is 0, whatever the other one is."""
     for r in range(a.shape[0]):
@@ -116,7 +116,7 @@ def product_of_seen(c, a, b, accumulate):
                         c[r, i] += a[r, t] * b[t, i]
 
 
-@njit
+@inner
 def write_row(out, i, out_t, state):
     """The output of the query in lane ``i``, brought to its sum; returns its log-sum-exp."""
     total = state[SUM, i]
@@ -129,7 +129,7 @@ def write_row(out, i, out_t, state):
     return state[MAXIMUM, i] + math.log(total)
 
 
-@njit
+@inner
 def write_rows(out, out_t, state, log_sum_exp):
     """`write_row` of the first lanes; of all of them at once, transposed in registers, where rows are whole tiles."""
     whole = len(out) == lanes(out) and out.shape[1] % (lanes(out) // 2) == 0
@@ -150,7 +150,7 @@ def write_rows(out, out_t, state, log_sum_exp):
 # --- Backward: a key a lane -----------------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def key_panels(k, v, width, scale):
     """Of the keys of a tile: ``scale k^T (D, lanes)``, ``v^T (M, lanes)``, and ``scale k`` in panels of columns.
 
@@ -165,7 +165,7 @@ def key_panels(k, v, width, scale):
     return k_t, v_t, k_columns
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def weigh(p, d_s, i, score, shift, row_sum, careful):
     """The probabilities of row ``i``'s scores to ``p``, and from the gradients in ``d_s`` those of the scores."""
     weight = exp(score - broadcast(shift))  # (5)
@@ -175,7 +175,7 @@ def weigh(p, d_s, i, score, shift, row_sum, careful):
     store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum)))
 
 
-@njit
+@inner
 def hide_masked(scores, bias):
     """Before a bias of ``-inf`` is added to scores that may be NaN."""
     for i in range(scores.shape[1]):
@@ -183,7 +183,7 @@ def hide_masked(scores, bias):
             scores[:, i] = -np.inf
 
 
-@njit
+@inner
 def forget_unseen(p, d_s, rows):
     """No gradient where the weight is 0: there it may be NaN."""
     for j in range(rows):
@@ -192,7 +192,7 @@ def forget_unseen(p, d_s, rows):
                 d_s[j, i] = 0
 
 
-@njit
+@inner
 def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful):
     """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
     if careful:
@@ -204,7 +204,7 @@ def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful)
         multiply(some_d_q, d_s[: q.shape[0], :keys], some_k, True, careful)
 
 
-@njit
+@inner
 def mask_bias(key_mask, like):
     """A panel of one row: 0 for a key that may be seen, ``-inf`` for a masked one and in the lanes without a key."""
     bias = new_panel(1, like)

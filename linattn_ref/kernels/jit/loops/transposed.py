@@ -10,15 +10,16 @@ A tile of ``SIDE`` rows takes ``SIDE log2(SIDE)`` instructions, where one number
 """
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import NUMBERS, VECTOR_BYTES, _integer, _pointer, lanes
 
 REGISTER_BYTES = VECTOR_BYTES // 2
 
 
-@njit
+@inner
 def transpose(target, source):
     """``target[c, i] = source[i, c]``, of a whole number of tiles: rows and columns are multiples of ``lanes / 2``."""
     side = lanes(source) // 2

@@ -10,18 +10,19 @@ and what its own rows take from one another goes from row to row, in registers:
     block = solve_down(block, a, row)                        block[r] += sum_s a[row + r, row + s] block[s],  s < r
     block = solve_up(block, a, row)                          block[r] += sum_s a[row + s, row + r] block[s],  s > r
 
-No row takes 0 times a row after it, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
+No row takes 0 times any row after it, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
 with ``a`` below the diagonal, and backward substitution for its transpose.
 """
 
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import NUMBERS, _fma, _integer, _pointer, _splat, load
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, Block, add_outer, load_block
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def add_terms(block, a, row, b, first, stop):
     """``block + a[row : row + ROWS, first:stop] @ b[first:stop]``"""
     for t in range(first, stop):
@@ -29,7 +30,7 @@ def add_terms(block, a, row, b, first, stop):
     return block
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def add_triangle(block, a, row, b):
     """``block + a[row : row + ROWS] @ b`` for ``a`` with nothing above its diagonal."""
     return add_down(add_terms(block, a, row, b, 0, row), a, row, load_block(b, row))

@@ -4,25 +4,26 @@ A slice of Numba's takes some twenty instructions, which look for indices below 
 more: as long as a fifth of a step of decoding. The views here trust their caller.
 """
 
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_part import load_first, store_first
 
 # --- A row as a Vector ----------------------------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def load_row(x, i):
     """``x[i]``, which has as many numbers as a Vector, or fewer: then there are zeros after them."""
     return load(x, i) if x.shape[1] == lanes(x) else load_first(x, i, x.shape[1])
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def store_row(x, i, value):
     """``x[i] = value``, as much of it as there is room for."""
     if x.shape[1] == lanes(x):
@@ -34,13 +35,13 @@ def store_row(x, i, value):
 # --- Views ----------------------------------------------------------------------------------------------------------
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def columns_from(x, first):
     """``x[:, first:]``, no more of it than a Vector has lanes; a row's numbers must follow one another in memory."""
     return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def copy_columns(panel, x, first):
     """The columns from ``first`` on, written to the rows of a panel."""
     columns = columns_from(x, first)
@@ -48,7 +49,7 @@ def copy_columns(panel, x, first):
         store(panel, i, load_row(columns, i))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def rows_of(x):
     """``x``, which has no gaps, with two axes, the last one kept."""
     return rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)

@@ -1,0 +1,14 @@
+"""``inner``: a function that kernels call, and Python itself never does.
+
+Numba also compiles, for each ``@njit`` function and all types of its arguments, a way to call it from Python and one to
+call it from C. For a chunk, a tuple of fifteen arrays, these are longer than the function. Kernels do not need them:
+without them the delta product compiles in five sixths of the time, to the same instructions.
+"""
+
+from functools import partial
+
+from numba import njit
+
+__all__ = ["inner"]
+
+inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
