@@ -469,7 +469,7 @@ chapter.table(
 # ranks alone. It uses nothing from the package except the draw of the rotations.
 
 
-# %%
+# %% native="It reads with the pretrained network, and for this one cell the page does not load it."
 def recall_by_ranks(x, rotations, chunk, top):
     """Of keys ``x (N, D)``: the share of the ``top`` nearest met, and of all others, after 1, 2, ... rounds."""
     tokens, met, found = np.arange(len(x)), np.eye(len(x), dtype=bool), []
@@ -545,7 +545,7 @@ chapter.table(("attention", *(f"error, {r} round{'s' * (r > 1)}" for r in ROUNDS
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:
 
-# %%
+# %% native="It compares bytes that compiled kernels keep with formulas for them, and a browser has no compiler."
 setting, rows = resource_methods.Setting(heads=2, width=16), []
 for name in ("dense", "online", "lsh_1", "lsh_4", "lsh_8", "linear"):
     method = resource_methods.METHODS[name]
@@ -585,10 +585,6 @@ def exponent(lengths, numbers):
 for name, curve in curves.items():  # claim 26
     assert abs(exponent(curve.lengths, curve.seconds) - (2 if "softmax" in resources.LOOK[name][0] else 1)) < 0.2
     assert abs(exponent(curve.memory_lengths, curve.peak) - (2 if name == "dense" else 1)) < 0.1
-    method = resource_methods.METHODS[name]  # and what is kept, measured now at one of the record's lengths
-    kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))
-    once_more = 8 * 64 * 65 * 4 * (name == "linear")  # when the record was made, S and Z were kept twice
-    assert kept == curve.kept[list(curve.memory_lengths).index(512)] - once_more
 at_4096 = {name: curve.seconds[list(curve.lengths).index(4096)] for name, curve in curves.items()}
 assert at_4096["linear"] < at_4096["lsh_1"] < at_4096["lsh_4"] < at_4096["lsh_8"] < at_4096["online"] < at_4096["dense"]
 crossings = {name: faster["online", name] for name in ("linear", "lsh_1", "lsh_4", "lsh_8")}
@@ -609,6 +605,13 @@ chapter.table(
         for name, at in peaks.items()
     ],
 )
+
+# %% native="It measures bytes that compiled kernels keep, and a browser has no compiler."
+for name, curve in curves.items():  # what is kept, measured now at one of the record's lengths
+    method = resource_methods.METHODS[name]
+    kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))
+    once_more = 8 * 64 * 65 * 4 * (name == "linear")  # when the record was made, S and Z were kept twice
+    assert kept == curve.kept[list(curve.memory_lengths).index(512)] - once_more
 
 # %% [markdown]
 # - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings show

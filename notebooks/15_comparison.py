@@ -372,7 +372,7 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # that a layer makes from its tokens. "Kept" counts the bytes, beyond all inputs, that the forward pass passes to the
 # backward pass.
 
-# %%
+# %% native="It counts what compiled kernels keep, and the pages in NumPy keep whole matrices instead."
 chapter.source(comparison_calls.cost, doc=False)
 
 measured = {name: comparison_calls.cost(name) for name in comparison_calls.CALLS}
@@ -406,7 +406,7 @@ assert all(1.9 < longer[name] / measured[name].saved < 2.01 for name in longer)
 # - Random features keep $C$ numbers per token for queries and for keys, and $C$ is several times the width.
 # - Only six have a recurrent form; of these only softmax attention's state grows (chapter 8).
 
-# %%
+# %% native="It tells of what compiled kernels keep, from the cell above."
 least = min(cost.saved for cost in measured.values())
 assert measured["softmax"].saved == measured["gated_linear"].saved == least
 assert measured["rfa"].saved > 10 * least
@@ -486,16 +486,6 @@ chapter.table(
 )
 for cost in (0.1, 0.4):
     print(f"least at {cost} of the cost, layer by layer:", *best_at(cost, "by_layer"))
-# The record holds what this code computes: the errors of two mechanisms on the first of the eight reviews, once more.
-first_review, _ = heads.read_heads(sentences=1, length=512, seed=results.settings["seed"])
-for name in ("nystromformer", "longformer"):  # which draw nothing
-    again = comparison.measure(comparison_ways.WAYS[name], first_review, np.random.default_rng(0), quick=False)
-    kept = results.ways[name]
-    print(f"{name}, first review, errors by size:", again.output.by_sentence[:, 0].round(3))
-    # The code has come to do one more product of R x R than when the record was made: 3.5% at the largest R, 128.
-    np.testing.assert_allclose(again.cost, kept.cost, rtol=0.036)
-    np.testing.assert_allclose(again.output.by_sentence[:, 0], kept.output.by_sentence[:, 0], rtol=1e-3)
-    np.testing.assert_allclose(again.matrix.by_sentence[:, 0], kept.matrix.by_sentence[:, 0], rtol=1e-3)
 # Nobody comes near what a matrix of rank 8 could do, at a hundredth of the cost, to one who knows P.
 assert min(cheap.values()) > results.svd.output.median[0]
 assert min(curve.output.median.min() for curve in results.ways.values()) > results.svd.output.median[2]  # rank 32
@@ -517,6 +507,17 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
     assert of_heads > of_mechanisms > 2
     by_text = all_at(cost, "by_sentence")[best]
     assert by_text.max() / by_text.min() < 1.2  # texts differ less
+
+# %% native="It reads with the pretrained network, and for this one cell the page does not load it."
+# The record holds what this code computes: the errors of two mechanisms on the first of the eight reviews, once more.
+first_review, _ = heads.read_heads(sentences=1, length=512, seed=results.settings["seed"])
+for name in ("nystromformer", "longformer"):  # which draw nothing
+    again = comparison.measure(comparison_ways.WAYS[name], first_review, np.random.default_rng(0), quick=False)
+    kept = results.ways[name]
+    # The code has come to do one more product of R x R than when the record was made: 3.5% at the largest R, 128.
+    np.testing.assert_allclose(again.cost, kept.cost, rtol=0.036)
+    np.testing.assert_allclose(again.output.by_sentence[:, 0], kept.output.by_sentence[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(again.matrix.by_sentence[:, 0], kept.matrix.by_sentence[:, 0], rtol=1e-3)
 
 # %% [markdown]
 # Here is what the figure shows, and what it does not:

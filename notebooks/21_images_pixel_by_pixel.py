@@ -73,7 +73,7 @@ same(nats / np.log(2), 2)
 # A model that knows nothing assigns $1/256$ to each value and needs 8 bits. A model that knows how often each value
 # occurs at each place, but does not look at the other pixels, needs fewer. For the test images:
 
-# %%
+# %% native="It needs the 70,000 digits, 20 MB that this page does not load."
 digits = images.read(None)
 training, test = (images.middle(part, 28) for part in (digits.training, digits.test))
 assert (training.shape, test.shape) == ((60_000, 784), (10_000, 784))
@@ -94,6 +94,7 @@ chapter.table(
     [("nothing", 8.0), ("how often each value is", by_value), ("how often at each place", by_place)],
 )
 assert by_place < by_value < 8
+assert (training[:, 0] == 0).mean() > 0.999  # the first pixel
 
 # %% [markdown]
 # **784 or 783?** The authors feed pixels 1 to 783 and predict pixels 2 to 784: the first is never predicted (their
@@ -105,7 +106,6 @@ bits, bits_softmax = (
     json.loads(clone.needed(runs.RECORDS / name).read_text(encoding="utf-8"))
     for name in ("images_bits.json", "images_bits_softmax.json")
 )
-assert (training[:, 0] == 0).mean() > 0.999
 ratio = bits["bits_without_first"] / bits["bits"]
 assert 1 < ratio < 784 / 783 + 1e-6
 print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {784 / 783:.5f}")
@@ -270,7 +270,7 @@ chapter.table(("bits per dimension, MNIST", *learned.printed), rows)
 gains = -np.diff(list(at_ends.values()), axis=1)  # one row per network, one column per restart
 assert gains.min() > 0.005
 assert (np.abs(gains[:, 1] / gains[:, 0] - 0.55) < 0.1).all()
-assert 6.5 < linear.images[-1] / len(digits.training) < 7
+assert 6.5 < linear.images[-1] / 60_000 < 7
 assert (np.array(at_ends["softmax"]) < at_ends["linear"]).all()  # claim 28: the order is the paper's
 at, softmax_bits = first_run(softmax)  # linear attention has more evaluations, so that straight lines are closer there
 ahead = softmax_bits - np.interp(at, *first_run(linear))
@@ -307,10 +307,12 @@ chapter.table(
 )
 assert bits["images"] == bits_softmax["images"] == 10_000
 assert bits["step"] == bits_softmax["step"] == linear.steps_planned
-assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is worth
 assert bits["bits"] - bits_softmax["bits"] > 5 * max(bits["error"], bits_softmax["error"])  # claim 28
 
 print(f"all 10,000 are harder than the first 512, by {bits['bits'] - linear.bits[-1]:.3f} bits by linear attention")
+
+# %% native="It needs the 70,000 digits, 20 MB that this page does not load."
+assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is worth
 
 # %% [markdown]
 # The error covers only the choice of test images. **How far away does another seed end?** Another seed begins with
@@ -373,6 +375,8 @@ assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 
 # %%
 network = drawing.load()
+
+# %% native="It needs the 70,000 digits, 20 MB that this page does not load."
 each, _ = drawing.bits(network, test[:8])
 packed = decoding.pack(network.params, network.model)
 state = decoding.init_state(8, packed)

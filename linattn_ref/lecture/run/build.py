@@ -24,13 +24,14 @@ __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page",
 
 HERE = Path(__file__).parent
 # Those whose cells run in a browser, all but cells marked as NATIVE.
-CHAPTERS = ("01", "05", "06", "07", "08", "09", "10", "11", "12", "13", "16", "19", "22", "24", "25")
-WITH_NETWORK = ("02", "03", "04")  # of them: those whose pages load the pretrained network too
+CHAPTERS = ("01", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14", "15", "16", "19", "21", "22", "24", "25")
+WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network too, where they are among these
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
+OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
 PACKAGES = {  # what runs them
-    "cells": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
-    "network": ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl"),
+    "cells": OF_CELLS,
+    "network": OF_CELLS,
     "pages": ("numpy",),
     "sentence": ("numpy", "scipy"),
 }
