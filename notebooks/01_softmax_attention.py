@@ -138,7 +138,7 @@ print(f"the output of {WORDS[2]!r}, by loops:", by_loops[0].round(4), " by the p
 #   come from somewhere else;
 # - a query of zeros attends to all keys alike.
 #
-# The weights of *sat* show the first: it looks for a thing that can sit, and over half of its weight is on *cat*.
+# The cell shows the weights of *sat*. It looks for a thing that can sit, and over half of its weight is on *cat*.
 
 # %%
 P = softmax.matrix(q, k)

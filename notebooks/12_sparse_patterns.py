@@ -311,7 +311,7 @@ print(report)
 # %% [markdown]
 # The typical mistake is in step 4: to treat a part as a row of its own, with *its* log-sum-exp and *its* output. The
 # result for each part is then a correct gradient, but of another function. $dv$ comes out too large, since the weights
-# of every part sum to 1. With the two parts of our sentence, the sum over them is twice as large as it should
+# of every part sum to 1. With the two parts of our example, the sum over them is twice as large as it should
 # be. The right way adds up:
 
 # %%
@@ -579,7 +579,7 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 print("clustering:", {name: round(float(x), 2) for name, x in clustered.items()})
 
 # %% [markdown]
-# Two more things. First, random blocks by themselves do *not* connect: query blocks choose
+# Note two more things. First, random blocks by themselves do *not* connect: query blocks choose
 # which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
 # probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
 # What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.

@@ -377,11 +377,11 @@ assert weights[..., n + 1 :].sum(-1).mean(axis=(0, 2)).min() > 0.39
 
 # %% [markdown]
 # The symbol to be predicted gets less than a tenth of the weight of its row, and hardly ever the most. Yet it is
-# predicted. So look at what the weights *make*. Of the values, layer 2 makes a sum of 64 numbers per row. For each of
-# the 20 rows, fit one linear map from those to a symbol, by least squares over 3,000 words, and let it read 500 others.
-# Can the wanted symbol be read from these sums, and what else can? Can it also be read from what layer 2 reads, from
-# the part of the sum that comes from the first copy, or from the part that comes from the second? (A guess is right in
-# 10 % of cases.)
+# predicted. So look at what the weights *make*. From the values, layer 2 makes a sum of 64 numbers per row. For each of
+# the 20 rows, fit one linear map from these numbers to a symbol, by least squares over 3,000 words, and let it read 500
+# others. Can the wanted symbol be read from these sums, and what else can? Can it also be read from what layer 2 reads,
+# from the part of the sum that comes from the first copy, or from the part that comes from the second? (A guess is
+# right in 10 % of cases.)
 
 
 # %%

@@ -33,7 +33,7 @@ QUICK = {"sentences": 2, "length": 128, "baselines": 1}
 
 def compute(
     *,
-    sentences: int = 32,
+    sentences: int = 128,
     length: int = 512,
     baselines: int = 2,
     seed: int = 0,
