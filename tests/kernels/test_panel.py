@@ -16,6 +16,21 @@ def rng():
 
 
 @njit
+def product(c, a, b, accumulate):
+    panel.product(c, a, b, accumulate)
+
+
+@njit
+def pack(packed, rows, factor):
+    panel.pack(packed, rows, factor)
+
+
+@njit
+def unpack(rows, packed, factor):
+    panel.unpack(rows, packed, factor)
+
+
+@njit
 def outer_products(c, a, row, b, out):
     block, sums = vector_block.load_block(c, 1), vector_block.zero_block(c)
     for t in range(a.shape[1]):
@@ -54,7 +69,7 @@ def test_product(rng, dtype, rows, accumulate, numbers):
     b, c = np.rint(4 * numbers(rng, terms + 2, dtype)), np.rint(4 * numbers(rng, rows + 2, dtype))
     expected = c.copy()
     expected[:rows] = a @ b[:terms] + (c[:rows] if accumulate else 0)
-    panel.product(c, a, b, accumulate)
+    product(c, a, b, accumulate)
     np.testing.assert_array_equal(c, expected)
 
 
@@ -63,9 +78,9 @@ def test_pack_and_unpack(rng, dtype, numbers):
     rows = rng.standard_normal((3, 5)).astype(dtype)
     packed, unpacked = numbers(rng, 6, dtype), np.full((3, 5), np.nan, dtype)
     below = packed[5].copy()
-    panel.pack(packed, rows, dtype(2))
+    pack(packed, rows, dtype(2))
     np.testing.assert_array_equal(packed[:5, :3], 2 * rows.T)
     np.testing.assert_array_equal(packed[:5, 3:], 0)
     np.testing.assert_array_equal(packed[5], below)
-    panel.unpack(unpacked, packed, dtype(0.5))
+    unpack(unpacked, packed, dtype(0.5))
     np.testing.assert_array_equal(unpacked, rows)

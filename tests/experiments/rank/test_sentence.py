@@ -23,7 +23,9 @@ def sent():
 def reader(tiny_model, tmp_path, sent, monkeypatch):
     model = bert.load(tiny_model)
     numbers = model.tokenizer.get_vocab()
-    (tmp_path / sentence.FILE).write_bytes(rounded.pack(model, sorted(numbers, key=numbers.get)))
+    file = tmp_path / sentence.NETWORK
+    file.parent.mkdir()
+    file.write_bytes(rounded.pack(model, sorted(numbers, key=numbers.get)))
     monkeypatch.setattr(sentence.clone, "ROOT", tmp_path)
 
     def send(kind, content):

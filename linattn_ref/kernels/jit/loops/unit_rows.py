@@ -29,7 +29,7 @@ def forward(q, k, v, beta, normalise, scale):
     q_, k_, v_ = as_rows(q), as_rows(k), as_rows(v)
     out = [np.empty_like(x) for x in (q_, k_, k_, v_)]
     _forward(q_, k_, v_, without_gaps(beta).ravel(), normalise, scale, *out)
-    return [x.reshape(like.shape) for x, like in zip(out, (q, k, k, v), strict=True)]
+    return tuple(x.reshape(like.shape) for x, like in zip(out, (q, k, k, v), strict=True))
 
 
 def backward(d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale):
