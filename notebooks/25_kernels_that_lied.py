@@ -419,16 +419,27 @@ assert not any(alarms.values())
 #
 # | kernel | passes | fails |
 # | --- | --- | --- |
-# | PyTorch 2.13, `scaled_dot_product_attention`, masks given | all that it offers, shared heads too | |
+# | PyTorch 2.14, `scaled_dot_product_attention`, masks given | all that it offers, shared heads too | |
 # | the same with `is_causal` | | fewer queries than keys: 7 |
 # | ONNX Runtime 1.32, `LinearAttention`, three rules | all that it offers: outputs, states, shared heads, resets | |
 # | the reference of this operator in `onnx` 1.23 | the same | |
 # | transformers 5.24, Qwen3-Next's recurrent rule | all that it offers | in float64: it computes in float32 |
 # | the same, by chunks | ordinary and weak gates, states | strong gates: 9; resets: 10 |
 # | flash-linear-attention 0.6, chunked gated delta rule | the same, and packed sequences | 9 and 10 |
+# | the same package, KDA, GLA and simple GLA | ordinary and weak gates, states | 9 and 10 |
+# | fast-transformers 0.4, causal linear attention | all else that it offers, masks too | fewer queries than keys: 7 |
 #
-# On an NVIDIA H200 (PyTorch 2.11, Triton 3.6) the last of these refuses its backward pass, because this Triton computes
-# it wrongly there. Its output is off by a thousandth of its size, because its products are TF32's, of 10 bits.
+# The smallest cases are small indeed:
+#
+# - 7: one query and two keys. The query sees only the first key. (With two queries and one key, fast-transformers reads
+#   memory behind the only value. If a NaN lies there, the second output is NaN.)
+# - 9: two tokens with log gates of $-16$. In simple GLA the gradients of the two gates are $6.0 \cdot 10^{-8}$ and
+#   $2.1 \cdot 10^{-7}$, where $0$ and $1.8 \cdot 10^{-7}$ are right.
+# - 10: one token with a log gate of $-\infty$. All five functions by chunks return NaN.
+#
+# On an NVIDIA H200 (PyTorch 2.11, Triton 3.6) the chunked gated delta rule refuses its backward pass, because this
+# Triton computes it wrongly there. Its output is off by a thousandth of its size, because its products are TF32's, of
+# 10 bits.
 #
 # None of this means that a model that uses these kernels is wrong: gates of 0 and of $e^{-16}$ are rare where a network
 # chooses them. It means that outputs or gradients of the kernels are meaningless there, and that their tests do not

@@ -166,7 +166,7 @@ def add_conform(commands: Any) -> None:
     option("--device", help="device of PyTorch and JAX (default: cpu)")
     option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
     option("--json", type=Path, metavar="FILE", help="write the report")
-    option("--html", type=Path, metavar="FILE", help="write the report as a page, with the error of each token")
+    option("--html", type=Path, metavar="FILE", help="write the report as a page, with the errors by token and by gate")
     option("--write", type=Path, metavar="DIR", help="write cases as files, for kernels in other languages")
     option("--read", type=Path, metavar="DIR", help="judge the answers written next to them")
     option("--confusion", type=Path, metavar="FILE", help="plant every mistake, and write which are taken for which")

@@ -170,9 +170,13 @@ def way_of(error: Exception) -> tuple[str, ...]:
 
 
 def frames_of(error: Exception) -> traceback.StackSummary:
-    """From the target's own function on, without our own part of the way."""
+    """From the target's own function on, without our own part of the way, and without that of an import."""
     here = Path(__file__).parent
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if Path(x.filename).parent != here]
+    frames = [
+        x
+        for x in traceback.extract_tb(error.__traceback__)
+        if Path(x.filename).parent != here and "importlib" not in x.filename
+    ]
     return traceback.StackSummary.from_list(frames)
 
 

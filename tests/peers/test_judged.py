@@ -66,6 +66,15 @@ def test_onnx(file, op):
     assert report["shared_is_repeated"].verdict == report["pieces"].verdict == "passed"
 
 
+def test_fast_transformers():
+    pytest.importorskip(
+        "fast_transformers.causal_product", reason="fast-transformers is not installed (CONTRIBUTING.md)"
+    )
+    report = judge("fast_transformers_linear.py", "causal_linear", "linear")
+    assert failed(report) == {"fewer_queries": ("aligned_at_the_start",)}
+    assert {report[name].verdict for name in ("gradients", "masked_is_absent", "causal")} == {"passed"}
+
+
 @pytest.mark.parametrize(
     ("function", "wrong"),
     [("torch_chunk_gated_delta_rule", {"gates", "resets"}), ("torch_recurrent_gated_delta_rule", set())],
