@@ -606,7 +606,7 @@ chapter.table(
     ],
 )
 
-# %% native="It measures bytes that compiled kernels keep, and a browser has no compiler."
+# %% native="It measures what compiled kernels keep, and a browser has none." jupyter={"source_hidden": true}
 for name, curve in curves.items():  # what is kept, measured now at one of the record's lengths
     method = resource_methods.METHODS[name]
     kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))

@@ -508,7 +508,7 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
     by_text = all_at(cost, "by_sentence")[best]
     assert by_text.max() / by_text.min() < 1.2  # texts differ less
 
-# %% native="It reads with the pretrained network, and for this one cell the page does not load it."
+# %% native="It reads with the pretrained network, which this page does not load." jupyter={"source_hidden": true}
 # The record holds what this code computes: the errors of two mechanisms on the first of the eight reviews, once more.
 first_review, _ = heads.read_heads(sentences=1, length=512, seed=results.settings["seed"])
 for name in ("nystromformer", "longformer"):  # which draw nothing

@@ -323,7 +323,7 @@ for name, module in list(sys.modules.items()):
         for size in SMALL.keys() & vars(module).keys():
             setattr(module, size, SMALL[size])
 
-# %%
+# %% jupyter={"source_hidden": true}
 T = tile.TILE
 phi_q, phi_k, v, d_out = draw_inputs(2, (1, 20, 8), (1, 20, 8), (1, 20, 6), (1, 20, 6))  # N = 20, a ragged end
 

@@ -311,7 +311,7 @@ assert bits["bits"] - bits_softmax["bits"] > 5 * max(bits["error"], bits_softmax
 
 print(f"all 10,000 are harder than the first 512, by {bits['bits'] - linear.bits[-1]:.3f} bits by linear attention")
 
-# %% native="It needs the 70,000 digits, 20 MB that this page does not load."
+# %% native="It needs the 70,000 digits, 20 MB that this page does not load." jupyter={"source_hidden": true}
 assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is worth
 
 # %% [markdown]
@@ -373,7 +373,7 @@ assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 # all pixels at once. The recurrent form reads one pixel at a time and keeps two sums per head. The cell compares the
 # bits of both:
 
-# %%
+# %% jupyter={"source_hidden": true}
 network = drawing.load()
 
 # %% native="It needs the 70,000 digits, 20 MB that this page does not load."
