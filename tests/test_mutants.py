@@ -43,21 +43,19 @@ def test_its_text_stands_once_in_its_file(mutant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(mutant, marks=[pytest.mark.thorough] * mutant.thorough) for mutant in MUTANTS],
-    ids=lambda mutant: mutant.what.replace(" ", "-"),
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what.replace(" ", "-"))
 def test_it_is_found(mutant, copy):
     """A test fails: no error on the way to the tests, and none that a copy alone would have."""
     path = copy / "linattn_ref" / mutant.file
     path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-    done = run(copy, f"tests/{mutant.tests}", "-k", mutant.chosen, *["-m", "slow"] * mutant.thorough)
+    done = run(copy, f"tests/{mutant.tests}", "-k", mutant.chosen, *["-m", "slow"] * mutant.slow)
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-1000:]
     assert re.search(r"^FAILED .*::test_", done.stdout, re.MULTILINE), done.stdout[-2000:]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nothing_is_found_where_nothing_was_changed(copy):
     done = run(copy, "tests/contract/test_forward.py", "-k", "reference and (softmax or local)")
     assert done.returncode == 0, done.stdout[-2000:]

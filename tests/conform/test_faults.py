@@ -38,7 +38,7 @@ def test_the_record_is_of_the_mistakes_there_are():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [0, 1, 2])
+@pytest.mark.parametrize("shape", [0, *(pytest.param(shape, marks=pytest.mark.thorough) for shape in (1, 2))])
 @pytest.mark.parametrize(("name", "op"), CASES)
 def test_a_mistake_is_named_first_on_every_shape(name, op, shape):
     found = fits(name, op, shape)

@@ -29,8 +29,14 @@ def written_by_each(params, model, prefix=PREFIX, **options):
     return [write(rng=np.random.default_rng(2), way=way) for way in ways(params, model)]
 
 
-@pytest.mark.parametrize("inside", RECURRENT, ids=str)
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("inside", "options"),
+    [
+        pytest.param(inside, options, marks=[pytest.mark.slow] * bool(i and options), id=f"{inside}-{options}")
+        for i, inside in enumerate(RECURRENT)
+        for options in ({}, {"temperature": 0.0}, {"temperature": 0.7, "top_k": 2})
+    ],
+)
 def test_both_ways_write_the_same(inside, options):
     written = written_by_each(drawn(own=[inside.own] * 2), causal.Model(inside.mechanism, heads=2), **options)
     np.testing.assert_array_equal(*written)

@@ -26,7 +26,8 @@ from linattn_ref.nn import (
 )
 
 mechanisms = pytest.mark.parametrize("inside", MECHANISMS, ids=str)
-blocks = pytest.mark.parametrize("block", [pre_norm, post_norm, no_norm], ids=["pre-norm", "post-norm", "no norm"])
+BLOCKS = {"pre-norm": pre_norm, "post-norm": post_norm, "no norm": no_norm}
+blocks = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 recurrent = pytest.mark.parametrize("inside", [m for m in MECHANISMS if m.causal and m.mechanism.step], ids=str)
 X = np.random.default_rng(0).standard_normal((2, TOKENS, WIDTH))
 
@@ -71,8 +72,14 @@ def test_gradients(inside):
     check_directions(bound(inside), multi_head.backward, X, drawn(inside), rng=0).assert_ok()
 
 
-@blocks
-@mechanisms
+@pytest.mark.parametrize(
+    ("inside", "block"),
+    [
+        pytest.param(inside, block, marks=[pytest.mark.slow] * (i > 2 and i % 3 != j), id=f"{inside}-{name}")
+        for i, inside in enumerate(MECHANISMS)
+        for j, (name, block) in enumerate(BLOCKS.items())
+    ],
+)
 def test_gradients_of_a_block(inside, block):
     check_directions(bound(inside, block), block.backward, X, drawn(inside, block), rng=0).assert_ok()
 

@@ -14,7 +14,7 @@ class Mutant(NamedTuple):
     new: str
     chosen: str  # of the contract tests, for pytest's -k
     tests: str = "contract"  # file or folder in tests/
-    thorough: bool = False  # found by slow tests of kernels that take a minute to compile
+    slow: bool = False  # found by slow tests of kernels that take a minute to compile
 
 
 MUTANTS = (
@@ -268,7 +268,7 @@ MUTANTS = (
         "load_block(s, row)",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
-        thorough=True,
+        slow=True,
     ),
     Mutant(
         "a row that meets itself below the diagonal",
@@ -277,7 +277,7 @@ MUTANTS = (
         "broadcast(zero) - some_a, 0, i - first + 1, zero",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
-        thorough=True,
+        slow=True,
     ),
     Mutant(
         "a state whose gradient forgets what was erased",
@@ -286,7 +286,7 @@ MUTANTS = (
         "        pass",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",
-        thorough=True,
+        slow=True,
     ),
     Mutant(
         "an LSTM that multiplies the inputs of one step less together",
@@ -295,7 +295,7 @@ MUTANTS = (
         "count = (min(together, len(x) - t) - 1) * (last - first)",
         "jit_is_the_reference and float32 and 1-2-1",
         "nn/test_lstm.py",
-        thorough=True,
+        slow=True,
     ),
     Mutant(
         "an outer product that begins anew with each panel of terms",
@@ -304,7 +304,7 @@ MUTANTS = (
         "a_some.T, panel, False)",
         "outer_product and float32",
         "nn/test_lstm.py",
-        thorough=True,
+        slow=True,
     ),
     Mutant(
         "a key that fades in its own row",
