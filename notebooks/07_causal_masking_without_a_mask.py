@@ -1170,7 +1170,7 @@ print(f"multiply-adds: {sum(costs)} by three calls, {5 * 30 * 5 * 3} by Algorith
 #
 # </details>
 
-# %%
+# %% native="Which of two rounding errors is the larger depends on the order of sums, which is another in a browser."
 rows = []
 for g in (0.99, 0.9, 0.1, 0.01, 0.001):
     n, gate = 400, np.full(400, g)
@@ -1186,7 +1186,7 @@ for g in (0.99, 0.9, 0.1, 0.01, 0.001):
         errors += [np.linalg.norm(x[1:] - truth[1:]) / np.linalg.norm(truth) for x in (for_nothing, d_gate)]
     assert errors[0] < 1e-9  # the formula is right
     rows.append((g, *errors[2:]))
-assert rows[0][1] < 8 * rows[0][2]  # how sums are added up matters as much
+assert rows[0][1] < 2 * rows[0][2]
 assert rows[2][1] > 10 * rows[2][2]
 assert rows[4][1] > 1000 * rows[4][2]
 chapter.table(("gate", "relative error in float32, by the running sum", "the page"), rows)
