@@ -149,7 +149,8 @@ class Jax(Library):
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         jax = importlib.import_module("jax")
-        return jax.device_put(jax.numpy.array(x, dtype=dtype), jax.devices(device)[0])
+        wide = np.array(x, np.float64 if dtype == "float64" else np.float32, order="C")
+        return jax.device_put(jax.numpy.from_dlpack(wide).astype(dtype), jax.devices(device)[0])
 
     def numpy(self, x: Any) -> np.ndarray:
         return np.array(x, dtype=np.float64)
