@@ -36,7 +36,7 @@ def compile_cases(dtype, part, slow):
 
 def rest_of_sums(dtype):
     """What tests of single kernels call besides: a product of one head; steps; an LSTM."""
-    from linattn_ref.attention import performer, rfa
+    from linattn_ref.attention import delta, performer, rfa
     from linattn_ref.kernels import jit
     from linattn_ref.kernels.jit.loops import causal_product, delta_product, elu_plus_one
     from linattn_ref.nn import lstm
@@ -55,6 +55,8 @@ def rest_of_sums(dtype):
         mechanism.step(row, row, row, state, omega, kernels=jit)
     delta_product.step(row, row, row, row, None, np.ones((2, 3, 3), dtype))
     few, gate, state = x[:, :2], np.zeros((1, 2), dtype), np.ones((1, 3, 3), dtype)
+    out, saved = delta.forward(few, few, few, gate, kernels=jit)
+    delta.backward(out, saved)
     *_, u = delta_product.forward(few, few, few, few, gate, state)
     delta_product.backward(few, state, few, few, few, few, gate, state, u)
     y, saved = lstm.forward(x[:, :2], lstm.draw(3, 1, np.random.default_rng(0), dtype=dtype), kernels=jit)
