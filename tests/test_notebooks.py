@@ -82,7 +82,7 @@ def test_every_notebook_has_a_source():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= set(CHAPTERS)
 
 
-LONG = {"15_comparison"}  # three minutes, in which it measures what others read from records
+LONG = {"15_comparison", "23_pretraining"}  # two minutes and more, in which they measure and train
 
 
 @pytest.mark.slow

@@ -67,7 +67,8 @@ def test_kernels_of_16_bits_at_more_sizes(chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", ["bfloat16", pytest.param("float16", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
 @pytest.mark.parametrize("chosen", ["softmax", "causal_product"])
 def test_kernels_of_16_bits_at_real_sizes(chosen, numbers):
     chosen = f"{chosen} and {numbers}"
@@ -92,6 +93,7 @@ def test_states():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_patterns_at_real_sizes():
     simulate("--real-sizes", Path(__file__).with_name("patterns_at_real_sizes.py"), least=2)
 
