@@ -266,7 +266,7 @@ def test_a_slider_moves_by_arrow_keys_and_says_its_numbers(opened):
     page = opened("frames/01.html")
     slider, said = page.locator("input[type=range]"), page.locator(".said")
     slider.press("Home")
-    assert said.text_content() == "temperature T = 0.05; entropy 0.30"
+    assert said.text_content() == "temperature T = 0.05; entropy 0.38"
     first = page.locator(".paper img").get_attribute("src")
     slider.press("ArrowRight")
     assert said.text_content().startswith("temperature T = 0.063; entropy ")
