@@ -655,8 +655,9 @@ expected = chunked_delta.forward(**{name: x[:8] for name, x in large.items()})[1
 np.testing.assert_array_equal(chunked_delta.forward(**large)[1].u[:8], expected)  # not a bit has moved
 a = np.tril(gated_linear.matrix(large["erase"], large["k"], large["log_gate"], scale=1.0), -1)
 general = np.linalg.solve(np.eye(12) + a, large["v"])
-print(f"first rows by a solver with pivots: off by {abs(general[:8] - expected).max():.0e}")
-assert abs(general[:8] - expected).max() > 1e-9
+off = abs(general[:8] - expected).max()  # how far depends on the machine
+print("first rows by a solver with pivots: off by more than 1e-9:", off > 1e-9)
+assert off > 1e-9
 
 # %% [markdown]
 # ## States do not add
