@@ -72,8 +72,7 @@ def second_thread(call: Callable[[], object], alone: Sequence[Callable[[], objec
     thread gains, ``limit`` what two threads do that share nothing, over one.
     """
     seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
-    before = numba.get_num_threads()
-    with ThreadPoolExecutor(2) as pool:
+    with one_thread(), ThreadPoolExecutor(2) as pool:
         for _ in range(1 + rounds):
             for name, found in seconds.items():
                 numba.set_num_threads(count := 2 if name == "two" else 1)
@@ -84,6 +83,5 @@ def second_thread(call: Callable[[], object], alone: Sequence[Callable[[], objec
                     else:
                         list(pool.map(lambda each: each(), alone if name == "both" else alone[:1]))
                     found.append(time.perf_counter() - begun)
-    numba.set_num_threads(before)
     one, two, single, both = (1e3 * min(found[1:]) for found in seconds.values())
     return {"one_ms": one, "two_ms": two, "ratio": one / two, "limit": 2 * single / both}

@@ -7,7 +7,7 @@ from linattn_ref.kernels.common.delta_rule import without_masked
 from linattn_ref.kernels.jit import delta_rule
 from linattn_ref.kernels.jit.delta_rule import init_state
 from linattn_ref.kernels.jit.loops import delta_product as loop
-from linattn_ref.kernels.jit.loops import unit_rows as ends
+from linattn_ref.kernels.jit.loops import unit_rows
 
 __all__ = ["Saved", "backward", "forward", "init_state", "step"]
 
@@ -19,7 +19,7 @@ class Saved(page.Saved):
 def forward(q, k, v, beta, log_gate=None, *, normalise=True, scale=None, key_mask=None, state=None):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v, log_gate = shown(k, key_mask), shown(v, key_mask), without_masked(log_gate, key_mask, v)
-    unit_q, unit_k = (ends.unit(q), ends.unit(k)) if normalise else (q, k)
+    unit_q, unit_k = (unit_rows.unit(q), unit_rows.unit(k)) if normalise else (q, k)
     out, s, u = loop.forward(unit_q, unit_k, v, None, log_gate, state and state.s, beta, scale)
     after = State(s)
     rule = delta_rule.Saved(None, None, None, None, log_gate, u, key_mask, state, after)
@@ -28,9 +28,9 @@ def forward(q, k, v, beta, log_gate=None, *, normalise=True, scale=None, key_mas
 
 def backward(d_out, saved, *, d_state=None):
     q, k, v, beta, rule, normalise, scale, key_mask, _ = saved
-    rows = dict(zip("qkev", ends.forward(q, k, v, beta, normalise, scale), strict=True))
+    rows = dict(zip("qkev", unit_rows.forward(q, k, v, beta, normalise, scale), strict=True))
     d_q, d_k, d_value, d_e, d_log_gate, d_first = delta_rule.backward(d_out, rule._replace(**rows), d_state=d_state)
-    d_q, d_k, d_v, d_beta = ends.backward(d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale)
+    d_q, d_k, d_v, d_beta = unit_rows.backward(d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale)
     return Gradients(d_q, shown(d_k, key_mask), d_v, d_beta, d_log_gate, d_first)
 
 

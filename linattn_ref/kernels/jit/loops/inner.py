@@ -2,7 +2,8 @@
 
 Numba also compiles, for each ``@njit`` function and all types of its arguments, a way to call it from Python and one to
 call it from C. For a chunk, a tuple of fifteen arrays, these are longer than the function. Kernels do not need them:
-without them the delta product compiles in five sixths of the time, to the same instructions.
+without them the delta product compiles in five sixths of the time, to the same instructions. If Python does call such
+a function, the process ends: a test calls it from a compiled one.
 """
 
 from functools import partial

@@ -7,13 +7,12 @@ import numpy as np
 from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.delta_step import EPS
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layer_norm import FAST, ROWS
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward", "unit"]
-
-EPS = 1e-6
 
 
 def unit(x):
