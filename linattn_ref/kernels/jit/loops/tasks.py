@@ -11,6 +11,8 @@ from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from linattn_ref.kernels.jit.loops.views import without_owner
+
 __all__ = ["have_its_address_found", "loop_of"]
 
 
@@ -41,10 +43,11 @@ class _Model(models.PrimitiveModel):
 
 @intrinsic
 def _address_of(typing_context, values):
-    """Of a copy, for as long as the function runs in which this stands."""
+    """Of a copy, for as long as the function runs in which this stands; no task counts an array's holders."""
 
     def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(cgutils.alloca_once_value(builder, arguments[0]), ir.IntType(64))
+        copy = cgutils.alloca_once_value(builder, without_owner(context, builder, values, arguments[0]))
+        return builder.ptrtoint(copy, ir.IntType(64))
 
     return Address(values)(values), generate
 
