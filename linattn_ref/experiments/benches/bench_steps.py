@@ -36,7 +36,7 @@ from linattn_ref.kernels.jit.loops import delta_product
 __all__ = ["compute", "draw", "table"]
 
 CACHE, SUMS = "key/values", "sums"
-CALLS = 40  # timed together at 4096 tokens, fewer after more, and more after fewer
+CALLS = 40  # timed together at 4096 tokens, fewer after more, and up to eight times as many after fewer
 TOLERANCE = 1e-4  # of the largest number
 LOOKS = {
     "jit": (style.BLUE, "o-"),
@@ -94,7 +94,7 @@ def compute(
     """
     rng, found = np.random.default_rng(seed), runtimes.find_runtimes()
     for length in lengths:
-        calls, often = of_cache(length, heads, width, rng, found), max(CALLS * 4096 // length, 4)
+        calls, often = of_cache(length, heads, width, rng, found), min(max(CALLS * 4096 // length, 4), 8 * CALLS)
         setting = {"task": CACHE, "size": length}
         yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
     for each in widths:
