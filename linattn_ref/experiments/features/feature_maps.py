@@ -33,6 +33,8 @@ from linattn_ref.experiments.publishing.kit import Axes, Figure, NDArray, Result
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
+ORDERS = (1, 2, 4, 8)  # of `taylor_exp`
+SCORES = np.linspace(-8, 8, 65)  # x.y of pairs of vectors
 # Of each map: its marker, its colour and its name in words
 LOOKS = (
     ("o", style.MECHANISMS["linear"], "elu + 1"),
@@ -47,8 +49,6 @@ QUICK = {"lengths": (16, 32, 64, 128, 256), "widths": (4, 8)}
 def compute(
     *,
     seed: int = 0,
-    orders: Sequence[int] = (1, 2, 4, 8),
-    scores: Sequence[float] = tuple(np.linspace(-8, 8, 65)),
     lengths: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024, 2048),
     width: int = 16,
     widths: Sequence[int] = (4, 8, 16, 32),
@@ -59,20 +59,16 @@ def compute(
     ----------
     seed : int
         Draws the pairs; no count depends on it.
-    orders : sequence of int
-        Of ``taylor_exp``.
-    scores : sequence of float
-        The ``x.y`` of the pairs, random otherwise, of 3 entries each.
     lengths, width
         ``N = L`` and ``D = M`` of the middle panel.
     widths : sequence of int
         ``D = M`` of the right panel.
     """
-    x, y = pairs_with_scores(np.array(scores), np.random.default_rng(seed))
+    x, y = pairs_with_scores(SCORES, np.random.default_rng(seed))
     return Results(  # of a feature map by its name
-        orders=tuple(orders),  # (O,)
-        scores=np.array(scores),  # (P,), x.y of pairs of vectors
-        errors=np.array([truncation_errors(x, y, p) / np.exp(scores) for p in orders]),  # (O, P), over exp(x.y)
+        orders=ORDERS,  # (O,)
+        scores=SCORES,  # (P,)
+        errors=np.array([truncation_errors(x, y, p) / np.exp(SCORES) for p in ORDERS]),  # (O, P), over exp(x.y)
         lengths=np.array(lengths, np.int64),  # (T,), N = L
         width=width,  # D = M of the counts
         softmax=np.array([softmax_multiply_adds(n, width, width) for n in lengths]),  # (T,), multiply-adds counted

@@ -13,74 +13,64 @@ __all__ = ["COLOURS", "compute", "draw", "draw_failures"]
 
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
+EPSILONS = (0.1, 0.2, 0.4)
+WIDTH, POINTS = 32, 24  # n, of the vectors projected; m, of the points in the middle panel
+INNER_EPS, COSINES = 0.4, (1.0, 0.5, 0.1, 0.01)  # of the panel on inner products
 
 
 QUICK = {"dimensions": (8, 16, 32, 64, 128), "trials": 200, "fine": 9}
 
 
 def compute(
-    *,
-    seed: int = 0,
-    epsilons: Sequence[float] = (0.1, 0.2, 0.4),
-    dimensions: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
-    width: int = 32,
-    points: int = 24,
-    trials: int = 2000,
-    inner_eps: float = 0.4,
-    cosines: Sequence[float] = (1.0, 0.5, 0.1, 0.01),
-    fine: int = 41,
+    *, seed: int = 0, dimensions: Sequence[int] = tuple(2**i for i in range(3, 12)), trials: int = 2000, fine: int = 41
 ) -> Results:
     """Count failures at every dimension.
 
     Parameters
     ----------
     seed : int
-    epsilons, dimensions : sequence
-        The lemma's ``eps`` and ``k``.
-    width, points : int
-        The vectors' ``n``, and how many points the pairs are made of.
+    dimensions : sequence of int
+        The lemma's ``k``.
     trials : int
         Draws of ``R`` for one vector; a quarter as many for the points.
-    inner_eps, cosines
-        The panel on inner products.
     fine : int
         Points of the lines.
     """
     rng = np.random.default_rng(seed)
-    x, cloud = rng.standard_normal(width), rng.standard_normal((points, width))
-    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in epsilons] for name in PROJECTIONS}
-    pairs: list[list[Failure]] = [[] for _ in epsilons]
-    vectors = points * (points - 1) // 2  # the pairs' differences
+    x, cloud = rng.standard_normal(WIDTH), rng.standard_normal((POINTS, WIDTH))
+    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in EPSILONS] for name in PROJECTIONS}
+    pairs: list[list[Failure]] = [[] for _ in EPSILONS]
+    vectors = POINTS * (POINTS - 1) // 2  # the pairs' differences
     for k in dimensions:
         for name, projection in PROJECTIONS.items():
-            _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), epsilons, k, 1)
+            _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), k, 1)
         worst = jl.pairwise_errors(cloud, k, trials=trials // 4, rng=rng).max(axis=1)
-        _count(pairs, worst, epsilons, k, vectors)
+        _count(pairs, worst, k, vectors)
     grid = np.unique(np.geomspace(dimensions[0], dimensions[-1], fine).round().astype(int))
-    bound = np.array([jl.failure_bound(eps, grid) for eps in epsilons])  # (Q, G)
-    inner = [[jl.inner_product_failure(c, inner_eps, int(k)) for k in grid] for c in cosines]
-    printed = [[jl.inner_product_failure(c, inner_eps * c, int(k)) for k in grid] for c in cosines]
+    bound = np.array([jl.failure_bound(eps, grid) for eps in EPSILONS])  # (Q, G)
+    inner = [[jl.inner_product_failure(c, INNER_EPS, int(k)) for k in grid] for c in COSINES]
+    printed = [[jl.inner_product_failure(c, INNER_EPS * c, int(k)) for k in grid] for c in COSINES]
     return Results(
-        epsilons=tuple(epsilons),  # (Q,)
+        epsilons=EPSILONS,  # (Q,)
         dimensions=tuple(dimensions),  # (K,)
-        width=width,  # n, of the vectors projected
-        points=points,  # m, in the middle panel
+        width=WIDTH,
+        points=POINTS,
         norms=norms,  # projection -> [Q][K]
         pairs=pairs,  # [Q][K], normal entries, some pair of the points fails
         grid=grid,  # (G,), finer, for lines
         norms_bound=np.minimum(1, bound),  # (Q, G)
-        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in epsilons]),  # (Q, G), normal entries
+        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in EPSILONS]),  # (Q, G), normal entries
         pairs_bound=np.minimum(1, vectors * bound),  # (Q, G)
-        inner_eps=inner_eps,
-        inner_bound=np.minimum(1, jl.failure_bound(inner_eps, grid)),  # (G,)
-        cosines=tuple(cosines),  # (C,)
+        inner_eps=INNER_EPS,
+        inner_bound=np.minimum(1, jl.failure_bound(INNER_EPS, grid)),  # (G,)
+        cosines=COSINES,  # (C,)
         inner_by_norms=np.array(inner),  # (C, G), exact: error above inner_eps |x| |y|
         inner_as_printed=np.array(printed),  # (C, G), exact: error above inner_eps |x.y|
     )
 
 
-def _count(rows: list[list[Failure]], errors: Any, epsilons: Sequence[float], k: int, vectors: int) -> None:
-    for row, eps in zip(rows, epsilons, strict=True):
+def _count(rows: list[list[Failure]], errors: Any, k: int, vectors: int) -> None:
+    for row, eps in zip(rows, EPSILONS, strict=True):
         row.append(jl.count_failures(errors, eps, vectors * jl.failure_bound(eps, k)))
 
 

@@ -23,24 +23,18 @@ class Picture(NamedTuple):
     reasons: NDArray[np.int8]  # (rows, columns), as `pairs.paint` makes them
 
 
-def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> Results:
+def compute(*, rng: Generator) -> Results:
     """The three rows of pictures.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Draws BigBird's random blocks.
-    n : int
-        Tokens of Longformer, blocks of BigBird.
-    side : int
-        The stride of the Sparse Transformer, on pictures of ``side * side`` pixels.
-    query : int
-        The pixel whose view is drawn.
     """
     return Results(
-        longformer=longformer_pictures(n),
-        bigbird=bigbird_pictures(n, rng),
-        sparse_transformer=sparse_transformer_pictures(side, query),
+        longformer=longformer_pictures(16),  # tokens
+        bigbird=bigbird_pictures(16, rng),  # blocks
+        sparse_transformer=sparse_transformer_pictures(6, 27),  # pixels of 6 * 6, and what number 27 sees
     )
 
 

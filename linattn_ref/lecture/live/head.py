@@ -53,13 +53,8 @@ def save(found: dict[str, Any], command: str, path: Path = RECORD) -> None:
 
     if path == RECORD:
         clone.check("live --head")
-    document = {
-        "command": command,
-        "versions": versions(("numpy", "tokenizers")),
-        "machine": machine(),
-        "results": found,
-    }
-    write_all({path: lambda part: part.write_text(json.dumps(document) + "\n", encoding="utf-8")})
+    made_with = {"command": command, "versions": versions(("numpy", "tokenizers")), "machine": machine()}
+    write_all({path: json.dumps({**made_with, "results": found}) + "\n"})
 
 
 def read(path: Path = RECORD) -> dict[str, Any]:

@@ -50,13 +50,9 @@ def read(path: Path) -> Network:
     got = {"attention": found.facts["attention"], "head": found.head, "shape": found.shape}
     for name, expected in (("attention", tuple(ATTENTIONS)), ("head", ("softmax",)), ("shape", ((SIDE, SIDE),))):
         if got[name] not in expected:
-            raise ValueError(f"{path}: a page needs a network with {name} {one_of(expected)}, got {got[name]}")
+            either = " or ".join(map(str, expected))
+            raise ValueError(f"{path}: a page needs a network with {name} {either}, got {got[name]}")
     return found
-
-
-def one_of(values: tuple[Any, ...]) -> str:
-    """For an error: ``a or b``."""
-    return " or ".join(map(str, values))
 
 
 # --- Rounded --------------------------------------------------------------------------------------------------------

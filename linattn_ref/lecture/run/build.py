@@ -7,8 +7,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,15 +28,14 @@ WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network too
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
-PACKAGES = {  # what runs them
+PACKAGES = {
     "cells": OF_CELLS,
     "network": OF_CELLS,
     "pages": ("numpy",),
     "sentence": ("numpy", "scipy"),
-}
-CHECKED = re.compile(
-    r"linattn_ref\.attention\.(?:sparse\.)?\w+"
-)  # modules whose pages are checked, if they have a gradient
+}  # what runs them
+# Modules whose pages are checked, if they have a gradient.
+CHECKED = re.compile(r"linattn_ref\.attention\.(?:sparse\.)?\w+")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
 COPIED = {
     "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
@@ -90,7 +88,7 @@ def make(
     scripts["about.js"] = f"const ABOUT = {json.dumps(about)};\n".encode()
     copied = [*COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
     scripts |= {name: (HERE / name).read_bytes() for name in copied}
-    write_all({out / name: partial(Path.write_bytes, data=content) for name, content in scripts.items()})
+    write_all({out / name: content for name, content in scripts.items()})
 
 
 def _script(name: str, content: bytes) -> bytes:
@@ -136,9 +134,9 @@ def _reviews(say: Callable[[str], object]) -> bytes:
 
 def sources(root: Path) -> bytes:
     """An archive of the checkout ``root`` as chapters need it, with the packages in ``PURE``."""
-    held = {path.relative_to(root).as_posix(): path for path in _files(root / "linattn_ref")}
+    files = (path for path in (root / "linattn_ref").rglob("*") if not any(map(path.match, LEFT_OUT)))
     figures = [*(root / "figures").glob("*.json"), *(root / "figures" / "records").rglob("*.*")]
-    held |= {path.relative_to(root).as_posix(): path for path in figures}
+    held = {path.relative_to(root).as_posix(): path for path in (*files, *figures) if path.is_file()}
     held |= {name: root / name for name in ("pyproject.toml", "notebooks/README.md")}
     for name in PURE:
         for file in importlib.metadata.files(name) or []:
@@ -153,10 +151,6 @@ def _zipped(held: dict[str, bytes]) -> bytes:
         for name, content in sorted(held.items()):
             made.writestr(zipfile.ZipInfo(name, DATE), content)
     return archive.getvalue()
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not any(map(path.match, LEFT_OUT)))
 
 
 def foot(chapter: str, cells: list[dict[str, Any]]) -> str:
