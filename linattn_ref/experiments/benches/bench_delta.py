@@ -126,17 +126,13 @@ def find_naive() -> dict[str, Any]:
 
 def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any]) -> dict[str, Call]:
     """By name, ``jit`` first: the same result. Of gradients that of the queries is compared."""
-    rows = _rows(inputs)
+    beta = inputs.beta[..., None]
+    rows = inputs, beta * inputs.v, beta * inputs.k  # ``v`` and ``erase`` as the kernel takes them
     calls: dict[str, Call] = {"jit": partial(_ours, *rows, passes), "reference": partial(_page, *rows, passes)}
     if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
         calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
     return calls
-
-
-def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
-    """And ``v`` and ``erase`` as the kernel takes them."""
-    return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
 def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:

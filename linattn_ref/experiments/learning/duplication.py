@@ -17,8 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
-from linattn_ref.experiments.learning import causal_attention, options
+from linattn_ref.experiments.learning import causal_attention
 from linattn_ref.experiments.learning.learn import Ready, settings
+from linattn_ref.experiments.learning.options import Heads, Layers, Option, Width
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -40,11 +41,11 @@ AFTER = "steps after which the rate is divided by ten (default: eight tenths of 
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: options.Width = 64
-    heads: options.Heads = 2
-    layers: options.Layers = 2
-    length: Annotated[int, options.Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
-    batch: Annotated[int, options.Option("sequences a step", "B")] = 32
+    width: Width = 64
+    heads: Heads = 2
+    layers: Layers = 2
+    length: Annotated[int, Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
+    batch: Annotated[int, Option("sequences a step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -114,11 +115,11 @@ def task(attention: str, shape: Shape) -> loop.Task:
 
 def begin(
     *,
-    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
     steps: int = 10_000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    reduce_after: Annotated[int | None, options.Option(AFTER, "S")] = None,
+    reduce_after: Annotated[int | None, Option(AFTER, "S")] = None,
 ) -> Ready:
     """Make it ready for `learn.run`.
 

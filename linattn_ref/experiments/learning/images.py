@@ -29,8 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data import cifar, digits, fetch
-from linattn_ref.experiments.learning import causal_attention, options, runs
+from linattn_ref.experiments.learning import causal_attention, runs
 from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
+from linattn_ref.experiments.learning.options import Heads, Inner, Layers, Option, Width
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
@@ -63,11 +64,11 @@ Pixels = NDArray[np.integer]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: options.Width = 64
-    hidden: options.Inner = 256
-    heads: options.Heads = 2
-    layers: options.Layers = 4
-    batch: Annotated[int, options.Option("images a step", "B")] = 8
+    width: Width = 64
+    hidden: Inner = 256
+    heads: Heads = 2
+    layers: Layers = 4
+    batch: Annotated[int, Option("images a step", "B")] = 8
 
 
 class Batch(NamedTuple):
@@ -197,17 +198,17 @@ def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifa
 
 def begin(
     *,
-    data: Annotated[Path | None, options.Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
-    collection: Annotated[str, options.Option(choices=COLLECTIONS)] = "mnist",
-    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
-    head: Annotated[str, options.Option("what is said of a pixel", choices=HEADS)] = "softmax",
+    data: Annotated[Path | None, Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
+    collection: Annotated[str, Option(choices=COLLECTIONS)] = "mnist",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
+    head: Annotated[str, Option("what is said of a pixel", choices=HEADS)] = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    peak: Annotated[float, options.Option(PEAK, "RATE")] = 3e-3,
-    start_from: Annotated[Path | None, options.Option(ON, "FILE", word="--start")] = None,
+    peak: Annotated[float, Option(PEAK, "RATE")] = 3e-3,
+    start_from: Annotated[Path | None, Option(ON, "FILE", word="--start")] = None,
     cut: int | None = None,
-    every: Annotated[int, options.Option("steps from one evaluation to the next", "S")] = 500,
+    every: Annotated[int, Option("steps from one evaluation to the next", "S")] = 500,
 ) -> Ready:
     """Make it ready for `learn.run`.
 

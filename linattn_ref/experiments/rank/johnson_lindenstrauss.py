@@ -13,7 +13,7 @@ __all__ = ["COLOURS", "compute", "draw", "draw_failures"]
 
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
-EPSILONS = (0.1, 0.2, 0.4)
+EPSILONS, DIMENSIONS = (0.1, 0.2, 0.4), tuple(2**i for i in range(3, 12))
 WIDTH, POINTS = 32, 24  # n, of the vectors projected; m, of the points in the middle panel
 INNER_EPS, COSINES = 0.4, (1.0, 0.5, 0.1, 0.01)  # of the panel on inner products
 
@@ -21,9 +21,7 @@ INNER_EPS, COSINES = 0.4, (1.0, 0.5, 0.1, 0.01)  # of the panel on inner product
 QUICK = {"dimensions": (8, 16, 32, 64, 128), "trials": 200, "fine": 9}
 
 
-def compute(
-    *, seed: int = 0, dimensions: Sequence[int] = tuple(2**i for i in range(3, 12)), trials: int = 2000, fine: int = 41
-) -> Results:
+def compute(*, seed: int = 0, dimensions: Sequence[int] = DIMENSIONS, trials: int = 2000, fine: int = 41) -> Results:
     """Count failures at every dimension.
 
     Parameters

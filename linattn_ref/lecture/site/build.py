@@ -6,7 +6,6 @@ import importlib.util
 import multiprocessing
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
-from linattn_ref.atomic import move_into_place
+from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
 
 __all__ = ["make"]
@@ -94,18 +93,15 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
         address = elsewhere.repository(root)
         (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
         _run_sphinx(folder, html, say)
-        if drawn:
-            say("slides")
-            drawn.result()
-            _share(html / "slides", html / "_static")
+        say("slides")
+        drawn.result()
+        _share(html / "slides", html / "_static")
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
     fetch.fetch(npm.MATHJAX, progress=say)
-    npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
-    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
     for file in ("es5/tex-svg.js", "LICENSE"):
-        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+        write_all({html / "_static" / "mathjax" / Path(file).name: npm.read(npm.MATHJAX, file)})
     return html
 
 
@@ -133,11 +129,10 @@ def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
 
 
-def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]] | None]:
-    """The decks, if this package has them, from a chapter's name to the deck's address; and their being made."""
-    if importlib.util.find_spec("linattn_ref.lecture.slides") is None:
-        return {}, None
-    slides = importlib.import_module("linattn_ref.lecture.slides.build")
+def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]]]:
+    """The decks, from a chapter's name to the deck's address; and their being made."""
+    from linattn_ref.lecture.slides import build as slides
+
     decks = slides.decks()
     addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
     return addresses, pool.submit(slides.make, list(decks), folder)
@@ -161,16 +156,14 @@ def _share(decks: Path, shared: Path) -> None:
 
 
 def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
-    """The pages that run in the browser, if this package has them, from their address to their title; and of those with
-    the sliders of a chapter, from the chapter's number to the address."""
-    if importlib.util.find_spec("linattn_ref.lecture.live") is None:
-        return {}, {}
+    """The pages that run in the browser, from their address to their title; and of those with the sliders of a chapter,
+    from the chapter's number to the address."""
+    from linattn_ref.lecture.live import build, page
+
     say("pages that run in the browser")
-    written = importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
-    titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
-    addresses = [path.relative_to(folder).as_posix() for path in written]
+    addresses = [path.relative_to(folder).as_posix() for path in build.make(folder, home="../index.html")]
     sliders = {address[-7:-5]: f"live/{address}" for address in addresses if re.search(r"/\d\d\.html$", address)}
-    return {f"live/{name}": title for name, title in titles.items() if name in addresses}, sliders
+    return {f"live/{name}": title for name, title in page.PAGES.items()}, sliders
 
 
 def _replace(out: Path, html: Path) -> None:
