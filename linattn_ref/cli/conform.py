@@ -48,20 +48,12 @@ def run_conform(arguments: argparse.Namespace) -> int:
             raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
         mapping = mapping_of(arguments).checked()
         names = names_of(arguments.op, tuple(arguments.only or ()))
-        outcomes = []
-        for outcome in run_apart(
-            arguments.target,
-            arguments.op,
-            arguments.dtype,
-            mapping,
-            names,
-            full=arguments.full,
-            seed=arguments.seed,
-            timeout=arguments.timeout,
-        ):
+        judged, outcomes = (arguments.target, arguments.op, arguments.dtype), []
+        how = {"full": arguments.full, "seed": arguments.seed, "timeout": arguments.timeout}
+        for outcome in run_apart(*judged, mapping, names, **how):
             outcomes.append(outcome)
             tell(f"{len(outcomes)}/{len(names)} {outcome.name}: {outcome.verdict}")
-        report = Report(arguments.target, arguments.op, arguments.dtype, tuple(outcomes))
+        report = Report(*judged, tuple(outcomes))
     say(report)
     for path in (arguments.json, arguments.html):
         if path:
@@ -101,11 +93,8 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     for field in ("names", "fixed", "given"):
         said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
-    said |= {
-        f: getattr(arguments, f)
-        for f in ("layout", "mask", "gate", "state", "arrays", "device")
-        if getattr(arguments, f)
-    }
+    fields = ("layout", "mask", "gate", "state", "arrays", "device")
+    said |= {field: x for field in fields if (x := getattr(arguments, field))}
     return Mapping(**said)
 
 

@@ -8,14 +8,7 @@ from typing import Any
 
 from linattn_ref.cli.options import add_command, at_least, say, tell, watched
 
-__all__ = ["add_drawn"]
-
-
-def add_drawn(commands: Any) -> None:
-    """The commands of what `linattn-ref train images` has made."""
-    _add_generate(commands)
-    _add_bits(commands)
-    _add_ship(commands)
+__all__ = ["add_bits", "add_generate", "add_ship"]
 
 
 # --- linattn-ref generate -------------------------------------------------------------------------------------------
@@ -54,7 +47,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.out}")
 
 
-def _add_generate(commands: Any) -> None:
+def add_generate(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "generate", run_generate).add_argument
     _add_weights(option)
     option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
@@ -112,7 +106,8 @@ def run_bits(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.out}")
 
 
-def _add_bits(commands: Any) -> None:
+def add_bits(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "bits", run_bits).add_argument
     _add_weights(option)
     option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
@@ -131,7 +126,8 @@ def run_ship(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.target}")
 
 
-def _add_ship(commands: Any) -> None:
+def add_ship(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "ship", run_ship).add_argument
     option("source", type=Path, metavar="DIR", help="folder of a run of `linattn-ref train`")
     option("target", type=Path, metavar="FILE.safetensors", help="the file to write, a sixth as large")
