@@ -127,31 +127,17 @@ def add_conform(commands: Any) -> None:
     option("--seed", type=at_least(0), default=0, help="seed of the inputs (default: 0)")
     option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
-    option(
-        "--fixed",
-        nargs="+",
-        type=pair,
-        metavar="OPTION=VALUE",
-        help="options built into it, so not passed: scale=1.0 causal=true",
-    )
-    option(
-        "--give",
-        dest="given",
-        nargs="+",
-        type=pair,
-        metavar="NAME=VALUE",
-        help="extra arguments that it is always passed; @module and @module:name are what they name",
-    )
+    told = "options built into it, so not passed: scale=1.0 causal=true"
+    option("--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help=told)
+    told = "extra arguments that it is always passed; @module and @module:name are what they name"
+    option("--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help=told)
     option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
     option("--layout", choices=("BHND", "BNHD", "packed"), help="layout of arrays of tokens (default: BHND)")
     option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
     option("--gate", choices=("head", "channel"), help="one number per head, or per channel (default: head)")
     option("--state", choices=("CM", "MC"), help="MC: its states are transposed")
-    option(
-        "--arrays",
-        choices=("numpy", "torch", "jax", "cupy"),
-        help="library of its arrays (default: what its module imports)",
-    )
+    told = "library of its arrays (default: what its module imports)"
+    option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help=told)
     option("--device", help="device of PyTorch and JAX (default: cpu)")
     option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
     option("--json", type=Path, metavar="FILE", help="write the report")

@@ -64,13 +64,8 @@ def add_generate(commands: Any) -> None:
 
 
 def _add_weights(option: Any) -> None:
-    option(
-        "--weights",
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)",
-    )
+    told = "of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)"
+    option("--weights", "--checkpoint", type=Path, metavar="FILE", help=told)
 
 
 # --- linattn-ref bits -----------------------------------------------------------------------------------------------
@@ -93,13 +88,8 @@ def run_bits(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"weights: no checkpoint at {weights}")
     runs.check_target(arguments.out)
     check_writable(arguments.out)  # before a minute of counting
-    found = drawing.measure(
-        weights,
-        data=arguments.data,
-        count=arguments.images,
-        command=arguments.command_line,
-        progress=partial(watched, unit="batch"),
-    )
+    how = {"data": arguments.data, "count": arguments.images, "command": arguments.command_line}
+    found = drawing.measure(weights, **how, progress=partial(watched, unit="batch"))
     write_all({arguments.out: json_text(plain(found)) + "\n"})
     say(f"{found.bits:.4f} +- {found.error:.4f} bits per pixel of {found.images} test images, over all pixels")
     say(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")

@@ -10,19 +10,8 @@ from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = [
-    "KEPT",
-    "Parser",
-    "add_command",
-    "add_drawing",
-    "add_out",
-    "at_least",
-    "curve",
-    "given",
-    "in_words",
-    "report",
-]
-__all__ += ["say", "tell", "watched", "workers_of"]
+__all__ = ["KEPT", "Parser", "add_command", "add_drawing", "add_out", "at_least", "curve", "given", "in_words"]
+__all__ += ["report", "say", "tell", "watched", "workers_of"]
 
 MINUTE = 60.0  # seconds
 KEPT = "; what is done is kept: the same command with --resume goes on from there"
@@ -156,13 +145,7 @@ def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) 
     """Save the figure of that name as the options say; print its table, further lines, and the files."""
     from linattn_ref.experiments.publishing import catalogue, gallery
 
-    files = gallery.save(
-        name,
-        results,
-        arguments.out,
-        command=arguments.command_line,
-        seed=arguments.seed,
-        style_name=arguments.style,
-    )
+    made_by = {"command": arguments.command_line, "seed": arguments.seed, "style_name": arguments.style}
+    files = gallery.save(name, results, arguments.out, **made_by)
     say(catalogue.module_of(name).table(results), *lines, sep="\n")
     say("wrote", *files)

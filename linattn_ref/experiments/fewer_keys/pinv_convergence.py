@@ -176,7 +176,8 @@ def _draw_convergence(axes: Axes, results: Results) -> None:
         labels.at(axes, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
     for look, name in (("o", "measured"), ("-", "recursion"), (":", "Newton–Schulz")):
         axes.plot([], [], look, color=style.GREY, label=name)
-    style.legend_below(axes, columns=3)
+    under: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}  # the label, where no line passes
+    axes.legend(**under, ncols=3, columnspacing=1, handlelength=1.6, borderpad=0)
 
 
 def _draw_share(axes: Axes, results: Results) -> None:

@@ -64,17 +64,9 @@ def model_of(attention: str, shape: Shape, rng: np.random.Generator) -> Model:
 
 def start(attention: str, shape: Shape, rng: np.random.Generator) -> Params:
     """What it learns, before it does."""
-    params = causal.draw(
-        rng,
-        tokens=SYMBOLS + 1,
-        places=shape.length,
-        width=shape.width,
-        hidden=4 * shape.width,
-        layers=shape.layers,
-        sinusoids=shape.width // 2,
-        reads=causal_attention.reads(attention),
-        dtype=np.float32,
-    )
+    network = {"width": shape.width, "hidden": 4 * shape.width, "layers": shape.layers, "sinusoids": shape.width // 2}
+    read = {"tokens": SYMBOLS + 1, "places": shape.length, "reads": causal_attention.reads(attention)}
+    params = causal.draw(rng, **network, **read, dtype=np.float32)
     params.embedding.table[...] /= 0.02  # of size 1, as the sinusoids are
     return params
 
@@ -141,15 +133,9 @@ def begin(
         if reduce_after >= steps:
             raise ValueError(f"reduce_after: expected fewer than the {steps} steps, got {reduce_after}")
         facts["reduce_after"] = at = reduce_after
-    how = settings(
-        steps,
-        seed,
-        partial(schedule.milestones, rate=1e-3, at=(at,)),
-        radam,
-        every=max(1, min(100, steps // 4)),
-        clipped=clip.each,
-        options={"weight_decay": 0.01, "decoupled": True},
-    )
+    falling, every = partial(schedule.milestones, rate=1e-3, at=(at,)), max(1, min(100, steps // 4))
+    decay = {"weight_decay": 0.01, "decoupled": True}
+    how = settings(steps, seed, falling, radam, every=every, clipped=clip.each, options=decay)
 
     def said(run: Run, params: Params) -> Iterator[str]:
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]

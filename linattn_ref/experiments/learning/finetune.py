@@ -212,9 +212,8 @@ def begin(
         measured = run.facts["result"]
         for when in ("before", "after"):
             if of := measured[when]:
-                told = "{:.1%} of {} test texts ({:.1%} to {:.1%})".format(
-                    of["accuracy"], measured["texts"], *of["interval"]
-                )
+                low, high = of["interval"]
+                told = f"{of['accuracy']:.1%} of {measured['texts']} test texts ({low:.1%} to {high:.1%})"
                 yield f"{when} training: {told}"
 
     learned = task(given["training"], given["validation"], how, shape.batch)

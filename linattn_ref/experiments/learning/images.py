@@ -85,14 +85,8 @@ def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator
 
 def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator, *, colours: int = 1) -> Params:
     """What it learns, before it does, for images of ``side * side * colours`` numbers."""
-    params = causal.draw(
-        rng,
-        tokens=VALUES + 1,
-        places=side * side * colours,
-        outputs=HEADS[head],
-        reads=causal_attention.reads(attention),
-        **sizes(shape),
-    )
+    read = {"tokens": VALUES + 1, "places": side * side * colours, "reads": causal_attention.reads(attention)}
+    params = causal.draw(rng, **read, outputs=HEADS[head], **sizes(shape))
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
     params.positions.table[...] = rows_and_columns(side, shape.width, colours)  # type: ignore[union-attr]
     return params

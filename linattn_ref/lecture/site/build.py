@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
@@ -111,16 +112,9 @@ def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
 
     complaints = folder / "complaints.txt"
     with complaints.open("w", encoding="utf-8") as warning, docutils_namespace():
-        app = Sphinx(
-            srcdir=folder / "source",
-            confdir=folder / "source",
-            outdir=html,
-            doctreedir=folder / "doctrees",
-            buildername="html",
-            status=None,
-            warning=warning,
-            parallel=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1,
-        )
+        source, cores = folder / "source", len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+        quiet: dict[str, Any] = {"status": None, "warning": warning}
+        app = Sphinx(source, source, html, folder / "doctrees", "html", **quiet, parallel=cores)
         say("Sphinx: reading and writing")
         app.build()
     lines = complaints.read_text(encoding="utf-8").replace(f"{folder / 'source'}/", "").splitlines()

@@ -14,16 +14,8 @@ from linattn_ref.lecture.site.markdown import plain, save, toctree
 __all__ = ["write_api", "write_papers"]
 
 API = (
-    "attention",
-    "attention.sparse",
-    "attention.features",
-    "attention.parts",
-    "nn",
-    "training",
-    "models",
-    "models.bert",
-    "theory",
-    "data",
+    *("attention", "attention.sparse", "attention.features", "attention.parts", "nn", "training", "models"),
+    *("models.bert", "theory", "data"),
 )
 SINGLE = ("conform", "gradcheck", "homework")
 
