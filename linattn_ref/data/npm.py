@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.data.fetch import FetchError, Package, Registry, fetch
+from linattn_ref.data.fetch import FetchError, Package, PathLike, Registry, fetch
 
 __all__ = ["MATHJAX", "REVEAL", "pinned", "read"]
 
@@ -30,7 +30,7 @@ def pinned(name: str, version: str, integrity: str, megabytes: int) -> Package:
     return Package(name, version, filename, digest, megabytes, registry=NPM)
 
 
-def read(package: Package, member: str, *, cache: str | os.PathLike[str] | None = None) -> bytes:
+def read(package: Package, member: str, *, cache: PathLike | None = None) -> bytes:
     """One file of a package, as ``"es5/tex-svg.js"`` of :data:`MATHJAX`.
 
     Raises

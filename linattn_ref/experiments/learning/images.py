@@ -20,7 +20,7 @@ Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm resta
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -37,6 +37,7 @@ from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.op import Array
+from linattn_ref.telling import Progress
 from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
 
@@ -153,13 +154,7 @@ def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pix
 
 
 def bits(
-    params: Params,
-    attention: str,
-    head: str,
-    shape: Shape,
-    pixels: Pixels,
-    *,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    params: Params, attention: str, head: str, shape: Shape, pixels: Pixels, *, progress: Progress = iter
 ) -> tuple[Array, Array]:
     """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first.
 

@@ -25,7 +25,7 @@ import json
 import math
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import learn, runs
 from linattn_ref.experiments.learning.tasks import TASKS
 from linattn_ref.experiments.measuring.spread import spread
+from linattn_ref.telling import Say, silent
 from linattn_ref.training import loop
 
 __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
@@ -133,13 +134,7 @@ def _steps(planned: Planned) -> int:
 
 
 def run(
-    path: Path,
-    out: Path,
-    *,
-    workers: int = 1,
-    dask: str | None = None,
-    say: Callable[[str], object] = lambda line: None,
-    only: str = "",
+    path: Path, out: Path, *, workers: int = 1, dask: str | None = None, say: Say = silent, only: str = ""
 ) -> list[Planned]:
     """Run what is missing of a plan, a folder each in ``out``; return the runs.
 

@@ -16,7 +16,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -38,6 +38,7 @@ from linattn_ref.nn import ctc, ctc_decoding
 from linattn_ref.nn.dropout import check_options
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
+from linattn_ref.telling import Say
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
@@ -277,7 +278,7 @@ def begin(
     return Ready(task(attention, shape, training, validation, dropout), first, how, facts, said, ended, tuple(notes))
 
 
-def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:
+def read(folder: Path | None, cut: int | None, say: Say) -> Corpus:
     """The recordings in a folder; or the synthesised corpus, or a small one like it."""
     from tqdm import tqdm
 

@@ -8,8 +8,8 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring import pretrained
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
 from linattn_ref.op import Array

@@ -1,7 +1,5 @@
 """A pretrained network, and sentences of a real text for it to read."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data import fetch, text
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.models import bert
+from linattn_ref.telling import Say, silent
 
-__all__ = ["PathLike", "read"]
-
-PathLike = str | os.PathLike[str]
+__all__ = ["read"]
 
 
 class Pretrained(NamedTuple):
@@ -26,13 +24,7 @@ class Pretrained(NamedTuple):
 
 
 def read(
-    folder: PathLike | None,
-    text_file: PathLike | None,
-    *,
-    sentences: int,
-    length: int,
-    seed: int,
-    say: Callable[[str], object] = lambda line: None,
+    folder: PathLike | None, text_file: PathLike | None, *, sentences: int, length: int, seed: int, say: Say = silent
 ) -> Pretrained:
     """A network, and sentences drawn from a text.
 

@@ -9,16 +9,17 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
 from linattn_ref.experiments.rank import spectrum_inputs
-from linattn_ref.experiments.rank.spectrum_inputs import PathLike
+from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values
 from linattn_ref.visible import visible
 
@@ -42,7 +43,7 @@ def compute(
     text: PathLike | None = None,
     arrays: PathLike | None = None,
     workers: int = 1,
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
     **where: Any,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.

@@ -12,10 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring import pretrained
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.models import bert
 from linattn_ref.op import Array
+from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import Method, singular_values
 
 __all__ = ["Inputs", "Task", "from_arrays", "from_model", "of_noise"]
@@ -113,9 +114,7 @@ def from_model(
     return Inputs(tasks, name, shape, sources)
 
 
-def from_arrays(
-    file: PathLike, *, baselines: int, seed: int, say: Callable[[str], object] = lambda line: None
-) -> Inputs:
+def from_arrays(file: PathLike, *, baselines: int, seed: int, say: Say = silent) -> Inputs:
     """A user's own matrices, or queries and keys, in a ``.npz`` file.
 
     Parameters

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from linattn_ref.data import fetch, npm, pyodide, splits, text
 from linattn_ref.lecture.run.fetched import NETWORK, REVIEWS, only
 from linattn_ref.models import bert
 from linattn_ref.models.bert import rounded
+from linattn_ref.telling import Say, silent
 
 __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
@@ -48,14 +48,7 @@ READ = ((8, 0), (8, np.random.SeedSequence(0).spawn(1)[0]))  # sentences of 512 
 LEFT_OUT = ("*.pyc", "*.nbi", "*.nbc", "digits_softmax.safetensors")
 
 
-def make(
-    root: Path,
-    out: Path,
-    *,
-    cells: bool = True,
-    sentence: bool = False,
-    say: Callable[[str], object] = lambda line: None,
-) -> None:
+def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, say: Say = silent) -> None:
     """Write into the folder ``out`` what chapters' ``cells`` and pages need, and what one's own ``sentence`` needs.
 
     Raises
@@ -101,7 +94,7 @@ def _script(name: str, content: bytes) -> bytes:
     return start.encode("utf-16-le") + letters + end.encode("utf-16-le")
 
 
-def _network(say: Callable[[str], object]) -> bytes:
+def _network(say: Say) -> bytes:
     """The pretrained network, rounded."""
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
     assert model.tokenizer is not None
@@ -109,7 +102,7 @@ def _network(say: Callable[[str], object]) -> bytes:
     return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
 
 
-def _reviews(say: Callable[[str], object]) -> bytes:
+def _reviews(say: Say) -> bytes:
     """The short reviews, and of the long ones those that chapters read on their way to sentences of 512 tokens."""
     place = fetch.open_content(fetch.REVIEWS, progress=say)
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))

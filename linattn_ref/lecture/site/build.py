@@ -9,13 +9,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
+from linattn_ref.telling import Say, silent
 
 __all__ = ["make"]
 
@@ -25,14 +25,7 @@ ALIAS = "duplicate object description"  # a class that is public in several modu
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
-def make(
-    out: Path,
-    *,
-    root: Path = Path(),
-    run: bool = False,
-    sentence: bool = False,
-    say: Callable[[str], object] = lambda line: None,
-) -> None:
+def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = False, say: Say = silent) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
     Parameters
@@ -79,7 +72,7 @@ def make(
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[str], object]) -> Path:
+def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Say) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
@@ -106,7 +99,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
     return html
 
 
-def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
+def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
 
@@ -149,7 +142,7 @@ def _share(decks: Path, shared: Path) -> None:
         deck.write_text(re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, text, flags=re.DOTALL), encoding="utf-8")
 
 
-def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
+def _live(folder: Path, say: Say) -> tuple[dict[str, str], dict[str, str]]:
     """The pages that run in the browser, from their address to their title; and of those with the sliders of a chapter,
     from the chapter's number to the address."""
     from linattn_ref.lecture.live import build, page

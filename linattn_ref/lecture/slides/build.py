@@ -1,18 +1,19 @@
 """From a chapter's number to its file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.slides import deck, page
+from linattn_ref.telling import Say, silent
 
 __all__ = ["decks", "make", "rendered"]
 
 COURSES = {"00_course": "all", "00_short": "short"}  # decks that take slides from the chapters', and their words
 
 
-def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lambda line: None) -> list[Path]:
+def make(wanted: Sequence[str], out: Path, *, say: Say = silent) -> list[Path]:
     """Write ``out/NN_name.html`` for chapters by number, and the decks of `COURSES` for ``"all"`` and ``"short"``.
 
     Parameters
