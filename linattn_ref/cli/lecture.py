@@ -26,18 +26,11 @@ def add_site(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "site", run_site)
     add_out(command, Path("out/site"))
-    command.add_argument(
-        "--run",
-        action="store_true",
-        dest="run_cells",
-        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)",
-    )
-    command.add_argument(
-        "--sentence",
-        action="store_true",
-        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-        "its rank is (adds 48 MB, or 21 MB to those of --run)",
-    )
+    told = "have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)"
+    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
+    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+    told += "its rank is (adds 48 MB, or 21 MB to those of --run)"
+    command.add_argument("--sentence", action="store_true", help=told)
 
 
 # --- linattn-ref slides ---------------------------------------------------------------------------------------------
@@ -57,12 +50,8 @@ def run_slides(arguments: argparse.Namespace) -> None:
 def add_slides(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "slides", run_slides)
-    command.add_argument(
-        "chapters",
-        nargs="+",
-        metavar="NN|all|short",
-        help="chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes",
-    )
+    told = "chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes"
+    command.add_argument("chapters", nargs="+", metavar="NN|all|short", help=told)
     add_out(command, Path("out/slides"))
 
 
@@ -97,13 +86,8 @@ def add_live(commands: Any) -> None:
     command = add_command(commands, "live", run_live)
     option = command.add_argument
     add_out(command, Path("out/live"))
-    option(
-        "--networks",
-        type=Path,
-        nargs=2,
-        metavar="PATH",
-        help="runs of `train images`, one linear and one softmax (default: those of the package)",
-    )
+    told = "runs of `train images`, one linear and one softmax (default: those of the package)"
+    option("--networks", type=Path, nargs=2, metavar="PATH", help=told)
     option("--head", action="store_true", help="export the real head again into figures/records")
     option("--draw", nargs="+", metavar="NN", help="draw the frames of these chapters again into figures/frames")
     option("--speed", action="store_true", help="measure pixels per second of both networks in headless Chromium")

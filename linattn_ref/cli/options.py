@@ -62,12 +62,8 @@ def add_out(command: argparse.ArgumentParser, out: Path | None, told: str = "%(d
 def add_drawing(command: argparse.ArgumentParser, out: Path | None = Path("out")) -> None:
     """Where a figure goes and what it looks like."""
     add_out(command, out, "figures" if out is None else "%(default)s")
-    command.add_argument(
-        "--style",
-        choices=("paper", "projector"),
-        default="paper",
-        help="sizes of letters and lines, for print or for a slide",
-    )
+    told = "sizes of letters and lines, for print or for a slide"
+    command.add_argument("--style", choices=("paper", "projector"), default="paper", help=told)
 
 
 def workers_of(arguments: argparse.Namespace) -> int:

@@ -262,7 +262,6 @@ def draw(results: Results) -> Figure:
     rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
     labels.ticks(rate, batches)
     rate.set_ylim(bottom=0)
-    pixel.set_ylim(pixel.get_ylim())
     labels.at_ends(pixel)
     labels.at_ends(rate)
     return figure

@@ -256,6 +256,5 @@ def draw(results: Results) -> Figure:
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)
     for axis in axes:
-        axis.set_ylim(axis.get_ylim())
         labels.at_ends(axis)
     return figure

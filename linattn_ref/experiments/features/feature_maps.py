@@ -71,8 +71,8 @@ def compute(
         errors=np.array([truncation_errors(x, y, p) / np.exp(SCORES) for p in ORDERS]),  # (O, P), over exp(x.y)
         lengths=np.array(lengths, np.int64),  # (T,), N = L
         width=width,  # D = M of the counts
-        softmax=np.array([softmax_multiply_adds(n, width, width) for n in lengths]),  # (T,), multiply-adds counted
-        linear={phi.name: np.array([linear_multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
+        softmax=np.array([multiply_adds(None, n, width, width) for n in lengths]),  # (T,), multiply-adds counted
+        linear={phi.name: np.array([multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
         widths=np.array(widths, np.int64),  # (W,), D = M of the crossovers
         crossovers={phi.name: np.array([crossover(phi, d, d) for d in widths]) for phi in MAPS},  # least N that pays
     )
@@ -109,24 +109,18 @@ def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float6
 # --- Multiply-adds --------------------------------------------------------------------------------------------------
 
 
-def softmax_multiply_adds(n: int, key_width: int, value_width: int) -> int:
-    """Of a forward pass over ``N = L = n``, counted."""
+def multiply_adds(feature_map: FeatureMap | None, n: int, key_width: int, value_width: int) -> int:
+    """Of a forward pass over ``N = L = n``, counted: of linear attention or, without a feature map, of softmax."""
     qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
-    return count(softmax.forward, qk, qk, v).multiply_adds
-
-
-def linear_multiply_adds(feature_map: FeatureMap, n: int, key_width: int, value_width: int) -> int:
-    """The same of linear attention."""
-    qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
-    return count(partial(linear.forward, feature_map=feature_map), qk, qk, v).multiply_adds
+    forward = partial(linear.forward, feature_map=feature_map) if feature_map else softmax.forward
+    return count(forward, qk, qk, v).multiply_adds
 
 
 def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     """The least ``N = L`` at which linear attention takes fewer multiply-adds than softmax, found by counting."""
 
     def pays(n: int) -> bool:
-        linear_count = linear_multiply_adds(feature_map, n, key_width, value_width)
-        return linear_count < softmax_multiply_adds(n, key_width, value_width)
+        return multiply_adds(feature_map, n, key_width, value_width) < multiply_adds(None, n, key_width, value_width)
 
     high = 1
     while not pays(high):
@@ -178,7 +172,6 @@ def _draw_counts(axes: Axes, results: Results) -> None:
         axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
     axes.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
     labels.ticks(axes, n[::2])
-    axes.set_ylim(axes.get_ylim())
     labels.at_ends(axes)
 
 

@@ -118,10 +118,8 @@ def draw(results: Results) -> Figure:
     """
     figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
-    angle.set(
-        title=f"By angle, |x| = |y| = {results.length:g}", xlabel="angle between x and y (degrees)", xlim=(-5, 185)
-    )
-    angle.set_xticks([0, 60, 120, 180])
+    angle.set(title=f"By angle, |x| = |y| = {results.length:g}", xlabel="angle between x and y (degrees)")
+    angle.set(xlim=(-5, 185), xticks=[0, 60, 120, 180])
     _draw_errors(length, results.lengths, results.points_length, results.by_length)
     length.set(title=f"By length, at {results.turn:g} degrees", xlabel="length |x| = |y|")
     labels.at_ends(length, rows=2)
@@ -169,9 +167,8 @@ def _draw_kernels(axes: Axes, results: Results) -> None:
     for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
         axes.plot(m, curve.stated, "-", color=colour, label=name)
         _points(axes, m, curve.measured, fmt=marker, color=colour)
-    axes.set(
-        title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log"
-    )
+    axes.set(title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error")
+    axes.set(xscale="log", yscale="log")
     labels.ticks(axes, m)
     labels.at_ends(axes, rows=2)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, setp, style
 from linattn_ref.experiments.publishing.kit import Results as Stored
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
@@ -165,10 +165,8 @@ def draw(results: Results) -> Figure:
         axis.axhline(alone, color=style.GREY, linestyle=":")
         axis.set(title=title)
         labels.at_ends(axis, lines, list(curves), rows=2, width=12)
-    for axis in axes[1]:
-        axis.set_xlabel("updates")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("perplexity at [MASK]")
+    setp(axes[1], xlabel="updates")
+    setp(axes[:, 0], ylabel="perplexity at [MASK]")
     return figure
 
 

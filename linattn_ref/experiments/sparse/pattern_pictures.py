@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, style
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, setp, style
 
 __all__ = ["Picture", "compute", "draw", "draw_picture"]
 
@@ -105,8 +105,7 @@ def draw(results: Results) -> Figure:
         for panel, picture in zip(row, pictures, strict=True):
             draw_picture(panel, picture)
         row[0].set_ylabel(f"{paper.replace('_', ' ').title().replace('Bigbird', 'BigBird')}\nquery i")
-    for panel in axes[-1][::2]:
-        panel.set_xlabel("key j")
+    setp(axes[-1][::2], xlabel="key j")
     colours = [Patch(facecolor=colour, edgecolor=style.GREY, lw=0.4) for colour in PAIRS.values()]
     figure.legend(colours[1:], list(PAIRS)[1:], loc="outside lower center", ncols=3)
     return figure

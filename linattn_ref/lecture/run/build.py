@@ -28,12 +28,8 @@ WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network too
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
-PACKAGES = {
-    "cells": OF_CELLS,
-    "network": OF_CELLS,
-    "pages": ("numpy",),
-    "sentence": ("numpy", "scipy"),
-}  # what runs them
+# What runs them
+PACKAGES = {"cells": OF_CELLS, "network": OF_CELLS, "pages": ("numpy",), "sentence": ("numpy", "scipy")}
 # Modules whose pages are checked, if they have a gradient.
 CHECKED = re.compile(r"linattn_ref\.attention\.(?:sparse\.)?\w+")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
