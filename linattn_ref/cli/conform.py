@@ -114,11 +114,8 @@ def add_conform(commands: Any) -> None:
     command = add_command(commands, "conform", run_conform)
     option = command.add_argument
     option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
-    option(
-        "--op",
-        choices=("softmax", "linear", "gated_linear", "delta", "gated_delta"),
-        help="the operation that it computes",
-    )
+    operations = "softmax", "linear", "gated_linear", "delta", "gated_delta"
+    option("--op", choices=operations, help="the operation that it computes")
     option(
         "--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="dtype of its inputs"
     )

@@ -62,10 +62,8 @@ def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     """Of a task: an option's name, its type or what it may be, its default, and the `options.Option`."""
     from linattn_ref.experiments.learning.options import Option
 
-    hints = {
-        **typing.get_type_hints(module.begin, include_extras=True),
-        **typing.get_type_hints(module.Shape, None, None, True),
-    }
+    hints = typing.get_type_hints(module.begin, include_extras=True)
+    hints |= typing.get_type_hints(module.Shape, include_extras=True)
     defaults = {name: one.default for name, one in inspect.signature(module.begin).parameters.items()}
     for name, hint in hints.items():
         for said in getattr(hint, "__metadata__", ()):

@@ -192,16 +192,12 @@ def draw(results: Results) -> Figure:
     pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
     """
     names = {PEER: f"{PEER.partition(',')[0]} in plain PyTorch"}
-    lines: engine.Lines = {  # of a kernel's lines one is named
-        f"{'_' * (task != GATED)}{names.get(kernel, kernel)}{task * (task != GATED)}": (
-            colour,
-            marker + LINES[task],
-            {"kernel": kernel, "task": task},
-        )
-        for kernel, (colour, marker) in LOOKS.items()
-        for task in TASKS
-        if kernel != PRODUCT or task == GATED
-    }
+    lines: dict[str, Any] = {}
+    for kernel, (colour, marker) in LOOKS.items():
+        for task in [GATED] if kernel == PRODUCT else TASKS:
+            name = names.get(kernel, kernel)  # of a kernel's lines one is named
+            label = name if task == GATED else f"_{name}{task}"
+            lines[label] = colour, marker + LINES[task], {"kernel": kernel, "task": task}
     figure = engine.draw(results, BY_PASSES, lines, "µs per token, all heads, one thread")
     handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]  # type: ignore[arg-type]
     figure.legend(handles, GATES, loc="outside lower center", ncols=3)

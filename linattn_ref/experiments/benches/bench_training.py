@@ -316,11 +316,8 @@ def table(results: Results) -> str:
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
         for one in results.threads
     ]
-    peaks = markdown.table(
-        ("layers", "attention", "step", "peak, MB"),
-        [(m.layers, m.attention, m.kernel, f"{m.megabytes:.0f}") for m in results.memory],
-        "rllr",
-    )
+    rows = [(one.layers, one.attention, one.kernel, f"{one.megabytes:.0f}") for one in results.memory]
+    peaks = markdown.table(("layers", "attention", "step", "peak, MB"), rows, "rllr")
     return "\n\n".join([engine.page(shown, note=note), "; ".join(threads), "\n".join(peaks)])
 
 

@@ -223,10 +223,8 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
     """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
     rows = np.arange(len(modes))
-    for name, colour, label, side in (
-        ("output", style.BLUE, "new texts", "left"),
-        ("seen", style.GREY, "fitted texts", "right"),
-    ):
+    looks = ("output", style.BLUE, "new texts", "left"), ("seen", style.GREY, "fitted texts", "right")
+    for name, colour, label, side in looks:
         by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
         mean = by_text.mean(axis=1)
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)

@@ -111,12 +111,8 @@ def interval(right: int, count: int) -> tuple[float, float]:
 def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
     """Accuracy on ``given``, and for each text 1 where it is right, for a paired test."""
     right = scores_of(params, given, model).argmax(axis=-1) == given.labels
-    count = int(right.sum())
-    return {
-        "accuracy": count / len(right),
-        "interval": interval(count, len(right)),
-        "right": "".join(map(str, right.astype(int))),
-    }
+    count, each = int(right.sum()), "".join(map(str, right.astype(int)))
+    return {"accuracy": count / len(right), "interval": interval(count, len(right)), "right": each}
 
 
 def begin(

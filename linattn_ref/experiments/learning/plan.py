@@ -95,11 +95,8 @@ def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
 
 def _allowed(task: str) -> list[str]:
     module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
-    return [
-        name
-        for name in (*inspect.signature(module.begin).parameters, *module.Shape._fields)
-        if name not in ("seed", "shape")
-    ]
+    names = *inspect.signature(module.begin).parameters, *module.Shape._fields
+    return [name for name in names if name not in ("seed", "shape")]
 
 
 def command(planned: Planned, out: Path) -> str:

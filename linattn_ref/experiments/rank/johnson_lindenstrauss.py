@@ -100,7 +100,7 @@ def _draw_one(axis: Axes, results: Results) -> None:
         axis.plot(results.grid, results.norms_bound[i], "--", color=colour)
         draw_failures(axis, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
         draw_failures(axis, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
-        _name_eps(axis, results.grid, results.norms_exact[i], eps, colour)
+        _beside(axis, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
     axis.set_title("one vector's length")
 
 
@@ -114,10 +114,10 @@ def _draw_pairs(axis: Axes, results: Results) -> None:
     axis.set_title(f"distances of {results.points} points")
 
 
-def _name_eps(axis: Axes, x: Any, line: Any, eps: float, colour: str) -> None:
-    """Beside its line, low down."""
-    low = int(np.argmin(np.maximum(line, 3 * axis.get_ylim()[0])))
-    labels.at(axis, x[low], line[low], f"{eps:g}", colour, ha="right", va="center", xytext=(-4, 0))
+def _beside(axis: Axes, x: Any, line: Any, above: float, name: str, colour: Any, **look: Any) -> None:
+    """A name beside its line, low down: so many times ``above`` where the axis begins."""
+    low = int(np.argmin(np.maximum(line, above * axis.get_ylim()[0])))
+    labels.at(axis, x[low], line[low], name, colour, va="center", **look)
 
 
 def _draw_inner(axis: Axes, results: Results) -> None:
@@ -128,16 +128,11 @@ def _draw_inner(axis: Axes, results: Results) -> None:
         if as_printed[-1] > axis.get_ylim()[0]:
             labels.at_ends(axis, line, [f"cosine\n{cosine:g}"])
         elif not np.array_equal(by_norms, as_printed):
-            _name_cosine(axis, results, as_printed, cosine, shade)
+            _beside(axis, results.grid, as_printed, 8, f"cosine\n{cosine:g}", shade, ha="left", xytext=(6, 0))
     axis.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
     labels.at(axis, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
     labels.at(axis, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
     axis.set_title(f"inner product, eps = {results.inner_eps:g}")
-
-
-def _name_cosine(axis: Axes, results: Results, line: Any, cosine: float, shade: Any) -> None:
-    low = int(np.argmin(np.maximum(line, 8 * axis.get_ylim()[0])))
-    labels.at(axis, results.grid[low], line[low], f"cosine\n{cosine:g}", shade, ha="left", va="center", xytext=(6, 0))
 
 
 def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:

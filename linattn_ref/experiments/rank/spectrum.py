@@ -79,13 +79,8 @@ def compute(
         else:
             choice: dict[str, Any] = {"sentences": sentences, "length": length, "seed": seed, "say": say}
             inputs = spectrum_inputs.from_model(model, text, baselines=baselines, **choice)
-        settings = {
-            **({} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}),
-            **inputs.sources,
-            "baselines": baselines,
-            "seed": seed,
-            "method": method,
-        }
+        read = {} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}
+        settings = {**read, **inputs.sources, "baselines": baselines, "seed": seed, "method": method}
         tasks = {task.name: task.call(method) for group in inputs.tasks.values() for task in group}
         values = measure_all(tasks, settings, workers=workers, unit="sentence", **where)
         loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None

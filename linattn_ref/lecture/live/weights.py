@@ -70,13 +70,8 @@ def packed(trained: Network) -> dict[str, Any]:
         at += len(found[-1])
     if at > LARGEST:
         raise ValueError(f"the network takes {at:,} bytes even as int8, a page has room for {LARGEST:,}")
-    return {
-        "attention": trained.facts["attention"],
-        "sizes": _sizes(trained),
-        "format": form,
-        "arrays": arrays,
-        "data": base64.b64encode(b"".join(found)).decode(),
-    }
+    what = {"attention": trained.facts["attention"], "sizes": _sizes(trained), "format": form}
+    return {**what, "arrays": arrays, "data": base64.b64encode(b"".join(found)).decode()}
 
 
 def _sizes(trained: Network) -> dict[str, int]:

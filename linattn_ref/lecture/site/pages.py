@@ -72,14 +72,10 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     """The executed notebook, with a line of links below its title."""
     path = f"notebooks/{name}.ipynb"
     notebook = json.loads((root / path).read_text(encoding="utf-8"))
-    shown = [
-        module
-        for cell in notebook["cells"]
-        for output in cell.get("outputs", [])
-        for entry in output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", [])
-        if (module := entry.partition(":")[0]) in literate
-    ]
-    links = [f"[{module.rpartition('.')[2]}](../{_page_of(module)}.md)" for module in dict.fromkeys(shown)]
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    named = [output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", []) for output in outputs]
+    shown = dict.fromkeys(name.partition(":")[0] for names in named for name in names)
+    links = [f"[{module.rpartition('.')[2]}](../{_page_of(module)}.md)" for module in shown if module in literate]
     line = [f"Beside the code: {', '.join(links)}"] if links else []
     if name in extras.slides:
         line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
@@ -94,13 +90,9 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
-        for output in cell.get("outputs", []):
-            shown_as = output.get("data", {})
-            if "text/markdown" in shown_as:
-                text = "".join(shown_as["text/markdown"])
-                shown_as["text/markdown"] = SOURCE_FILE.sub(
-                    lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
-                )
+    for data in (output["data"] for output in outputs if "text/markdown" in output.get("data", {})):
+        text = "".join(data["text/markdown"])
+        data["text/markdown"] = SOURCE_FILE.sub(lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text)
     if extras.run and name[:2] in run.CHAPTERS:
         foot = raw(run.foot(name, notebook["cells"]))
         notebook["cells"].append({"cell_type": "markdown", "id": "run", "metadata": {}, "source": foot})

@@ -37,10 +37,8 @@ def write_api(folder: Path) -> None:
         _write_module(folder, full)
         pages.append(full)
         parts.append(f"- [{name}]({full}.rst): {_first_sentence(importlib.import_module(full))}")
-    save(
-        folder / "index.md",
-        "\n".join(parts) + "\n" + toctree(f"{name.removeprefix('linattn_ref.')} <{name}>" for name in pages),
-    )
+    tree = toctree(f"{name.removeprefix('linattn_ref.')} <{name}>" for name in pages)
+    save(folder / "index.md", "\n".join(parts) + "\n" + tree)
 
 
 def _modules(package: ModuleType) -> list[str]:
