@@ -1,7 +1,6 @@
 """``linattn-ref train``: what is learned by this package's own gradients. Can be stopped, and resumed."""
 
 import argparse
-import importlib
 import inspect
 import typing
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.cli.options import add_command, at_least, curve, in_words, say, tell, watched
-from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.learning.tasks import TASKS, module_of
 
 __all__ = ["add_gather", "add_train"]
 
@@ -52,10 +51,6 @@ def add_tasks(commands: Any) -> None:
         command = add_command(commands, name, partial(run_task, name), f"{task.about}\n\n{WRITES}{task.writes}.")
         command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
         command.late = partial(add_options, name, command)
-
-
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"linattn_ref.experiments.learning.{name}")
 
 
 def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:

@@ -99,7 +99,6 @@ def draw(results: Results) -> Figure:
         below.plot(results.pixels, results.ranks[:, layer], color=colour)
     trained = list(below.lines)
     below.plot(results.pixels, results.before, color=style.GREY, linestyle="--", linewidth=0.6)
-    below.set(xlabel="pixels read", ylabel="effective rank")
-    below.set_ylim(bottom=0)
+    below.set(xlabel="pixels read", ylabel="effective rank", ylim=(0, None))
     labels.at_ends(below, trained, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
     return figure

@@ -18,7 +18,6 @@ What would count lies in each folder before its run begins, and ``linattn-ref ga
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import json
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import learn, runs
-from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.experiments.measuring.spread import spread
 from linattn_ref.telling import Say, silent
 from linattn_ref.training import loop
@@ -94,7 +93,7 @@ def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
 
 
 def _allowed(task: str) -> list[str]:
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
+    module = module_of(task)
     names = *inspect.signature(module.begin).parameters, *module.Shape._fields
     return [name for name in names if name not in ("seed", "shape")]
 
@@ -126,7 +125,7 @@ def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
 
 
 def _steps(planned: Planned) -> int:
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{planned.task}")
+    module = module_of(planned.task)
     return int(planned.options.get("steps", inspect.signature(module.begin).parameters["steps"].default))
 
 
@@ -185,7 +184,7 @@ def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: st
     import numba
 
     numba.set_num_threads(1)
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
+    module = module_of(task)
     shape = module.Shape(**{name: options.pop(name) for name in module.Shape._fields if name in options})
     found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
     return f"{Path(out).name}: loss {found.curves['loss'][-1]:.4g} {found.after}"

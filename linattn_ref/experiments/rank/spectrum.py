@@ -214,8 +214,7 @@ def _frame(axes: Axes, results: Results, columns: int = 1) -> None:
     """The axes of a panel of curves, with a mark at the heat map's index and the values there in the legend."""
     last = min(results.shape[1:])
     axes.axvline(results.k, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
-    axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01))
-    axes.set_xticks(sorted({0, results.k, last // 2, last}))
+    axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01), xticks=sorted({0, results.k, last // 2, last}))
     legend = axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, borderpad=0.1)
     legend.set_alignment("left")
     legend.set_frame_on(True)
