@@ -6,16 +6,16 @@ import importlib.util
 import multiprocessing
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from linattn_ref.atomic import move_into_place
+from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
+from linattn_ref.telling import Say, silent
 
 __all__ = ["make"]
 
@@ -25,14 +25,7 @@ ALIAS = "duplicate object description"  # a class that is public in several modu
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
-def make(
-    out: Path,
-    *,
-    root: Path = Path(),
-    run: bool = False,
-    sentence: bool = False,
-    say: Callable[[str], object] = lambda line: None,
-) -> None:
+def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = False, say: Say = silent) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
     Parameters
@@ -79,7 +72,7 @@ def make(
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[str], object]) -> Path:
+def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Say) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
@@ -94,37 +87,27 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
         address = elsewhere.repository(root)
         (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
         _run_sphinx(folder, html, say)
-        if drawn:
-            say("slides")
-            drawn.result()
-            _share(html / "slides", html / "_static")
+        say("slides")
+        drawn.result()
+        _share(html / "slides", html / "_static")
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
     fetch.fetch(npm.MATHJAX, progress=say)
-    npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
-    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
     for file in ("es5/tex-svg.js", "LICENSE"):
-        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+        write_all({html / "_static" / "mathjax" / Path(file).name: npm.read(npm.MATHJAX, file)})
     return html
 
 
-def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
+def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
 
     complaints = folder / "complaints.txt"
     with complaints.open("w", encoding="utf-8") as warning, docutils_namespace():
-        app = Sphinx(
-            srcdir=folder / "source",
-            confdir=folder / "source",
-            outdir=html,
-            doctreedir=folder / "doctrees",
-            buildername="html",
-            status=None,
-            warning=warning,
-            parallel=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1,
-        )
+        source, cores = folder / "source", len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+        quiet: dict[str, Any] = {"status": None, "warning": warning}
+        app = Sphinx(source, source, html, folder / "doctrees", "html", **quiet, parallel=cores)
         say("Sphinx: reading and writing")
         app.build()
     lines = complaints.read_text(encoding="utf-8").replace(f"{folder / 'source'}/", "").splitlines()
@@ -133,11 +116,10 @@ def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
 
 
-def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]] | None]:
-    """The decks, if this package has them, from a chapter's name to the deck's address; and their being made."""
-    if importlib.util.find_spec("linattn_ref.lecture.slides") is None:
-        return {}, None
-    slides = importlib.import_module("linattn_ref.lecture.slides.build")
+def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]]]:
+    """The decks, from a chapter's name to the deck's address; and their being made."""
+    from linattn_ref.lecture.slides import build as slides
+
     decks = slides.decks()
     addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
     return addresses, pool.submit(slides.make, list(decks), folder)
@@ -160,17 +142,15 @@ def _share(decks: Path, shared: Path) -> None:
         deck.write_text(re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, text, flags=re.DOTALL), encoding="utf-8")
 
 
-def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
-    """The pages that run in the browser, if this package has them, from their address to their title; and of those with
-    the sliders of a chapter, from the chapter's number to the address."""
-    if importlib.util.find_spec("linattn_ref.lecture.live") is None:
-        return {}, {}
+def _live(folder: Path, say: Say) -> tuple[dict[str, str], dict[str, str]]:
+    """The pages that run in the browser, from their address to their title; and of those with the sliders of a chapter,
+    from the chapter's number to the address."""
+    from linattn_ref.lecture.live import build, page
+
     say("pages that run in the browser")
-    written = importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
-    titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
-    addresses = [path.relative_to(folder).as_posix() for path in written]
+    addresses = [path.relative_to(folder).as_posix() for path in build.make(folder, home="../index.html")]
     sliders = {address[-7:-5]: f"live/{address}" for address in addresses if re.search(r"/\d\d\.html$", address)}
-    return {f"live/{name}": title for name, title in titles.items() if name in addresses}, sliders
+    return {f"live/{name}": title for name, title in page.PAGES.items()}, sliders
 
 
 def _replace(out: Path, html: Path) -> None:
