@@ -13,6 +13,7 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
 from linattn_ref.lecture.site import build, pages, settings
+from linattn_ref.lecture.slides.page import in_script
 
 
 def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
@@ -133,16 +134,17 @@ def test_what_publishes_the_site_is_pinned_by_hash():
 def test_what_decks_have_in_common_is_kept_once(tmp_path):
     (tmp_path / "slides").mkdir()
     (tmp_path / "_static").mkdir()
-    large = "a()" * build.LARGE
+    large, typesetting = "a()" * build.LARGE, "b('</script>')" * build.LARGE
+    (tmp_path / "_static" / "tex.js").write_text(typesetting)
     for name in ("01", "02"):
-        page = f"<script>\nsmall()\n</script>\n<script>\n{large}\n</script>\n<style>\np {{}}\n</style>\n"
-        (tmp_path / "slides" / f"{name}.html").write_text(page)
-    build._share(tmp_path / "slides", tmp_path / "_static")
-    (shared,) = (tmp_path / "_static").iterdir()
+        scripts = "".join(f"<script>\n{code}\n</script>\n" for code in ("small()", large, in_script(typesetting)))
+        (tmp_path / "slides" / f"{name}.html").write_text(f"{scripts}<style>\np {{}}\n</style>\n")
+    build._share(tmp_path / "slides", tmp_path / "_static", tmp_path / "_static" / "tex.js")
+    (shared,) = (path for path in (tmp_path / "_static").iterdir() if path.name != "tex.js")
     assert shared.read_text() == large
     kept = (tmp_path / "slides" / "02.html").read_text()
-    link = f'<script src="../_static/{shared.name}"></script>'
-    assert kept == f"<script>\nsmall()\n</script>\n{link}\n<style>\np {{}}\n</style>\n"
+    links = f'<script src="../_static/{shared.name}"></script>\n<script src="../_static/tex.js"></script>'
+    assert kept == f"<script>\nsmall()\n</script>\n{links}\n<style>\np {{}}\n</style>\n"
 
 
 def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
@@ -158,22 +160,25 @@ def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
 
 def test_sphinx_is_told_everything():
     """The text of its file, and what it calls on its way."""
-    given, connected, scripts = {}, {}, []
+    given, connected, scripts = {}, [], []
     exec(settings.conf_py("https://github.com/some/where"), given)
     assert given["html_theme_options"]["source_repository"] == "https://github.com/some/where"
     methods = {
-        "connect": lambda self, event, function, priority=0: connected.update({event: function}),
+        "connect": lambda self, event, function, priority=0: connected.append((event, function)),
         "add_js_file": lambda self, name, body: scripts.append(body),
     }
     assert settings.setup(type("App", (), methods)())["parallel_read_safe"]
     assert "tabIndex" in scripts[0]
-    page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">'}
-    connected["html-page-context"](None, "x", "", page, None)
+    page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">', "toctree": dict}
+    for event, function in connected:
+        if event == "html-page-context":
+            function(None, "x", "", page, None)
+    assert page["toctree"](collapse=False, maxdepth=-1) == {"collapse": True, "maxdepth": -1}
     assert page["body"] == '<td class="a"></td><th>b</th>'
     assert page["furo_navigation_tree"] == '<p role="heading" aria-level="2">'
     lines = ["What it is.", "", "    S = 1    (1)"]
-    connected["autodoc-process-docstring"](None, "module", "m", None, None, lines)
+    dict(connected)["autodoc-process-docstring"](None, "module", "m", None, None, lines)
     assert lines == ["What it is.", ""]
     lines = ["The length |x| of ``|y|``."]
-    connected["autodoc-process-docstring"](None, "class", "c", None, None, lines)
+    dict(connected)["autodoc-process-docstring"](None, "class", "c", None, None, lines)
     assert lines == [r"The length \|x\| of ``|y|``."]

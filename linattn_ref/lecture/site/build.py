@@ -20,6 +20,7 @@ from linattn_ref.data import fetch, npm
 __all__ = ["make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
+TYPESETTING = "es5/tex-svg.js"  # of MathJax
 LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
@@ -86,6 +87,8 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
     from linattn_ref.lecture.site import pages, settings
 
     html = folder / "html"
+    fetch.fetch(npm.MATHJAX, progress=say)
+    npm.extract(npm.MATHJAX, [TYPESETTING], folder / "mathjax")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = _slides(html / "slides", beside)
         extras = pages.Extras(decks, *_live(html / "live", say), run, sentence)
@@ -97,15 +100,14 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
         if drawn:
             say("slides")
             drawn.result()
-            _share(html / "slides", html / "_static")
+    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
+    for file in (TYPESETTING, "LICENSE"):
+        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+    if drawn:
+        _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
-    fetch.fetch(npm.MATHJAX, progress=say)
-    npm.extract(npm.MATHJAX, ["es5/tex-svg.js"], folder / "mathjax")
-    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
-    for file in ("es5/tex-svg.js", "LICENSE"):
-        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
     return html
 
 
@@ -143,16 +145,23 @@ def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[P
     return addresses, pool.submit(slides.make, list(decks), folder)
 
 
-def _share(decks: Path, shared: Path) -> None:
-    """What all decks have in them, MathJax and letters, the site keeps once: a deck on its own is one file of 3 MB."""
+def _share(decks: Path, shared: Path, typesetting: Path) -> None:
+    """What all decks have in them the site keeps once: a deck on its own is one file of 3 MB.
+
+    Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages.
+    """
+    in_script = importlib.import_module("linattn_ref.lecture.slides.page").in_script
+    known = {in_script(typesetting.read_text(encoding="utf-8")): typesetting}
 
     def moved(match: re.Match[str]) -> str:
         kind, text = match.groups()
         if len(text) < LARGE:
             return match[0]
         name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.{'js' if kind == 'script' else 'css'}"
-        (shared / name).write_text(text, encoding="utf-8")
-        address = f"../{shared.name}/{name}"
+        if text not in known:
+            known[text] = shared / name
+            known[text].write_text(text, encoding="utf-8")
+        address = f"../{known[text].relative_to(decks.parent).as_posix()}"
         return f'<script src="{address}"></script>' if kind == "script" else f'<link rel="stylesheet" href="{address}">'
 
     for deck in decks.glob("*.html"):

@@ -84,6 +84,7 @@ def configuration(address: str) -> dict[str, Any]:
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
     app.connect("html-page-context", _with_formulas, priority=100)  # before MathJax decides
+    app.connect("html-page-context", _with_its_branch, priority=100)  # before furo draws the tree
     app.connect("html-page-context", _for_everybody, priority=900)  # after furo's own
     app.add_js_file(None, body=FOR_EVERYBODY)
     app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
@@ -96,6 +97,13 @@ def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], 
     if page.startswith("code/"):
         context["has_maths_elements"] = True
         app.add_js_file("beside.js")
+
+
+def _with_its_branch(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """In the sidebar, the pages below another entry stay folded: 200 of them on each of 200 pages take 6 MB."""
+    if "toctree" in context:
+        whole = context["toctree"]
+        context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
 
 
 def _for_everybody(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
