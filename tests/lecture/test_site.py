@@ -1,6 +1,7 @@
 """The site's command: what it needs, what it says, and that nothing is half there. What is built, a browser tests."""
 
 import importlib.util
+import json
 import re
 import stat
 import subprocess
@@ -12,8 +13,11 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
-from linattn_ref.lecture.site import build, pages, settings
+from linattn_ref.lecture.site import build, pages, sections, settings
+from linattn_ref.lecture.slides import deck
 from linattn_ref.lecture.slides.page import in_script
+
+CHAPTER = "05_kernel_smoother"
 
 
 def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
@@ -151,11 +155,56 @@ def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
     """What Sphinx makes of them, a browser tests; what stands beside the code, `test_beside.py`."""
     monkeypatch.setattr(pages.beside, "page_html", lambda *given: "<h1>", raising=True)
     root = Path(__file__).parents[2]
-    pages.write(root, tmp_path, pages.Extras({}, {}, {}))
+    slides, sliders = {CHAPTER: f"slides/{CHAPTER}.html"}, {CHAPTER[:2]: "live/frames/05.html"}
+    pages.write(root, tmp_path, pages.Extras(slides, {}, sliders))
     for folder in ("chapters", "code", "api"):
         assert len(list((tmp_path / folder).glob("*.*"))) > 10
     for path in tmp_path.rglob("*.md"):
         assert re.search(r"^(# |title: )|^<h1", path.read_text(encoding="utf-8"), re.MULTILINE), path
+    cells = json.loads((tmp_path / "chapters" / f"{CHAPTER}.ipynb").read_text(encoding="utf-8"))["cells"]
+    (moved,) = (i for i, cell in enumerate(cells) if "\nchapter.explore(" in "".join(cell["source"]))
+    assert "Guess first." in cells[moved - 1]["source"]
+    assert 'src="../live/frames/05.html?slider=0" title="Slider: N"' in cells[moved + 1]["source"]
+    assert "four lengths" in cells[moved]["metadata"]["mystnb"]["image"]["alt"]
+    assert f'../slides/{CHAPTER}.html#/2">Slide</a>' in "".join("".join(cell["source"]) for cell in cells)
+    files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "chapters" / "files").iterdir()}
+    assert files[f"{CHAPTER}.py"] == (root / "notebooks" / f"{CHAPTER}.py").read_text(encoding="utf-8")
+    given = json.loads(files[f"{CHAPTER}.ipynb"])["cells"]
+    assert not any(cell.get("outputs") for cell in given)
+    assert not any("Guess first." in "".join(cell["source"]) for cell in given)
+    gallery = (tmp_path / "figures" / "gallery.md").read_text(encoding="utf-8")
+    assert "## Softmax attention\n\n![Softmax attention](schematic_softmax.svg)\n" in gallery
+    assert "## Feature maps\n" in gallery  # whose caption begins with "Left"
+    papers = (tmp_path / "papers.md").read_text(encoding="utf-8")
+    assert (
+        '"[Practical and optimal LSH for angular distance](https://scholar.google.com/scholar?q=Practical+and' in papers
+    )
+
+
+def test_slides_and_sections_lead_to_each_other():
+    notes = (
+        "None.",
+        'From chapter 5: "it is $x$, exactly"',
+        'From chapter 5: "it is $x$", "42 |"\nFrom chapter 6: "a b"',
+    )
+    slides = [deck.Slide("idea", 1, "", None, note, "05") for note in notes]
+    cells = [
+        {"cell_type": "markdown", "source": "# T\n\nOnce.\n## One\n\nit is\n$x$, exactly\n"},
+        {"cell_type": "markdown", "source": ["## Two\n", "a b\n", "### Three\n", "c"]},
+        {"cell_type": "code", "source": "print(42)", "outputs": [{"text": ["41 | 42 |"]}]},
+    ]
+    sections.link_slides(cells, slides, "deck.html")
+    first, second = (
+        '<a class="to-slide" href="deck.html#/1">Slide</a>',
+        '<a class="to-slide" href="deck.html#/2">Slide</a>',
+    )
+    assert f"## One\n\n{first}\n" in cells[0]["source"]
+    assert cells[1]["source"] == f"## Two\na b\n### Three\n\n{second}\n\nc"
+    slide = '<section><div class="slide {} below"><p class="foot">5 · T</p></div></section>'
+    linked = sections.link_sliders(slide.format("picture") + slide.format("idea"), {"05": "live/frames/05.html"})
+    shown = "Reveal.showPreview(this.href); return false"
+    link = f'<a href="../live/frames/05.html" onclick="{shown}">Move it</a>'
+    assert linked == slide.format("picture").replace("5 · T", f"{link} · 5 · T") + slide.format("idea")
 
 
 def test_sphinx_is_told_everything():

@@ -84,7 +84,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
-    from linattn_ref.lecture.site import pages, settings
+    from linattn_ref.lecture.site import pages, sections, settings
 
     html = folder / "html"
     fetch.fetch(npm.MATHJAX, progress=say)
@@ -105,6 +105,8 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
         shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
     if drawn:
         _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
+        for path in (html / "slides").glob("*.html"):
+            path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)

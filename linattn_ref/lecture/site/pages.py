@@ -1,19 +1,22 @@
 """What Sphinx reads: the chapters, a page beside the code of each file, the gallery, the papers, a page a module."""
 
 import ast
+import html
 import inspect
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from linattn_ref.experiments.publishing import chapter, tables
 from linattn_ref.lecture import elsewhere
+from linattn_ref.lecture.live import frames
 from linattn_ref.lecture.run import build as run
-from linattn_ref.lecture.site import beside, drawing, prose
+from linattn_ref.lecture.site import beside, drawing, prose, sections
 from linattn_ref.lecture.site.markdown import grid, raw, save, toctree, typeset
 from linattn_ref.lecture.site.reference import write_api, write_papers
+from linattn_ref.lecture.slides import deck
 
 __all__ = ["Extras", "write"]
 
@@ -34,6 +37,7 @@ PARTS = {
 }
 GRADIENT = "The gradient, by hand"  # the heading below the formulas of a forward pass
 SENTENCE = "Your own sentence"
+FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE)  # in the committed gallery
 SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
 
 
@@ -83,12 +87,17 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
     ]
     links = [f"[{module.rpartition('.')[2]}](../{_page_of(module)}.md)" for module in dict.fromkeys(shown)]
     line = [f"Beside the code: {', '.join(links)}"] if links else []
+    downloads = _downloads(root, folder, name, notebook)
     if name in extras.slides:
         line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
+        slides = deck.read(root / "notebooks" / "slides" / f"{name}.md").slides
+        sections.link_slides(notebook["cells"], slides, f"../{extras.slides[name]}")
     if name[:2] in extras.sliders:
         line.append(f'<a href="../{extras.sliders[name[:2]]}">Sliders</a>')
+        notebook["cells"] = _with_sliders(notebook["cells"], name[:2], extras.sliders[name[:2]])
     places = elsewhere.links(elsewhere.repository(root), path)
     line += [f'<a href="{address}">{place}</a>' for place, address in places.items()]
+    line.append(f"Download: {', '.join(downloads)}")
     first = notebook["cells"][0]
     heading, _, rest = "".join(first["source"]).partition("\n")
     under = f"\n\n:::{{div}} chapter-links\n{' · '.join(line)}\n:::\n" if line else ""
@@ -98,6 +107,8 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
             cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
         for output in cell.get("outputs", []):
             shown_as = output.get("data", {})
+            if "image/png" in shown_as:  # MyST-NB heeds what is said of the cell, which has one picture
+                cell["metadata"]["mystnb"] = {"image": {"alt": output["metadata"]["image/png"]["alt"]}}
             if "text/markdown" in shown_as:
                 text = "".join(shown_as["text/markdown"])
                 shown_as["text/markdown"] = SOURCE_FILE.sub(
@@ -105,8 +116,44 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
                 )
     if extras.run and name[:2] in run.CHAPTERS:
         foot = raw(run.foot(name, notebook["cells"]))
-        notebook["cells"].append({"cell_type": "markdown", "id": "run", "metadata": {}, "source": foot})
+        notebook["cells"].append(_markdown("run", foot))
     save(folder / f"{name}.ipynb", json.dumps(notebook))
+
+
+def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) -> list[str]:
+    """Links to the chapter's notebook, without what it shows, and to its source; both are written."""
+    empty = {"outputs": [], "execution_count": None}
+    cells = [{**cell, **empty} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
+    save(folder / "files" / f"{name}.ipynb", json.dumps({**notebook, "cells": cells}))
+    source = (root / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
+    save(folder / "files" / f"{name}.py", source)
+    return [f"{{download}}`{kind} <files/{name}.{kind}>`" for kind in ("ipynb", "py")]
+
+
+def _with_sliders(cells: list[dict[str, Any]], chapter: str, address: str) -> list[dict[str, Any]]:
+    """Before each cell with a slider a question, whose answer is folded, and below it the slider."""
+    found, guesses = [], list(frames.guesses(chapter).items())
+    for cell in cells:
+        if not re.search(r"^chapter\.explore\(", "".join(cell["source"]), re.MULTILINE):
+            found.append(cell)
+            continue
+        number = sum(each.get("id", "").startswith("slider-") for each in found)
+        name, guess = guesses[number]
+        asked, answer = (html.escape(guess[part], quote=False) for part in ("guess", "answer"))
+        question = (
+            f'<div class="guess"><p><strong>Guess first.</strong> {asked}</p>'
+            f"<details><summary>Answer</summary><p>{answer}</p></details></div>"
+        )
+        frame = (
+            f'<iframe class="slider-frame" loading="lazy" src="../{address}?slider={number}" '
+            f'title="Slider: {html.escape(name)}"></iframe>'
+        )
+        found += [_markdown(f"guess-{number}", raw(question)), cell, _markdown(f"slider-{number}", raw(frame))]
+    return found
+
+
+def _markdown(name: str, text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
 
 
 def _write_course(root: Path, folder: Path) -> None:
@@ -209,9 +256,18 @@ def _write_gallery(root: Path, folder: Path) -> None:
         r' · <a href="../_images/\1.svg">svg</a>',
         text,
     )
-    text = re.sub(r"!\[(.*?)\]\((\w+)\.png\)", r"![\1](\2.svg)", text)
+    text = FIGURE.sub(_titled, text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
+
+
+def _titled(figure: re.Match[str]) -> str:
+    """A figure below a title that says what is shown: its caption's first clause."""
+    name, file, caption = figure.groups()
+    title = re.split(r"[.:;] | \(|\.$", caption)[0]
+    title = title if len(title) < 90 else title.split(", ")[0]
+    title = name.capitalize() if title == "Left" else title
+    return f"## {title}\n\n![{title}]({file}.svg)\n\n{caption}"
 
 
 # --- The front page -------------------------------------------------------------------------------------------------

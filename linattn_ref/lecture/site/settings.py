@@ -11,7 +11,8 @@ __all__ = ["conf_py", "configuration", "setup"]
 STATIC = Path(__file__).with_name("static")
 TITLE = "linattn_ref"
 EMPTY = re.compile(r"<th([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>")
-# What scrolls can be reached by keys; the two sidebars have different names, and each page a heading.
+# What scrolls can be reached by keys; the two sidebars have different names, and each page a heading. A picture
+# opens on its own, where it can be enlarged. Sliders are as high as they say.
 FOR_EVERYBODY = """addEventListener("load", async () => {
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
   if (!document.querySelector("h1"))
@@ -19,6 +20,15 @@ FOR_EVERYBODY = """addEventListener("load", async () => {
   await window.MathJax?.startup?.promise;
   for (const part of document.querySelectorAll("pre, div.math, .formula, .table-wrapper"))
     if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+  for (const image of document.querySelectorAll("article img[alt]:not(.sd-card-img-top, .hero, .drawing img, a img)")) {
+    const large = Object.assign(document.createElement("a"), { href: image.src, className: "large" });
+    image.replaceWith(large);
+    large.append(image);
+  }
+});
+addEventListener("message", ({ source, data }) => {
+  for (const frame of document.querySelectorAll(".slider-frame"))
+    if (frame.contentWindow === source) frame.style.height = `${data.height}px`;
 });"""
 
 
@@ -75,7 +85,7 @@ def configuration(address: str) -> dict[str, Any]:
         },
         "pygments_style": "a11y-high-contrast-light",  # which come with furo
         "pygments_dark_style": "a11y-high-contrast-dark",
-        "exclude_patterns": [],
+        "exclude_patterns": ["chapters/files"],  # for downloads
         "suppress_warnings": ["myst.header", "myst.xref_missing", "docutils", "autodoc", "ref.python"],
         "nitpicky": False,
     }
