@@ -13,7 +13,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
-from linattn_ref.lecture.site import build, pages, sections, settings
+from linattn_ref.lecture.site import build, lines, pages, sections, settings
 from linattn_ref.lecture.slides import deck
 from linattn_ref.lecture.slides.page import in_script
 
@@ -207,6 +207,17 @@ def test_slides_and_sections_lead_to_each_other():
     assert linked == slide.format("picture").replace("5 · T", f"{link} · 5 · T") + slide.format("idea")
 
 
+def test_a_search_has_lines_of_pages_to_show(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "_static").mkdir()
+    text = """<p>Not of the article, though long enough.</p><article><h1>A title is not a line here</h1>
+    <p>Too short.</p><p>The <em>weight</em> is <span class="math x">\\(x &lt; 1\\)</span> &amp; falls.</p></article>"""
+    (tmp_path / "chapters" / "01.html").write_text(text)
+    lines.write(tmp_path)
+    written = (tmp_path / "_static" / "lines.js").read_text(encoding="utf-8")
+    assert written == 'const LINES = {"chapters/01.html":["The weight is … & falls."]};\n'
+
+
 def test_sphinx_is_told_everything():
     """The text of its file, and what it calls on its way."""
     given, connected, scripts = {}, [], []
@@ -223,6 +234,11 @@ def test_sphinx_is_told_everything():
         if event == "html-page-context":
             function(None, "x", "", page, None)
     assert page["toctree"](collapse=False, maxdepth=-1) == {"collapse": True, "maxdepth": -1}
+    module = {"toctree": dict}
+    for event, function in connected:
+        if event == "html-page-context":
+            function(None, "api/x", "", module, None)
+    assert module["toctree"](collapse=False, maxdepth=-1) == {"collapse": True, "maxdepth": 1}
     assert page["body"] == '<td class="a"></td><th>b</th>'
     assert page["furo_navigation_tree"] == '<p role="heading" aria-level="2">'
     lines = ["What it is.", "", "    S = 1    (1)"]

@@ -12,10 +12,11 @@ pytestmark = pytest.mark.browser
 
 async_api = pytest.importorskip("playwright.async_api", reason="needs playwright: pip install -e '.[browser]'")
 TABS = 3
+COLOURS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 LEFT = "net::ERR_ABORTED"  # for the page was left before its icon had come
 OWN = ("slides", "live")  # their own tests open these
 KINDS = (
-    *("index.html", "search.html", "papers.html", "chapters/course.html", "chapters/08_transformers_are_rnns.html"),
+    *("index.html", "search.html", "papers.html", "chapters/course.html", "chapters/24_downstream.html"),
     *("code/attention.linear.html", "figures/gallery.html", "api/index.html", "api/linattn_ref.attention.linear.html"),
     *("live/pixels.html", "live/sums.html", "live/frames/05.html"),
 )
@@ -30,10 +31,13 @@ class Links(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links, self.targets = [], {""}
+        self.links, self.targets, self.slides = [], {""}, 0
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
+        if tag == "section" and "data-timing" in dict(attributes):
+            self.targets.add(f"/{self.slides}")
+            self.slides += 1
         for name, value in attributes:
             if name == "id" or (tag == "a" and name == "name"):
                 self.targets.add(value)
@@ -82,10 +86,13 @@ def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
     assert asyncio.run(looked_at(pages, site, (1280, 800), cut)) == []
 
 
-def test_the_search_finds_a_word_of_a_chapter(site):
+def test_the_search_finds_a_word_of_a_chapter_and_shows_a_line_of_it(site):
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here")
-    assert asyncio.run(searched(site, "Nyström")) > 0
+    count, line = asyncio.run(searched(site, "Nyström", "chapters/11_nystromformer.html"))
+    assert count > 3
+    assert "nyström" in line.lower()
+    assert len(line.split()) > 5
 
 
 def test_nobody_is_kept_out(site):
@@ -151,7 +158,7 @@ async def judged(site):
                 await tab.evaluate(script)
                 wrong.extend(f"{path}: {line}" for line in await tab.evaluate(JUDGE))
                 await tab.emulate_media(color_scheme="dark")
-                wrong.extend(f"{path}, dark: {line}" for line in await tab.evaluate(JUDGE, ["cat.color"]))
+                wrong.extend(f"{path}, dark: {line}" for line in await tab.evaluate(JUDGE, COLOURS))
                 await tab.emulate_media(color_scheme="light")
 
         await asyncio.gather(*(one_tab() for _ in range(TABS)))
@@ -185,13 +192,15 @@ async def pointed_at(page):
         await browser.close()
 
 
-async def searched(site, word):
-    """How many pages the search finds."""
+async def searched(site, word, page):
+    """How many pages the search finds, and what it shows of one."""
     async with async_api.async_playwright() as play:
         browser = await play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         tab = await browser.new_page()
         await tab.goto(f"{(site / 'search.html').as_uri()}?q={word}")
-        await tab.wait_for_selector("#search-results li", timeout=20_000)
+        found = tab.locator("#search-results li", has=tab.locator(f'a[href^="{page}"]')).first
+        await found.locator(".found-line mark").first.wait_for(timeout=20_000)
+        line = await found.locator(".found-line").inner_text()
         count = await tab.locator("#search-results li").count()
         await browser.close()
-        return count
+        return count, line

@@ -42,9 +42,10 @@ def make(
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of most chapters run in the browser, and the pages of mechanisms checked; this takes 38 MB.
+        Have the cells of most chapters run in the browser, and the pages of mechanisms checked: 59 MB, of which the
+        pretrained network of chapters 2 to 4 takes 21.
     sentence : bool
-        Add a page where a pretrained network reads the reader's own text: 48 MB, or 21 MB more than ``run``.
+        Add a page where a pretrained network reads the reader's own text: 48 MB, all but its scripts those of ``run``.
     say : callable
         Called with what is done, one line per step.
 
@@ -84,7 +85,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
-    from linattn_ref.lecture.site import pages, sections, settings
+    from linattn_ref.lecture.site import lines, pages, sections, settings
 
     html = folder / "html"
     fetch.fetch(npm.MATHJAX, progress=say)
@@ -107,6 +108,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
         _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
         for path in (html / "slides").glob("*.html"):
             path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
+    lines.write(html)
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)

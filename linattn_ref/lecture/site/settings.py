@@ -75,7 +75,7 @@ def configuration(address: str) -> dict[str, Any]:
         "html_css_files": ["site.css"],
         "html_favicon": str(STATIC / "icon.svg"),
         "html_copy_source": False,
-        "html_show_search_summary": False,  # it would show formulas as TeX
+        "html_show_search_summary": False,  # it would show formulas as TeX, and nothing where pages lie on a disk
         "html_show_sphinx": False,
         "html_theme_options": {
             "light_css_variables": {"color-brand-primary": "#2f5d8a", "color-brand-content": "#2f5d8a"},
@@ -104,16 +104,18 @@ def setup(app: Any) -> dict[str, Any]:
 
 def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """The pages beside the code have formulas that Sphinx does not know of: they need MathJax too."""
+    if page == "search":  # which shows a line around what is found
+        app.add_js_file("search.js")
     if page.startswith("code/"):
         context["has_maths_elements"] = True
         app.add_js_file("beside.js")
 
 
 def _with_its_branch(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """In the sidebar, the pages below another entry stay folded: 200 of them on each of 200 pages take 6 MB."""
+    """In the sidebar, pages below another entry stay folded, and all modules: 200 entries on 200 pages are 6 MB."""
     if "toctree" in context:
-        whole = context["toctree"]
-        context["toctree"] = lambda **options: whole(**{**options, "collapse": True})
+        whole, folded = context["toctree"], {"maxdepth": 1} if page.startswith("api/") else {}
+        context["toctree"] = lambda **options: whole(**{**options, **folded, "collapse": True})
 
 
 def _for_everybody(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
