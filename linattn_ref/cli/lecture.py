@@ -25,7 +25,8 @@ def run_site(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, run=arguments.run_cells, sentence=arguments.sentence, say=say)
+    options = {"run": arguments.run_cells, "sentence": arguments.sentence, "without": arguments.without}
+    build.make(arguments.out, **options, say=say)
 
 
 def _add_site(commands: Any) -> None:
@@ -37,13 +38,20 @@ def _add_site(commands: Any) -> None:
         "--run",
         action="store_true",
         dest="run_cells",
-        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)",
+        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)",
     )
     command.add_argument(
         "--sentence",
         action="store_true",
         help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-        "its rank is (adds 48 MB, or 21 MB to those of --run)",
+        "its rank is (adds 48 MB, nearly all of which --run has too)",
+    )
+    command.add_argument(
+        "--without",
+        nargs="+",
+        default=(),
+        choices=("slides", "live"),
+        help="leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)",
     )
 
 

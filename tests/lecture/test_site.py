@@ -67,6 +67,12 @@ def test_a_build_that_fails_leaves_the_site_that_was_there(checkout, monkeypatch
     assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
 
 
+def test_what_can_be_left_out_is_named(checkout, monkeypatch):
+    monkeypatch.setattr(build, "MODULES", ())
+    with pytest.raises(ValueError, match="without: expected slides or live, got 'api'"):
+        build.make(checkout / "out", without=["live", "api"])
+
+
 def test_a_new_site_takes_the_place_of_the_old(checkout, monkeypatch):
     (checkout / "out").mkdir()
     (checkout / "out" / "searchindex.js").write_text("old")

@@ -10,19 +10,20 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 from linattn_ref.atomic import move_into_place
 from linattn_ref.data import fetch, npm
 
-__all__ = ["make"]
+__all__ = ["EXTRAS", "make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
 TYPESETTING = "es5/tex-svg.js"  # of MathJax
 LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
+EXTRAS = ("slides", "live")  # pages that others make
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
@@ -32,6 +33,7 @@ def make(
     root: Path = Path(),
     run: bool = False,
     sentence: bool = False,
+    without: Collection[str] = (),
     say: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
@@ -46,6 +48,8 @@ def make(
         pretrained network of chapters 2 to 4 takes 21.
     sentence : bool
         Add a page where a pretrained network reads the reader's own text: 48 MB, all but its scripts those of ``run``.
+    without : collection of str
+        What to leave out of `EXTRAS`.
     say : callable
         Called with what is done, one line per step.
 
@@ -54,7 +58,7 @@ def make(
     FileNotFoundError
         ``root`` is no checkout.
     ValueError
-        What is in ``out`` is no site.
+        What is in ``out`` is no site, or ``without`` has another word.
     ModuleNotFoundError
         The extra ``site`` is not installed.
     RuntimeError
@@ -71,17 +75,21 @@ def make(
     for name in MODULES:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    if unknown := {*without} - {*EXTRAS}:
+        raise ValueError(f"without: expected {' or '.join(EXTRAS)}, got {min(unknown)!r}")
     start = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-        html = _build(root, Path(folder), run, sentence, say)
+        html = _build(root, Path(folder), run, sentence, without, say)
         _replace(out, html)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[str], object]) -> Path:
+def _build(
+    root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Callable[[str], object]
+) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
@@ -91,8 +99,9 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Callable[[s
     fetch.fetch(npm.MATHJAX, progress=say)
     npm.extract(npm.MATHJAX, [TYPESETTING], folder / "mathjax")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
-        decks, drawn = _slides(html / "slides", beside)
-        extras = pages.Extras(decks, *_live(html / "live", say), run, sentence)
+        decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
+        live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
+        extras = pages.Extras(decks, *live, run, sentence)
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
         address = elsewhere.repository(root)
