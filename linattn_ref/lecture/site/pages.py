@@ -122,7 +122,7 @@ def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extr
 
 def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) -> list[str]:
     """Links to the chapter's notebook, without what it shows, and to its source; both are written."""
-    empty = {"outputs": [], "execution_count": None}
+    empty: dict[str, Any] = {"outputs": [], "execution_count": None}
     cells = [{**cell, **empty} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
     save(folder / "files" / f"{name}.ipynb", json.dumps({**notebook, "cells": cells}))
     source = (root / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
