@@ -1,22 +1,17 @@
 """What Sphinx reads: the chapters, a page beside the code of each file, the gallery, the papers, a page a module."""
 
 import ast
-import html
 import inspect
-import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from linattn_ref.experiments.publishing import chapter, tables
-from linattn_ref.lecture import elsewhere
-from linattn_ref.lecture.live import frames
+from linattn_ref.experiments.publishing import tables
 from linattn_ref.lecture.run import build as run
-from linattn_ref.lecture.site import beside, drawing, prose, sections
+from linattn_ref.lecture.site import beside, chapters, drawing, prose
+from linattn_ref.lecture.site.chapters import Extras, page_of
 from linattn_ref.lecture.site.markdown import grid, raw, save, toctree, typeset
 from linattn_ref.lecture.site.reference import write_api, write_papers
-from linattn_ref.lecture.slides import deck
 
 __all__ = ["Extras", "write"]
 
@@ -38,17 +33,6 @@ PARTS = {
 GRADIENT = "The gradient, by hand"  # the heading below the formulas of a forward pass
 SENTENCE = "Your own sentence"
 FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE)  # in the committed gallery
-SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
-
-
-class Extras(NamedTuple):
-    """Pages that others make, and that stand beside Sphinx's: from their addresses to their titles."""
-
-    slides: dict[str, str]  # by the name of the chapter; "00_course"
-    live: dict[str, str]
-    sliders: dict[str, str]  # from a chapter's number to the address
-    run: bool = False  # whether cells can be run
-    sentence: bool = False  # whether there is a page for a reader's own text
 
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
@@ -58,102 +42,17 @@ def write(root: Path, folder: Path, extras: Extras) -> None:
         folder / "figures",
         ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
     )
-    chapters = tables.chapters(root / "notebooks")
+    listed = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code", extras.run)
-    for each in chapters:
-        _write_chapter(root, folder / "chapters", each.name, literate, extras)
+    for each in listed:
+        chapters.write(root, folder / "chapters", each.name, literate, extras)
     _write_course(root, folder / "chapters")
     _write_gallery(root, folder)
-    write_papers(root, folder, {module: _page_of(module) for module in literate})
+    write_papers(root, folder, {module: page_of(module) for module in literate})
     write_api(folder / "api")
     if extras.sentence:
         save(folder / "sentence.md", f"# {SENTENCE}\n\n{raw(run.page())}")
-    _write_index(folder, chapters, extras)
-
-
-# --- Chapters -------------------------------------------------------------------------------------------------------
-
-
-def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extras: Extras) -> None:
-    """The executed notebook, with a line of links below its title."""
-    path = f"notebooks/{name}.ipynb"
-    notebook = json.loads((root / path).read_text(encoding="utf-8"))
-    shown = [
-        module
-        for cell in notebook["cells"]
-        for output in cell.get("outputs", [])
-        for entry in output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", [])
-        if (module := entry.partition(":")[0]) in literate
-    ]
-    links = [f"[{module.rpartition('.')[2]}](../{_page_of(module)}.md)" for module in dict.fromkeys(shown)]
-    line = [f"Beside the code: {', '.join(links)}"] if links else []
-    downloads = _downloads(root, folder, name, notebook)
-    if name in extras.slides:
-        line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
-        slides = deck.read(root / "notebooks" / "slides" / f"{name}.md").slides
-        sections.link_slides(notebook["cells"], slides, f"../{extras.slides[name]}")
-    if name[:2] in extras.sliders:
-        line.append(f'<a href="../{extras.sliders[name[:2]]}">Sliders</a>')
-        notebook["cells"] = _with_sliders(notebook["cells"], name[:2], extras.sliders[name[:2]])
-    places = elsewhere.links(elsewhere.repository(root), path)
-    line += [f'<a href="{address}">{place}</a>' for place, address in places.items()]
-    line.append(f"Download: {', '.join(downloads)}")
-    first = notebook["cells"][0]
-    heading, _, rest = "".join(first["source"]).partition("\n")
-    under = f"\n\n:::{{div}} chapter-links\n{' · '.join(line)}\n:::\n" if line else ""
-    first["source"] = f"{heading}{under}\n{rest}"
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown":
-            cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
-        for output in cell.get("outputs", []):
-            shown_as = output.get("data", {})
-            if "image/png" in shown_as:  # MyST-NB heeds what is said of the cell, which has one picture
-                cell["metadata"]["mystnb"] = {"image": {"alt": output["metadata"]["image/png"]["alt"]}}
-            if "text/markdown" in shown_as:
-                text = "".join(shown_as["text/markdown"])
-                shown_as["text/markdown"] = SOURCE_FILE.sub(
-                    lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
-                )
-    if extras.run and name[:2] in run.CHAPTERS:
-        foot = raw(run.foot(name, notebook["cells"]))
-        notebook["cells"].append(_markdown("run", foot))
-    save(folder / f"{name}.ipynb", json.dumps(notebook))
-
-
-def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) -> list[str]:
-    """Links to the chapter's notebook, without what it shows, and to its source; both are written."""
-    empty: dict[str, Any] = {"outputs": [], "execution_count": None}
-    cells = [{**cell, **empty} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
-    save(folder / "files" / f"{name}.ipynb", json.dumps({**notebook, "cells": cells}))
-    source = (root / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
-    save(folder / "files" / f"{name}.py", source)
-    return [f"{{download}}`{kind} <files/{name}.{kind}>`" for kind in ("ipynb", "py")]
-
-
-def _with_sliders(cells: list[dict[str, Any]], chapter: str, address: str) -> list[dict[str, Any]]:
-    """Before each cell with a slider a question, whose answer is folded, and below it the slider."""
-    found, guesses = [], list(frames.guesses(chapter).items())
-    for cell in cells:
-        if not re.search(r"^chapter\.explore\(", "".join(cell["source"]), re.MULTILINE):
-            found.append(cell)
-            continue
-        number = sum(each.get("id", "").startswith("slider-") for each in found)
-        name, guess = guesses[number]
-        asked, answer = (html.escape(guess[part], quote=False) for part in ("guess", "answer"))
-        question = (
-            f'<div class="guess"><p><strong>Guess first.</strong> {asked}</p>'
-            f"<details><summary>Answer</summary><p>{answer}</p></details></div>"
-        )
-        frame = (
-            f'<iframe class="slider-frame" loading="lazy" src="../{address}?slider={number}" '
-            f'title="Slider: {html.escape(name)}"></iframe>'
-        )
-        found += [_markdown(f"guess-{number}", raw(question)), cell, _markdown(f"slider-{number}", raw(frame))]
-    return found
-
-
-def _markdown(name: str, text: str) -> dict[str, Any]:
-    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
+    _write_index(folder, listed, extras)
 
 
 def _write_course(root: Path, folder: Path) -> None:
@@ -163,10 +62,6 @@ def _write_course(root: Path, folder: Path) -> None:
 
 
 # --- Formula beside line --------------------------------------------------------------------------------------------
-
-
-def _page_of(module: str) -> str:
-    return f"code/{module.removeprefix('linattn_ref.')}"
 
 
 def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
@@ -190,7 +85,7 @@ def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
             text.append(raw(_one_block(beside.page_html(source))))
             if can_run and run.is_checked(module):
                 text.append(raw(run.page_foot(module)))
-            save(folder.parent / f"{_page_of(module)}.md", "\n\n".join(text))
+            save(folder.parent / f"{page_of(module)}.md", "\n\n".join(text))
     save(folder / "index.md", _literate_index(made, can_run))
     return {module for rows in made.values() for module, _, _ in rows}
 
@@ -232,12 +127,12 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
         cards = [row for row in rows if row[0] in mechanisms]
         if cards:
             parts.append(
-                grid((f"/{_page_of(m)}", t, typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards)
+                grid((f"/{page_of(m)}", t, typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards)
             )
             parts.append("### What they are made of\n")
         rest = (row for row in rows if row[0] not in mechanisms)
-        parts.append("".join(f"- [{title}](/{_page_of(module)}.md)\n" for module, title, _ in rest))
-        listed += [f"/{_page_of(module)}" for module, _, _ in rows]
+        parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title, _ in rest))
+        listed += [f"/{page_of(module)}" for module, _, _ in rows]
     return "\n".join([*parts, toctree(listed)])
 
 
