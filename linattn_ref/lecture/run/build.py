@@ -29,13 +29,11 @@ CHAPTERS = (
     *("24", "25"),
 )
 WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network and reviews too, where they are among these
-WITH_TEXTS = ("17",)  # whose pages load reviews
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
 PACKAGES = {  # what runs them
     "cells": OF_CELLS,
-    "texts": OF_CELLS,
     "network": OF_CELLS,
     "pages": ("numpy",),
     "sentence": ("numpy", "scipy"),
@@ -52,7 +50,6 @@ SOURCES, WEIGHTS, TEXTS = "sources.zip", "encoder.zip", "texts.zip"
 FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
 READ = ((8, 0), (8, np.random.SeedSequence(0).spawn(1)[0]))  # sentences of 512 tokens, and the seed they are drawn by
-FIRST_READ = 4000  # reviews, whose characters are learned
 LEFT_OUT = ("*.pyc", "*.nbi", "*.nbc", "digits_softmax.safetensors")
 
 
@@ -71,13 +68,8 @@ def make(
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    network, texts = (cells and not {*those}.isdisjoint(CHAPTERS) for those in (WITH_NETWORK, WITH_TEXTS))
-    kinds = [
-        *("cells", "pages") * cells,
-        *("texts",) * texts,
-        *("network",) * network,
-        *("sentence",) * sentence,
-    ]
+    network = cells and not {*WITH_NETWORK}.isdisjoint(CHAPTERS)
+    kinds = [*("cells", "pages") * cells, *("network",) * network, *("sentence",) * sentence]
     lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
@@ -87,12 +79,12 @@ def make(
     files[SOURCES] = sources(root)
     if network or sentence:
         files[WEIGHTS] = _zipped({NETWORK: _network(say)})
-    if network or texts:
+    if network:
         files[TEXTS] = _zipped({REVIEWS: _reviews(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
     for kind in kinds:
-        archives = [SOURCES, *[WEIGHTS] * (kind in ("network", "sentence")), *[TEXTS] * (kind in ("network", "texts"))]
+        archives = [SOURCES, *[WEIGHTS] * (kind in ("network", "sentence")), *[TEXTS] * (kind == "network")]
         its = {str(each["file_name"]) for each in pyodide.locked(PACKAGES[kind]).values()}
         listed = sorted({*pyodide.CORE, "lock.json", *archives, *its})
         needs[kind] = {"packages": PACKAGES[kind], "archives": archives, "files": listed}
@@ -123,8 +115,7 @@ def _network(say: Callable[[str], object]) -> bytes:
 
 
 def _reviews(say: Callable[[str], object]) -> bytes:
-    """The short reviews, and of the long ones those that chapters read: the first, and on their way to sentences of 512
-    tokens others."""
+    """The short reviews, and of the long ones those that chapters read on their way to sentences of 512 tokens."""
     place = fetch.open_content(fetch.REVIEWS, progress=say)
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
     labelled = [(source, splits.read_labelled(place, source)) for source in splits.SOURCES]
@@ -143,7 +134,7 @@ def _reviews(say: Callable[[str], object]) -> bytes:
         reviews = text.Text("", documents, "")
         text.choose_sentences(reviews, tokenizer, count=count, length=512, rng=rng)
     rows = ((each, int(label), name) for name, found in labelled for each, label in zip(*found[1:3], strict=True))
-    return only(lambda source, i: source != splits.SOURCES[0] or i < FIRST_READ or documents[i] in seen, rows)
+    return only(lambda source, i: source != splits.SOURCES[0] or documents[i] in seen, rows)
 
 
 def sources(root: Path) -> bytes:
@@ -177,9 +168,7 @@ def foot(chapter: str, cells: list[dict[str, Any]]) -> str:
     ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
     """
     reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
-    number = chapter[:2]
-    kind = "network" if number in WITH_NETWORK else "texts" if number in WITH_TEXTS else "cells"
-    return _foot("cells", {"kind": kind, "reasons": reasons})
+    return _foot("cells", {"kind": "network" if chapter[:2] in WITH_NETWORK else "cells", "reasons": reasons})
 
 
 def is_checked(module: str) -> bool:
