@@ -402,7 +402,7 @@ print(f"layer {worst[0]}, head {worst[1]}: {best[worst]:.0%} of its weight on th
 # each of the 72 heads put on either, on average over all queries of eight reviews? In an even row each would have
 # 1/512.
 
-# %%
+# %% native="It counts heads above a limit, and the network that this page loads is rounded."
 texts = text.choose_sentences(
     reviews, model.tokenizer, count=8, length=N, rng=np.random.default_rng(0)
 ).tokens  # (S, N)

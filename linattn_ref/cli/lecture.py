@@ -19,18 +19,35 @@ def run_site(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.lecture.site import build
 
-    build.make(arguments.out, run=arguments.run_cells, sentence=arguments.sentence, say=say)
+    options = {"run": arguments.run_cells, "sentence": arguments.sentence, "without": arguments.without}
+    build.make(arguments.out, **options, say=say)
 
 
 def add_site(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "site", run_site)
-    add_out(command, Path("out/site"))
-    told = "have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 38 MB)"
-    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
-    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-    told += "its rank is (adds 48 MB, or 21 MB to those of --run)"
-    command.add_argument("--sentence", action="store_true", help=told)
+    command.add_argument(
+        "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
+    )
+    command.add_argument(
+        "--run",
+        action="store_true",
+        dest="run_cells",
+        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)",
+    )
+    command.add_argument(
+        "--sentence",
+        action="store_true",
+        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+        "its rank is (adds 48 MB, nearly all of which --run has too)",
+    )
+    command.add_argument(
+        "--without",
+        nargs="+",
+        default=(),
+        choices=("slides", "live"),
+        help="leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)",
+    )
 
 
 # --- linattn-ref slides ---------------------------------------------------------------------------------------------

@@ -65,6 +65,15 @@ def test_the_frames_are_those_of_the_chapters():
     assert not old, f"linattn-ref live --draw {' '.join(old)}"
 
 
+def test_each_slider_asks_for_a_guess_first():
+    for path in frames.KEPT.glob("*.json"):
+        asked = frames.guesses(path.stem)
+        assert [*asked] == [each["name"] for each in json.loads(path.read_text(encoding="utf-8"))["sliders"]], path
+        for text in (text for each in asked.values() for text in (each["guess"], each["answer"])):
+            assert text.endswith((".", "?"))
+        assert all("?" in each["guess"] for each in asked.values())
+
+
 def test_data_cannot_end_its_element():
     given = {"text": "</script><b>"}
     found = page.inline("sums.html", {"head": given}, links="")

@@ -102,6 +102,7 @@ for code in sys.argv[1:]:
 assert "def scan_plain" in sent[0]
 """
 USED = """
+import importlib.metadata, warnings
 import numba, numpy as np, safetensors, tqdm
 from numba import cuda
 from tokenizers import Tokenizer
@@ -123,6 +124,10 @@ def decorated_too(x):
     return x
 
 assert list(tqdm.tqdm("ab", unit="step")) == ["a", "b"]
+assert importlib.metadata.version("numba") == "none" != importlib.metadata.version("numpy")
+with warnings.catch_warnings(record=True) as told:
+    warnings.warn("Error in function boost::math::gamma_p_inv", RuntimeWarning)
+assert not told
 for call in (numba.njit, causal_product.forward, Tokenizer.from_file, decorated, decorated_too, decorated.__getitem__):
     try:
         call(3)
@@ -258,6 +263,7 @@ def test_a_page_is_told_which_cells_do_not_run():
     foot = build.foot("05_kernel_smoother", cells)
     assert '{"kind": "cells", "reasons": ["", "\\u003c/script> is too much."]}' in foot
     assert "../_static/run/cells.js" in foot
+    assert '{"kind": "network",' in build.foot("02_self_attention_is_low_rank", cells)
 
 
 def test_why_a_cell_does_not_run_stands_in_the_notebook_as_in_its_source():

@@ -1,6 +1,7 @@
 """The site's command: what it needs, what it says, and that nothing is half there. What is built, a browser tests."""
 
 import importlib.util
+import json
 import re
 import stat
 import subprocess
@@ -12,7 +13,11 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
-from linattn_ref.lecture.site import build, pages, settings
+from linattn_ref.lecture.site import build, lines, pages, sections, settings
+from linattn_ref.lecture.slides import deck
+from linattn_ref.lecture.slides.page import in_script
+
+CHAPTER = "05_kernel_smoother"
 
 
 def test_outside_of_a_checkout_it_says_so(tmp_path, monkeypatch, capsys):
@@ -60,6 +65,12 @@ def test_a_build_that_fails_leaves_the_site_that_was_there(checkout, monkeypatch
         build.make(checkout / "out")
     assert (checkout / "out" / "searchindex.js").read_text() == "old"
     assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
+
+
+def test_what_can_be_left_out_is_named(checkout, monkeypatch):
+    monkeypatch.setattr(build, "MODULES", ())
+    with pytest.raises(ValueError, match="without: expected slides or live, got 'api'"):
+        build.make(checkout / "out", without=["live", "api"])
 
 
 def test_a_new_site_takes_the_place_of_the_old(checkout, monkeypatch):
@@ -133,47 +144,112 @@ def test_what_publishes_the_site_is_pinned_by_hash():
 def test_what_decks_have_in_common_is_kept_once(tmp_path):
     (tmp_path / "slides").mkdir()
     (tmp_path / "_static").mkdir()
-    large = "a()" * build.LARGE
+    large, typesetting = "a()" * build.LARGE, "b('</script>')" * build.LARGE
+    (tmp_path / "_static" / "tex.js").write_text(typesetting)
     for name in ("01", "02"):
-        page = f"<script>\nsmall()\n</script>\n<script>\n{large}\n</script>\n<style>\np {{}}\n</style>\n"
-        (tmp_path / "slides" / f"{name}.html").write_text(page)
-    build._share(tmp_path / "slides", tmp_path / "_static")
-    (shared,) = (tmp_path / "_static").iterdir()
+        scripts = "".join(f"<script>\n{code}\n</script>\n" for code in ("small()", large, in_script(typesetting)))
+        (tmp_path / "slides" / f"{name}.html").write_text(f"{scripts}<style>\np {{}}\n</style>\n")
+    build._share(tmp_path / "slides", tmp_path / "_static", tmp_path / "_static" / "tex.js")
+    (shared,) = (path for path in (tmp_path / "_static").iterdir() if path.name != "tex.js")
     assert shared.read_text() == large
     kept = (tmp_path / "slides" / "02.html").read_text()
-    link = f'<script src="../_static/{shared.name}"></script>'
-    assert kept == f"<script>\nsmall()\n</script>\n{link}\n<style>\np {{}}\n</style>\n"
+    links = f'<script src="../_static/{shared.name}"></script>\n<script src="../_static/tex.js"></script>'
+    assert kept == f"<script>\nsmall()\n</script>\n{links}\n<style>\np {{}}\n</style>\n"
 
 
 def test_every_page_is_written_with_a_title(tmp_path, monkeypatch):
     """What Sphinx makes of them, a browser tests; what stands beside the code, `test_beside.py`."""
     monkeypatch.setattr(pages.beside, "page_html", lambda *given: "<h1>", raising=True)
     root = Path(__file__).parents[2]
-    pages.write(root, tmp_path, pages.Extras({}, {}, {}))
+    slides, sliders = {CHAPTER: f"slides/{CHAPTER}.html"}, {CHAPTER[:2]: "live/frames/05.html"}
+    pages.write(root, tmp_path, pages.Extras(slides, {}, sliders))
     for folder in ("chapters", "code", "api"):
         assert len(list((tmp_path / folder).glob("*.*"))) > 10
     for path in tmp_path.rglob("*.md"):
         assert re.search(r"^(# |title: )|^<h1", path.read_text(encoding="utf-8"), re.MULTILINE), path
+    cells = json.loads((tmp_path / "chapters" / f"{CHAPTER}.ipynb").read_text(encoding="utf-8"))["cells"]
+    (moved,) = (i for i, cell in enumerate(cells) if "\nchapter.explore(" in "".join(cell["source"]))
+    assert "Guess first." in cells[moved - 1]["source"]
+    assert 'src="../live/frames/05.html?slider=0" title="Slider: N"' in cells[moved + 1]["source"]
+    assert "four lengths" in cells[moved]["metadata"]["mystnb"]["image"]["alt"]
+    assert f'../slides/{CHAPTER}.html#/2">Slide</a>' in "".join("".join(cell["source"]) for cell in cells)
+    files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "chapters" / "files").iterdir()}
+    assert files[f"{CHAPTER}.py"] == (root / "notebooks" / f"{CHAPTER}.py").read_text(encoding="utf-8")
+    given = json.loads(files[f"{CHAPTER}.ipynb"])["cells"]
+    assert not any(cell.get("outputs") for cell in given)
+    assert not any("Guess first." in "".join(cell["source"]) for cell in given)
+    gallery = (tmp_path / "figures" / "gallery.md").read_text(encoding="utf-8")
+    assert "## Softmax attention\n\n![Softmax attention](schematic_softmax.svg)\n" in gallery
+    assert "## Feature maps\n" in gallery  # whose caption begins with "Left"
+    papers = (tmp_path / "papers.md").read_text(encoding="utf-8")
+    assert (
+        '"[Practical and optimal LSH for angular distance](https://scholar.google.com/scholar?q=Practical+and' in papers
+    )
+
+
+def test_slides_and_sections_lead_to_each_other():
+    notes = (
+        "None.",
+        'From chapter 5: "it is $x$, exactly"',
+        'From chapter 5: "it is $x$", "42 |"\nFrom chapter 6: "a b"',
+    )
+    slides = [deck.Slide("idea", 1, "", None, note, "05") for note in notes]
+    cells = [
+        {"cell_type": "markdown", "source": "# T\n\nOnce.\n## One\n\nit is\n$x$, exactly\n"},
+        {"cell_type": "markdown", "source": ["## Two\n", "a b\n", "### Three\n", "c"]},
+        {"cell_type": "code", "source": "print(42)", "outputs": [{"text": ["41 | 42 |"]}]},
+    ]
+    sections.link_slides(cells, slides, "deck.html")
+    first, second = (
+        '<a class="to-slide" href="deck.html#/1">Slide</a>',
+        '<a class="to-slide" href="deck.html#/2">Slide</a>',
+    )
+    assert f"## One\n\n{first}\n" in cells[0]["source"]
+    assert cells[1]["source"] == f"## Two\na b\n### Three\n\n{second}\n\nc"
+    slide = '<section><div class="slide {} below"><p class="foot">5 · T</p></div></section>'
+    linked = sections.link_sliders(slide.format("picture") + slide.format("idea"), {"05": "live/frames/05.html"})
+    shown = "Reveal.showPreview(this.href); return false"
+    link = f'<a href="../live/frames/05.html" onclick="{shown}">Move it</a>'
+    assert linked == slide.format("picture").replace("5 · T", f"{link} · 5 · T") + slide.format("idea")
+
+
+def test_a_search_has_lines_of_pages_to_show(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "_static").mkdir()
+    text = """<p>Not of the article, though long enough.</p><article><h1>A title is not a line here</h1>
+    <p>Too short.</p><p>The <em>weight</em> is <span class="math x">\\(x &lt; 1\\)</span> &amp; falls.</p></article>"""
+    (tmp_path / "chapters" / "01.html").write_text(text)
+    lines.write(tmp_path)
+    written = (tmp_path / "_static" / "lines.js").read_text(encoding="utf-8")
+    assert written == 'const LINES = {"chapters/01.html":["The weight is … & falls."]};\n'
 
 
 def test_sphinx_is_told_everything():
     """The text of its file, and what it calls on its way."""
-    given, connected, scripts = {}, {}, []
+    given, connected, scripts = {}, [], []
     exec(settings.conf_py("https://github.com/some/where"), given)
     assert given["html_theme_options"]["source_repository"] == "https://github.com/some/where"
     methods = {
-        "connect": lambda self, event, function, priority=0: connected.update({event: function}),
+        "connect": lambda self, event, function, priority=0: connected.append((event, function)),
         "add_js_file": lambda self, name, body: scripts.append(body),
     }
     assert settings.setup(type("App", (), methods)())["parallel_read_safe"]
     assert "tabIndex" in scripts[0]
-    page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">'}
-    connected["html-page-context"](None, "x", "", page, None)
+    page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">', "toctree": dict}
+    for event, function in connected:
+        if event == "html-page-context":
+            function(None, "x", "", page, None)
+    assert page["toctree"](collapse=False, maxdepth=-1) == {"collapse": True, "maxdepth": -1}
+    module = {"toctree": dict}
+    for event, function in connected:
+        if event == "html-page-context":
+            function(None, "api/x", "", module, None)
+    assert module["toctree"](collapse=False, maxdepth=-1) == {"collapse": True, "maxdepth": 1}
     assert page["body"] == '<td class="a"></td><th>b</th>'
     assert page["furo_navigation_tree"] == '<p role="heading" aria-level="2">'
     lines = ["What it is.", "", "    S = 1    (1)"]
-    connected["autodoc-process-docstring"](None, "module", "m", None, None, lines)
+    dict(connected)["autodoc-process-docstring"](None, "module", "m", None, None, lines)
     assert lines == ["What it is.", ""]
     lines = ["The length |x| of ``|y|``."]
-    connected["autodoc-process-docstring"](None, "class", "c", None, None, lines)
+    dict(connected)["autodoc-process-docstring"](None, "class", "c", None, None, lines)
     assert lines == [r"The length \|x\| of ``|y|``."]

@@ -14,6 +14,7 @@ import html
 import io
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.live import page, slices
 
-__all__ = ["KEPT", "draw", "is_current", "pages", "source_hash"]
+__all__ = ["KEPT", "draw", "guesses", "is_current", "pages", "source_hash"]
 
 CHAPTERS, KEPT = clone.ROOT / "notebooks", clone.ROOT / "figures" / "frames"
+GUESSES = page.ASSETS / "guesses.toml"
 DPI = 190
 COLOURS = 128
 
@@ -121,11 +123,21 @@ def pages(*, home: str | None = None) -> dict[str, str]:
     return {**found, "frames/index.html": _index(kept, home)}
 
 
+def guesses(number: str) -> dict[str, dict[str, str]]:
+    """What a reader of a chapter guesses before moving a slider: ``guess`` and ``answer`` by the slider's name."""
+    found: dict[str, dict[str, dict[str, str]]] = tomllib.loads(GUESSES.read_text(encoding="utf-8"))
+    return found[number]
+
+
 def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:
-    title = document["title"]
-    data = {"chapter": {"title": title, "sliders": document["sliders"]}, "title": page.Html(html.escape(title))}
-    links = page.navigation(f"frames/{number}.html", home=home and f"../{home}")
-    return page.inline("frames.html", data, links=links)
+    here = f"frames/{number}.html"
+    asked = guesses(number)
+    sliders = [{**slider, **asked[slider["name"]]} for slider in document["sliders"]]
+    data = {"title": document["title"], "sliders": sliders}
+    links = page.navigation(here, home=home and f"../{home}")
+    return page.inline(
+        "frames.html", {"chapter": data, "title": page.Html(html.escape(document["title"]))}, links=links
+    )
 
 
 def _index(kept: Mapping[str, Any], home: str | None) -> str:

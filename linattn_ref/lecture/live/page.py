@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LARGEST", "PAGES", "Html", "inline", "navigation"]
+__all__ = ["ASSETS", "LARGEST", "PAGES", "Html", "inline", "navigation"]
 
 ASSETS = Path(__file__).with_name("assets")
 LARGEST = 4_000_000  # bytes of a page

@@ -65,15 +65,22 @@ class Cell {
     let begun = performance.now();
     const receive = (kind, content) => {
       if (kind === "status") [this.status.textContent, begun] = [content, performance.now()];
-      else if (kind === "slider") this.put(after).append(slider(JSON.parse(content)));
-      else shown(this.put(after), kind, content);
+      else if (kind === "slider") {
+        this.put(after).append(slider(JSON.parse(content)));
+        this.drawn(false);
+      } else shown(this.put(after), kind, content);
     };
     const started = kernel.jobs.then(() => {
       begun = performance.now();
       this.status.textContent = "Running …";
     });
+    const clock = setInterval(() => {
+      const seconds = Math.round((performance.now() - begun) / 1000);
+      if (this.status.textContent.startsWith("Running")) this.status.textContent = `Running, ${seconds} s …`;
+    }, 10_000); // it is read aloud
     const ran = await kernel.ask({ code: this.code, title: `cell ${this.number}` }, receive);
     await started;
+    clearInterval(clock);
     this.put(after);
     this.stop.hidden = true;
     this.ran = ran === true;
@@ -95,11 +102,18 @@ class Cell {
     return after;
   }
 
+  // The slider over drawings that were made beforehand.
+  drawn(seen) {
+    const frame = this.part.nextElementSibling;
+    if (frame?.matches(".slider-frame")) frame.hidden = !seen;
+  }
+
   restored() {
     this.editor.innerHTML = this.html;
     this.after?.remove();
     if (this.before) this.part.append(this.before);
     this.after = null;
+    this.drawn(true);
     this.changed();
     this.status.textContent = "";
   }

@@ -11,6 +11,7 @@ import contextlib
 import html
 import importlib
 import importlib.abc
+import importlib.metadata
 import io
 import json
 import linecache
@@ -130,6 +131,9 @@ def install(kernel: Kernel) -> None:
     from linattn_ref.lecture.run import fetched
     from linattn_ref.models import bert
 
+    known = importlib.metadata.version
+    vars(importlib.metadata)["version"] = lambda name: "none" if name in MISSING else known(name)
+    warnings.filterwarnings("ignore", "Error in function boost")  # SciPy's, of a quantile's last digit, here alone
     sys.modules.update(fetched.safetensors_modules())
     sys.modules["tqdm"] = ModuleType("tqdm")
     vars(sys.modules["tqdm"])["tqdm"] = _NoBar

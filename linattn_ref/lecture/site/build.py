@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,25 @@ from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
 from linattn_ref.telling import Say, silent
 
-__all__ = ["make"]
+__all__ = ["EXTRAS", "make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
+TYPESETTING = "es5/tex-svg.js"  # of MathJax
 LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
+EXTRAS = ("slides", "live")  # pages that others make
 MODULES = ("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc")
 
 
-def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = False, say: Say = silent) -> None:
+def make(
+    out: Path,
+    *,
+    root: Path = Path(),
+    run: bool = False,
+    sentence: bool = False,
+    without: Collection[str] = (),
+    say: Callable[[str], object] = lambda line: None,
+) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
     Parameters
@@ -34,9 +45,12 @@ def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = 
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of most chapters run in the browser, and the pages of mechanisms checked; this takes 38 MB.
+        Have the cells of most chapters run in the browser, and the pages of mechanisms checked: 59 MB, of which the
+        pretrained network of chapters 2 to 4 takes 21.
     sentence : bool
-        Add a page where a pretrained network reads the reader's own text: 48 MB, or 21 MB more than ``run``.
+        Add a page where a pretrained network reads the reader's own text: 48 MB, all but its scripts those of ``run``.
+    without : collection of str
+        What to leave out of `EXTRAS`.
     say : callable
         Called with what is done, one line per step.
 
@@ -45,7 +59,7 @@ def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = 
     FileNotFoundError
         ``root`` is no checkout.
     ValueError
-        What is in ``out`` is no site.
+        What is in ``out`` is no site, or ``without`` has another word.
     ModuleNotFoundError
         The extra ``site`` is not installed.
     RuntimeError
@@ -62,40 +76,52 @@ def make(out: Path, *, root: Path = Path(), run: bool = False, sentence: bool = 
     for name in MODULES:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    if unknown := {*without} - {*EXTRAS}:
+        raise ValueError(f"without: expected {' or '.join(EXTRAS)}, got {min(unknown)!r}")
     start = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-        html = _build(root, Path(folder), run, sentence, say)
+        html = _build(root, Path(folder), run, sentence, without, say)
         _replace(out, html)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(root: Path, folder: Path, run: bool, sentence: bool, say: Say) -> Path:
+def _build(
+    root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Callable[[str], object]
+) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
-    from linattn_ref.lecture.site import pages, settings
+    from linattn_ref.lecture.site import lines, pages, sections, settings
 
     html = folder / "html"
+    fetch.fetch(npm.MATHJAX, progress=say)
+    npm.extract(npm.MATHJAX, [TYPESETTING], folder / "mathjax")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
-        decks, drawn = _slides(html / "slides", beside)
-        extras = pages.Extras(decks, *_live(html / "live", say), run, sentence)
+        decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
+        live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
+        extras = pages.Extras(decks, *live, run, sentence)
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
         address = elsewhere.repository(root)
         (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
         _run_sphinx(folder, html, say)
-        say("slides")
-        drawn.result()
-        _share(html / "slides", html / "_static")
+        if drawn:
+            say("slides")
+            drawn.result()
+    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
+    for file in (TYPESETTING, "LICENSE"):
+        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+    if drawn:
+        _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
+        for path in (html / "slides").glob("*.html"):
+            path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
+    lines.write(html)
     if run or sentence:
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
-    fetch.fetch(npm.MATHJAX, progress=say)
-    for file in ("es5/tex-svg.js", "LICENSE"):
-        write_all({html / "_static" / "mathjax" / Path(file).name: npm.read(npm.MATHJAX, file)})
     return html
 
 
@@ -125,16 +151,23 @@ def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[P
     return addresses, pool.submit(slides.make, list(decks), folder)
 
 
-def _share(decks: Path, shared: Path) -> None:
-    """What all decks have in them, MathJax and letters, the site keeps once: a deck on its own is one file of 3 MB."""
+def _share(decks: Path, shared: Path, typesetting: Path) -> None:
+    """What all decks have in them the site keeps once: a deck on its own is one file of 3 MB.
+
+    Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages.
+    """
+    in_script = importlib.import_module("linattn_ref.lecture.slides.page").in_script
+    known = {in_script(typesetting.read_text(encoding="utf-8")): typesetting}
 
     def moved(match: re.Match[str]) -> str:
         kind, text = match.groups()
         if len(text) < LARGE:
             return match[0]
         name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.{'js' if kind == 'script' else 'css'}"
-        (shared / name).write_text(text, encoding="utf-8")
-        address = f"../{shared.name}/{name}"
+        if text not in known:
+            known[text] = shared / name
+            known[text].write_text(text, encoding="utf-8")
+        address = f"../{known[text].relative_to(decks.parent).as_posix()}"
         return f'<script src="{address}"></script>' if kind == "script" else f'<link rel="stylesheet" href="{address}">'
 
     for deck in decks.glob("*.html"):

@@ -2,16 +2,14 @@
 
 import ast
 import inspect
-import json
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
-from linattn_ref.experiments.publishing import chapter, tables
-from linattn_ref.lecture import elsewhere
+from linattn_ref.experiments.publishing import tables
 from linattn_ref.lecture.run import build as run
-from linattn_ref.lecture.site import beside, drawing, prose
+from linattn_ref.lecture.site import beside, chapters, drawing, prose
+from linattn_ref.lecture.site.chapters import Extras, page_of
 from linattn_ref.lecture.site.markdown import grid, raw, save, toctree, typeset
 from linattn_ref.lecture.site.reference import write_api, write_papers
 
@@ -34,76 +32,30 @@ PARTS = {
 }
 GRADIENT = "The gradient, by hand"  # the heading below the formulas of a forward pass
 SENTENCE = "Your own sentence"
-SOURCE_FILE = re.compile(r"\(\.\./linattn_ref/((?:attention|nn)/[\w/]+)\.py\)")  # a link to it
-
-
-class Extras(NamedTuple):
-    """Pages that others make, and that stand beside Sphinx's: from their addresses to their titles."""
-
-    slides: dict[str, str]  # by the name of the chapter; "00_course"
-    live: dict[str, str]
-    sliders: dict[str, str]  # from a chapter's number to the address
-    run: bool = False  # whether cells can be run
-    sentence: bool = False  # whether there is a page for a reader's own text
+FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE)  # in the committed gallery
 
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
     """Write all sources of the checkout ``root``'s site into ``folder``."""
-    ignored = shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames")
-    shutil.copytree(root / "figures", folder / "figures", ignore=ignored)
-    chapters = tables.chapters(root / "notebooks")
+    shutil.copytree(
+        root / "figures",
+        folder / "figures",
+        ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
+    )
+    listed = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code", extras.run)
-    for each in chapters:
-        _write_chapter(root, folder / "chapters", each.name, literate, extras)
-    course = (root / "notebooks" / "README.md").read_text(encoding="utf-8")  # the decks' sources are not here
-    save(folder / "chapters" / "course.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", course))
+    for each in listed:
+        chapters.write(root, folder / "chapters", each.name, literate, extras)
+    _write_course(root, folder / "chapters")
     _write_gallery(root, folder)
-    write_papers(root, folder, {module: _page_of(module) for module in literate})
+    write_papers(root, folder, {module: page_of(module) for module in literate})
     write_api(folder / "api")
     if extras.sentence:
         save(folder / "sentence.md", f"# {SENTENCE}\n\n{raw(run.page())}")
-    _write_index(folder, chapters, extras)
-
-
-# --- Chapters -------------------------------------------------------------------------------------------------------
-
-
-def _write_chapter(root: Path, folder: Path, name: str, literate: set[str], extras: Extras) -> None:
-    """The executed notebook, with a line of links below its title."""
-    path = f"notebooks/{name}.ipynb"
-    notebook = json.loads((root / path).read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    named = [output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", []) for output in outputs]
-    shown = dict.fromkeys(name.partition(":")[0] for names in named for name in names)
-    links = [f"[{module.rpartition('.')[2]}](../{_page_of(module)}.md)" for module in shown if module in literate]
-    line = [f"Beside the code: {', '.join(links)}"] if links else []
-    if name in extras.slides:
-        line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
-    if name[:2] in extras.sliders:
-        line.append(f'<a href="../{extras.sliders[name[:2]]}">Sliders</a>')
-    places = elsewhere.links(elsewhere.repository(root), path)
-    line += [f'<a href="{address}">{place}</a>' for place, address in places.items()]
-    first = notebook["cells"][0]
-    heading, _, rest = "".join(first["source"]).partition("\n")
-    under = f"\n\n:::{{div}} chapter-links\n{' · '.join(line)}\n:::\n" if line else ""
-    first["source"] = f"{heading}{under}\n{rest}"
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown":
-            cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
-    for data in (output["data"] for output in outputs if "text/markdown" in output.get("data", {})):
-        text = "".join(data["text/markdown"])
-        data["text/markdown"] = SOURCE_FILE.sub(lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text)
-    if extras.run and name[:2] in run.CHAPTERS:
-        foot = raw(run.foot(name, notebook["cells"]))
-        notebook["cells"].append({"cell_type": "markdown", "id": "run", "metadata": {}, "source": foot})
-    save(folder / f"{name}.ipynb", json.dumps(notebook))
+    _write_index(folder, listed, extras)
 
 
 # --- Formula beside line --------------------------------------------------------------------------------------------
-
-
-def _page_of(module: str) -> str:
-    return f"code/{module.removeprefix('linattn_ref.')}"
 
 
 def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
@@ -127,7 +79,7 @@ def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
             text.append(raw(beside.page_html(source).replace("```", "&#96;&#96;&#96;")))  # which would end the block
             if can_run and run.is_checked(module):
                 text.append(raw(run.page_foot(module)))
-            save(folder.parent / f"{_page_of(module)}.md", "\n\n".join(text))
+            save(folder.parent / f"{page_of(module)}.md", "\n\n".join(text))
     save(folder / "index.md", _literate_index(made, can_run))
     return {module for rows in made.values() for module, _, _ in rows}
 
@@ -162,10 +114,13 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
                 gives, picture = typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"
                 cards.append((f"/{_page_of(module)}", title, gives, picture))
         if cards:
-            parts += [grid(cards), "### What they are made of\n"]
+            parts.append(
+                grid((f"/{page_of(m)}", t, typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards)
+            )
+            parts.append("### What they are made of\n")
         rest = (row for row in rows if row[0] not in mechanisms)
-        parts.append("".join(f"- [{title}](/{_page_of(module)}.md)\n" for module, title, _ in rest))
-        listed += [f"/{_page_of(module)}" for module, _, _ in rows]
+        parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title, _ in rest))
+        listed += [f"/{page_of(module)}" for module, _, _ in rows]
     return "\n".join([*parts, toctree(listed)])
 
 
@@ -175,11 +130,23 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
 def _write_gallery(root: Path, folder: Path) -> None:
     """The committed gallery; what is not copied is not linked."""
     text = (root / "figures" / "README.md").read_text(encoding="utf-8")
-    files = r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)"
-    text = re.sub(files, r' · <a href="../_images/\1.svg">svg</a>', text)
-    text = re.sub(r"!\[(.*?)\]\((\w+)\.png\)", r"![\1](\2.svg)", text)
+    text = re.sub(
+        r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)",
+        r' · <a href="../_images/\1.svg">svg</a>',
+        text,
+    )
+    text = FIGURE.sub(_titled, text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
+
+
+def _titled(figure: re.Match[str]) -> str:
+    """A figure below a title that says what is shown: its caption's first clause."""
+    name, file, caption = figure.groups()
+    title = re.split(r"[.:;] | \(|\.$", caption)[0]
+    title = title if len(title) < 90 else title.split(", ")[0]
+    title = name.capitalize() if title == "Left" else title
+    return f"## {title}\n\n![{title}]({file}.svg)\n\n{caption}"
 
 
 # --- The front page -------------------------------------------------------------------------------------------------

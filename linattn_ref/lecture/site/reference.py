@@ -5,6 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ API = (
     *("attention", "attention.sparse", "attention.features", "attention.parts", "nn", "training", "models"),
     *("models.bert", "theory", "data"),
 )
+SEARCH = "https://scholar.google.com/scholar?q="
 SINGLE = ("conform", "gradcheck", "homework")
 
 
@@ -76,8 +78,19 @@ def write_papers(root: Path, folder: Path, pages: Mapping[str, str]) -> None:
                 shown + (f": {plain(where.strip(' .'))}" if end else "")
             )
     lines = ["# Papers\n", "What the files refer to, and where.\n"]
-    lines += [f"- {paper}\n" + "".join(f"  - {place}\n" for place in cited[paper]) for paper in sorted(cited)]
+    lines += [
+        f"- {_searched(paper)}\n" + "".join(f"  - {place}\n" for place in cited[paper]) for paper in sorted(cited)
+    ]
     save(folder / "papers.md", "\n".join(lines))
+
+
+def _searched(paper: str) -> str:
+    """The paper, with its title as a link that searches for it."""
+
+    def link(title: re.Match[str]) -> str:
+        return f'"[{title[1]}]({SEARCH}{urllib.parse.quote_plus(title[1])})"'
+
+    return re.sub(r'"([^"]{12,})"', link, paper, count=1)
 
 
 def _references(docstring: str) -> list[str]:

@@ -11,7 +11,7 @@ from linattn_ref.data import fetch, npm
 from linattn_ref.lecture.slides import markup, pictures, records
 from linattn_ref.lecture.slides.deck import KINDS, Deck, Slide
 
-__all__ = ["Libraries", "libraries", "page", "plan"]
+__all__ = ["Libraries", "in_script", "libraries", "page", "plan"]
 
 HERE = Path(__file__).parent
 SOURCES = 900  # letters of quotations on one slide
@@ -74,10 +74,10 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
         "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
         "style": found.style + markup.CODE_STYLE,
         "slides": slides,
-        "typeset": _in_script(found.typeset),
-        "reveal": _in_script(found.slides),
-        "notes": _in_script(found.notes),
-        "start": (HERE / "start.js").read_text(encoding="utf-8"),
+        "typeset": in_script(found.typeset),
+        "reveal": in_script(found.slides),
+        "notes": in_script(found.notes),
+        "start": start,
         "licences": html.escape(found.licences),
     }
     frame = (HERE / "frame.html").read_text(encoding="utf-8")
@@ -148,6 +148,6 @@ def _text(package: fetch.Package, member: str) -> str:
     return npm.read(package, member).decode("utf-8")
 
 
-def _in_script(code: str) -> str:
+def in_script(code: str) -> str:
     """Code that does not end the element it stands in."""
     return re.sub(r"</(script)", r"<\\/\1", code, flags=re.IGNORECASE).replace("<!--", r"<\!--")

@@ -2,6 +2,7 @@
 "use strict";
 
 const { sliders } = JSON.parse(document.getElementById("chapter").textContent);
+const alone = new URLSearchParams(location.search).get("slider"); // within a chapter, which has asked its question
 
 function make(kind, properties = {}, ...children) {
   const element = Object.assign(document.createElement(kind), properties);
@@ -9,7 +10,8 @@ function make(kind, properties = {}, ...children) {
   return element;
 }
 
-sliders.forEach(({ name, alt, frames }, number) => {
+sliders.forEach(({ name, alt, frames, guess, answer }, number) => {
+  if (alone !== null && Number(alone) !== number) return;
   const images = frames.map(({ image, size }) =>
     make("img", { src: `data:image/webp;base64,${image}`, width: size[0], height: size[1] }));
   const paper = make("div", { className: "paper" });
@@ -32,8 +34,17 @@ sliders.forEach(({ name, alt, frames }, number) => {
   const label = make("label", { htmlFor: slider.id, className: "unseen", textContent: name });
   const control = make("div", { className: "control" }, step(-1, "smaller", "◀"), slider, step(1, "larger", "▶"));
   const about = make("p", { className: "small", textContent: `${alt}.` });
-  const section = make("section", { className: "card slider" }, make("h2", { textContent: name }), paper, control, label, said, about);
+  const asked = make("div", { className: "guess" },
+    make("p", {}, make("b", { textContent: "Guess first. " }), guess),
+    make("details", {}, make("summary", { textContent: "Answer" }), make("p", { textContent: answer })));
+  const section = make("section", { className: "card slider" }, make("h2", { textContent: name }), ...(alone === null ? [asked] : []),
+    paper, control, label, said, about);
   section.setAttribute("aria-label", name);
   document.getElementById("sliders").append(section);
   show();
 });
+
+if (alone !== null) {
+  document.body.classList.add("alone");
+  new ResizeObserver(() => parent.postMessage({ height: document.body.offsetHeight }, "*")).observe(document.body);
+}
