@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def make(
     run: bool = False,
     sentence: bool = False,
     without: Collection[str] = (),
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
 ) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
@@ -88,9 +88,7 @@ def make(
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(
-    root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Callable[[str], object]
-) -> Path:
+def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Say) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
@@ -98,7 +96,6 @@ def _build(
 
     html = folder / "html"
     fetch.fetch(npm.MATHJAX, progress=say)
-    npm.extract(npm.MATHJAX, [TYPESETTING], folder / "mathjax")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
         live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
@@ -111,11 +108,10 @@ def _build(
         if drawn:
             say("slides")
             drawn.result()
-    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
-    for file in (TYPESETTING, "LICENSE"):
-        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+    mathjax = html / "_static" / "mathjax"
+    write_all({mathjax / Path(file).name: npm.read(npm.MATHJAX, file) for file in (TYPESETTING, "LICENSE")})
     if drawn:
-        _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
+        _share(html / "slides", html / "_static", mathjax / Path(TYPESETTING).name)
         for path in (html / "slides").glob("*.html"):
             path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
     lines.write(html)

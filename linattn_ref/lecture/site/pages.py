@@ -37,16 +37,14 @@ FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
     """Write all sources of the checkout ``root``'s site into ``folder``."""
-    shutil.copytree(
-        root / "figures",
-        folder / "figures",
-        ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
-    )
+    ignored = shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames")
+    shutil.copytree(root / "figures", folder / "figures", ignore=ignored)
     listed = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code", extras.run)
     for each in listed:
         chapters.write(root, folder / "chapters", each.name, literate, extras)
-    _write_course(root, folder / "chapters")
+    course = (root / "notebooks" / "README.md").read_text(encoding="utf-8")  # the decks' sources are not here
+    save(folder / "chapters" / "course.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", course))
     _write_gallery(root, folder)
     write_papers(root, folder, {module: page_of(module) for module in literate})
     write_api(folder / "api")
@@ -112,12 +110,9 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
         for module, title, _ in rows:
             if one := mechanisms.get(module):
                 gives, picture = typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"
-                cards.append((f"/{_page_of(module)}", title, gives, picture))
+                cards.append((f"/{page_of(module)}", title, gives, picture))
         if cards:
-            parts.append(
-                grid((f"/{page_of(m)}", t, typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards)
-            )
-            parts.append("### What they are made of\n")
+            parts += [grid(cards), "### What they are made of\n"]
         rest = (row for row in rows if row[0] not in mechanisms)
         parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title, _ in rest))
         listed += [f"/{page_of(module)}" for module, _, _ in rows]
@@ -130,11 +125,8 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
 def _write_gallery(root: Path, folder: Path) -> None:
     """The committed gallery; what is not copied is not linked."""
     text = (root / "figures" / "README.md").read_text(encoding="utf-8")
-    text = re.sub(
-        r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)",
-        r' · <a href="../_images/\1.svg">svg</a>',
-        text,
-    )
+    files = r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)"
+    text = re.sub(files, r' · <a href="../_images/\1.svg">svg</a>', text)
     text = FIGURE.sub(_titled, text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)

@@ -77,7 +77,7 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
         "typeset": in_script(found.typeset),
         "reveal": in_script(found.slides),
         "notes": in_script(found.notes),
-        "start": start,
+        "start": (HERE / "start.js").read_text(encoding="utf-8"),
         "licences": html.escape(found.licences),
     }
     frame = (HERE / "frame.html").read_text(encoding="utf-8")
