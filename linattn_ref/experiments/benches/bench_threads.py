@@ -106,7 +106,7 @@ def table(results: Results) -> str:
         ],
         "lrlrrrr",
     )
-    sizes = f"N = {results.length} (softmax {results.keys}), B = 1, H = {results.heads}, float32"
+    sizes = f"N = {results.length} (softmax {results['keys']}), B = 1, H = {results.heads}, float32"
     return engine.page(lines, note=[f"{sizes}, {results.repeats} rounds, the least."])
 
 

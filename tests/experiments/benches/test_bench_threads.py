@@ -6,6 +6,7 @@ import pytest
 from linattn_ref.experiments.benches import bench_threads
 from linattn_ref.experiments.measuring.timing import second_thread
 from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 
 SMALL = {"length": 8, "keys": 8, "widths": (4,), "heads": 2, "repeats": 1}
 
@@ -25,6 +26,11 @@ def test_all_tasks():
     assert bench_threads.table(results).count("\n| ") == 2 + 7 * 2 - 1
     with style.use():
         bench_threads.draw(results).draw_without_rendering()
+
+
+def test_the_note_says_how_many_keys():
+    results = Results(length=4096, keys=2048, heads=8, repeats=1, rows=())
+    assert "N = 4096 (softmax 2048), " in bench_threads.table(results)
 
 
 @pytest.mark.parametrize("option", SMALL)
