@@ -19,7 +19,7 @@ KEPT = "; what is done is kept: the same command with --resume goes on from ther
 
 
 def add_benches(commands: Any) -> None:
-    """A command a bench."""
+    """A command per bench."""
     for name, bench in BENCHES.items():
         figure = bench.figure(name)
         compute = compute_of(figure)

@@ -44,7 +44,7 @@ class Shape(NamedTuple):
     heads: options.Heads = 2
     layers: options.Layers = 2
     length: Annotated[int, options.Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
-    batch: Annotated[int, options.Option("sequences a step", "B")] = 32
+    batch: Annotated[int, options.Option("sequences per step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -152,6 +152,6 @@ def begin(
 
     def said(run: Run, params: Params) -> Iterator[str]:
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
-        yield f"{attention}, {run.after}: {loss:.4f} nats a symbol, {right:.2%} of them right"
+        yield f"{attention}, {run.after}: {loss:.4f} nats per symbol, {right:.2%} of them right"
 
     return Ready(task(attention, shape), start(attention, shape, np.random.default_rng(seed)), how, facts, said)

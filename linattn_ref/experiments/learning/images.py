@@ -67,7 +67,7 @@ class Shape(NamedTuple):
     hidden: options.Inner = 256
     heads: options.Heads = 2
     layers: options.Layers = 4
-    batch: Annotated[int, options.Option("images a step", "B")] = 8
+    batch: Annotated[int, options.Option("images per step", "B")] = 8
 
 
 class Batch(NamedTuple):

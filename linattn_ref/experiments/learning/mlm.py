@@ -57,8 +57,8 @@ class Shape(NamedTuple):
     hidden: options.Inner = 512
     heads: options.Heads = 4
     layers: options.Layers = 4
-    length: Annotated[int, options.Option("tokens a sequence", "N", 8)] = 512
-    tokens: Annotated[int, options.Option("a step, in sequences of that length", "S", 8)] = 8192
+    length: Annotated[int, options.Option("tokens per sequence", "N", 8)] = 512
+    tokens: Annotated[int, options.Option("per step, in sequences of that length", "S", 8)] = 8192
     vocabulary: Annotated[int, options.Option("pieces of the vocabulary", "V", 260)] = 8000
 
 

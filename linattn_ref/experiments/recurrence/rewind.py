@@ -42,7 +42,7 @@ def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[
     lengths : sequence of int
         Rising; each sequence is the beginning of the longest.
     gates : sequence of float
-        ``g`` of (1), one constant a run, above 0 and at most 1.
+        ``g`` of (1), one constant per run, above 0 and at most 1.
     """
     longest, rng = lengths[-1], np.random.default_rng(seed)
     phi_k, _ = elu_plus_one.forward(rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32))

@@ -83,7 +83,7 @@ def multiply_by_slope(table, heads, zero):
 
 @inner
 def _tasks(table):
-    """Rows a task, and tasks a head."""
+    """Rows per task, and tasks per head."""
     rows, width = table[1, 1], table[1, 2]
     n = max(BLOCK // max(width, 1), 1)
     return n, (rows + n - 1) // n

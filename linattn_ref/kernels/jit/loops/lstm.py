@@ -57,7 +57,7 @@ def _panels(matrix):
 
 
 def _shares(batch):
-    """Sequences a task, whole Blocks, and as many tasks as threads; steps whose inputs are multiplied together."""
+    """Sequences per task, whole Blocks, and as many tasks as threads; steps whose inputs are multiplied together."""
     sequences = -(-batch // (ROWS * numba.get_num_threads())) * ROWS
     return sequences, -(-TOGETHER // batch) if batch <= sequences else 1
 

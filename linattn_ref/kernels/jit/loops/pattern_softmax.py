@@ -97,7 +97,7 @@ PART = {
 )
 def _forward(table, key_mask, part, scale, row_max, row_sum):
     width, dtype = lanes(row_max), row_max.dtype
-    pieces = TILE // width  # tasks a tile
+    pieces = TILE // width  # tasks per tile
     tasks = (part.tiles.size - 1) * pieces
     for task in prange(len(row_max) * tasks):
         head, turn = task // tasks, task % tasks
