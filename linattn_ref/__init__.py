@@ -2,7 +2,7 @@
 
 Where things are
 ----------------
-``linattn_ref.attention``    one mechanism a file: formula, ``forward``, and the hand-derived ``backward`` below it
+``linattn_ref.attention``    one mechanism per file: formula, ``forward``, and the hand-derived ``backward`` below it
 ``linattn_ref.kernels``      backends, pages of the same names that are faster: Numba (``jit``), GPU (``cuda``)
 ``linattn_ref.gradcheck``    finite-difference and complex-step checks for any ``forward``/``backward`` pair
 ``linattn_ref.conform``      is somebody's attention kernel right, and if not, why?

@@ -97,9 +97,9 @@ assert by_place < by_value < 8
 assert (training[:, 0] == 0).mean() > 0.999  # the first pixel
 
 # %% [markdown]
-# **784 or 783?** The authors feed pixels 1 to 783 and predict pixels 2 to 784: the first is never predicted (their
-# code, `image_datasets.py`). Here a sign comes before the first, and all 784 are predicted. As the first pixel of a
-# digit is almost always 0, it costs next to nothing, and leaving it out makes the mean *larger*, by one part in 783:
+# **784 or 783?** The authors' network reads pixels 1 to 783 and predicts pixels 2 to 784. The first is never predicted
+# (their code, `image_datasets.py`). Here a sign comes before the first, and all 784 are predicted. As the first pixel
+# of a digit is almost always 0, it costs next to nothing. Leaving it out makes the mean *larger*, by one part in 783:
 
 # %%
 bits, bits_softmax = (
@@ -113,10 +113,12 @@ print(f"over 783 pixels {ratio:.5f} times as many bits as over 784; 784/783 = {7
 # %% [markdown]
 # ## Two ways to predict a value
 #
-# **A score for each of 256 values** and a softmax over them. The gradient with respect to the score of value $c$ is
-# that of chapter 17, $p_c - [c = x_i]$. Such a network does not know that 130 is next to 131, and has to learn it.
+# **A score for each of 256 values.** A softmax makes probabilities of them. The gradient with respect to the score of
+# value $c$ is that of chapter 17, $p_c - [c = x_i]$. Such a network does not know that 130 is next to 131, and has to
+# learn it.
 #
-# **A mixture of ten logistic distributions** knows it from the start. The paper uses one, after Salimans et al. (2017).
+# **A mixture of ten logistic distributions.** It has this order from the start. The paper uses one, after Salimans et
+# al. (2017).
 # A logistic distribution with mean $\mu$ and scale $s$ has the distribution function $\sigma((y - \mu)/s)$,
 # $\sigma(u) = 1/(1 + e^{-u})$. The value $n$ is the point $y = 2n/255 - 1$ and gets the probability that lies within
 # $h = 1/255$ of it. The outermost values get the tails as well:
@@ -281,16 +283,17 @@ print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]
 # %% [markdown]
 # In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level. At 784
 # pixels and this width, a step does not yet spend its time on the square. (Further to the right the curves reflect
-# mostly the rate, which has come down in one run and not yet in the other.) Linear attention wins where images are
-# drawn, below.
+# mostly the rate, which has come down in one run and not yet in the other.) Linear attention wins in drawing images,
+# below.
 #
 # **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
 # saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come down
-# to 0, not because there was nothing left to learn. Each time it was restarted, both went on to lower values, the
-# second time by little more than half as much as the first. Nor is it the same network made smaller: the paper's has
-# the mixture for a head, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout.
-# The first rate was chosen from a few short runs whose test images are among those of the curves. The later rate was
-# not tried out. Two results stand: networks do learn by the gradients derived by hand, and the order of the two.
+# to 0, not because there was nothing left to learn. After each restart, both went on to lower values, the second time
+# by little more than half as much as the first. Nor is it the same network made smaller: the paper's predicts with the
+# mixture, concatenates positions to the embeddings, normalises last, and learns by RAdam with dropout. The first rate
+# was chosen from a few short runs whose test images are among those of the curves. The later rate was not tried out.
+# Two results stand. Networks do learn by the gradients derived by hand, and at the same number of images softmax
+# attention is ahead.
 #
 # The next table is for all 10,000 test images, by `linattn-ref bits`, with the weights that come with the package:
 
@@ -317,9 +320,9 @@ assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is wort
 # %% [markdown]
 # The error covers only the choice of test images. **How far away does another seed end?** Another seed begins with
 # other parameters and sees other images. We have only one long run of each kind, so we use short runs of 2,000 steps,
-# at the end of which the rate has come down to 0 as well. There are linear and softmax attention from three seeds each.
-# For comparison there are, from one seed, linear attention with the mixture for a head, and LSH attention with one
-# round of hashing (lsh-1).
+# at the end of which the rate has come down to 0 as well. Linear and softmax attention have three seeds each. For
+# comparison, with one seed each, there are linear attention with the mixture and LSH attention with one round of
+# hashing (lsh-1).
 
 # %%
 short = chapter.results("images_short").kinds
@@ -391,9 +394,9 @@ print("bits per pixel of the first eight test images:", *(f"{one:.2f}" for one i
 print("digits:", *digits.test_labels[:8])
 
 # %% [markdown]
-# The network draws as it was trained, except that it samples each value from its own prediction before it reads it.
-# Dividing the scores by a temperature below 1 makes what is likely likelier. At 0.7 strokes are cleaner and digits more
-# alike. At 1 the samples follow the model's own distribution.
+# To draw, the network samples each value from its own prediction, and reads it as the next input. A temperature below
+# 1, by which the scores are divided, makes likely values likelier. At 0.7 strokes are cleaner and digits more alike. At
+# 1 the samples follow the model's own distribution.
 
 
 # %%
@@ -432,8 +435,8 @@ assert (completions[:, :, : drawn.rows] == originals[:, None, : drawn.rows]).all
 assert (completions[:, 0] != completions[:, 1]).any(axis=(1, 2)).all()
 
 # %% [markdown]
-# After some rows, all that is kept of them is the sums $S$ and $z$ of each head. Continuing many times from copies of
-# that state, and taking the mean of what is drawn, shows what the state knows about the rows to come:
+# After some rows, all that is kept of them is the sums $S$ and $z$ of each head. What does this state tell about the
+# rows to come? Continue many times from copies of it, and take the mean of what is drawn:
 
 # %%
 held = chapter.results("images_state")
@@ -455,9 +458,9 @@ assert held.before.max() < 1.1
 assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
 
 # %% [markdown]
-# A trained network uses few of the 32 directions of each $S$ at a time: most of what is summed lies along the same few.
-# Before training it used about one: features are positive, so all the terms of the sum have a large part in common
-# (grey). Chapter 19 asks what a state can hold.
+# A trained network uses few of the 32 directions of each $S$ at a time: most of the sum lies along the same few. Before
+# training it used about one (grey): features are positive, so all the terms of the sum have a large part in common.
+# Chapter 19 asks what a state can hold.
 #
 # ## Seconds per image
 #
@@ -474,7 +477,7 @@ chapter.show(
     bench_drawing.draw,
     timed,
     alt="Time of a pixel against position: flat for linear attention, slowly rising for the cache, many times as "
-    "long and rising for what reads everything again. Images a second against the batch size: linear attention gains "
+    "long and rising for what reads everything again. Images per second against the batch size: linear attention gains "
     "most, and what reads everything again nothing",
 )
 ways, packages = bench_drawing.WAYS, (bench_drawing.OURS, "PyTorch", "fast-transformers")
@@ -505,17 +508,17 @@ chapter.table(
     ),
     table,
 )
-assert 1 / one["MNIST", "linear"].image > 0.65  # images a second
+assert 1 / one["MNIST", "linear"].image > 0.65  # images per second
 
 # %% [markdown]
-# A ratio can also be large because the softmax was written without care. Here it was not: reading everything again
-# takes less time by this package than by PyTorch's own attention, and so does its cache. The same image by each
-# package:
+# A ratio can also be large because softmax attention was written without care. Here it was written with care: reading
+# everything again takes less time with this package than with PyTorch's own attention, and so does a cache. The same
+# image by each package:
 
 
 # %%
 def by_package(cell, what):
-    """A row a way, a column a package; empty where it has no such way."""
+    """A row per way, a column per package; empty where it has no such way."""
     names = [(name, by) for name in printed for by in packages]
     chapter.table(
         (what, *(f"{name}: {by}" if by == packages[0] else by for name, by in names)),
@@ -545,7 +548,7 @@ for way in ways:
     table.append((way, *cells))
 columns = ("B", "here", "times softmax", "in print, GPU", "times softmax")
 chapter.table(
-    ("images a second (table 4)", *(f"{name}: {c}" if c == "B" else c for name in printed for c in columns)),
+    ("images per second (table 4)", *(f"{name}: {c}" if c == "B" else c for name in printed for c in columns)),
     table,
 )
 assert table[-1][2] > 5
@@ -553,12 +556,12 @@ assert table[-1][3] > reported.MNIST["linear"].times_faster  # claim 28
 
 
 def most(name, way, by):
-    """Images a second, and how many at once."""
+    """Images per second, and how many at once."""
     row = bench_drawing.best(timed, name, way, by)
     return f"{row.images_per_second:.3g} ({row.batch})" if row else ""
 
 
-by_package(most, "images a second (at the best B)")
+by_package(most, "images per second (at the best B)")
 for name in printed:
     here, *others = (bench_drawing.best(timed, name, "linear", by).images_per_second for by in packages)
     assert here > 1.5 * max(others)
@@ -601,9 +604,9 @@ assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 # everything again and over a cache, at both lengths. A colour image is drawn some 480 times as fast as by reading
 # everything again, and 2.5 times as fast as from a cache. In batches, MNIST's images gain more over softmax that reads
 # everything again than in print. On CIFAR-10, the 4462 times in print are reached against PyTorch's softmax, but not
-# against this package's own: a ratio depends just as much on what is compared with. Compared with a cache, batches gain
-# less than in print. In the paper they are drawn on a GPU, as many as its memory holds, 10,000 of MNIST's images by
-# linear attention. We did not measure how much memory explains.
+# against this package's own: a ratio depends just as much on the other side. Compared with a cache, batches gain less
+# than in print. In the paper they are drawn on a GPU, as many as its memory holds, 10,000 of MNIST's images by linear
+# attention. We did not measure how much memory explains.
 #
 # What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s were
 # timed once. Those of two images of 3072 numbers, which take over three seconds, were also timed without a warm-up.) Of
@@ -626,7 +629,7 @@ assert round(over["CIFAR-10, over stateful-softmax by linattn-ref"], 1) == 2.5
 #
 # It should be about where the long run was after 500 steps: here the rate came down to 0 before most was learned. The
 # mixture takes as much time, knows the order of intensities from the start, and is behind all the same. One reason may
-# be that most pixels are exactly 0: one score can express that at once, while ten bells must first be placed there. The
+# be that most pixels are exactly 0. One score can express that at once, while ten bells must first be placed there. The
 # same two runs, recorded:
 #
 # </details>

@@ -168,7 +168,7 @@ print((both / probability[1, 2]).round(3))
 #
 # This is what is predicted minus what is meant, as in cross-entropy. The difference is that $g$ is not given: it is the
 # network's own opinion, once it knows what was said. We check (4) against the shares of the enumeration and against
-# finite differences, and check that it sums to 0 over the symbols:
+# finite differences. It sums to 0 over the symbols (columns) in each frame (row):
 
 # %%
 chapter.source(ctc.paths_of, ctc.backward, doc=False)
@@ -193,14 +193,15 @@ def backward(d_loss, saved):
 
 
 check_elementwise(forward, backward, scores, rng=0).assert_ok()
+print((y - g).round(3))
 
 # %% [markdown]
 # ## Peaks
 #
 # Let the scores be free, start with all of them equal, and follow the gradient downhill for `a b c` in thirty frames.
-# At first all alignments are alike, and each label is a hill where most paths have it. The gradient (4) takes the hills
-# for what is meant. What is a little more likely becomes still more likely, at the ends first, where fewest paths
-# compete. In the end a label is output in few frames, and everywhere else the blank. No particular frame is asked for.
+# At first all alignments are equally likely, and each label is a hill where most paths have it. The gradient (4) takes
+# the hills for what is meant. What is a little more likely becomes still more likely, at the ends first, where fewest
+# paths compete. In the end a few frames output the labels, and all others the blank. No particular frame is asked for.
 # That is why a network trained in this way reports *that* a phoneme was said, and only *about* when.
 
 # %%
@@ -246,12 +247,14 @@ assert (np.diff(later[:, 1:].argmax(axis=0)) > 0).all()  # in order
 # **Decoding.** *Greedy* decoding takes the likeliest path, one maximum per frame, and returns what it spells. The
 # likeliest *labels* are another matter. In two frames with 0.6 for the blank, the likeliest path spells nothing (0.36),
 # but the three paths `a a`, `a –` and `– a` together spell `a` (0.64). A *beam* keeps the likeliest beginnings and adds
-# up paths. The cell checks this example:
+# up paths. In this example, with 1 for `a`:
 
 # %%
 flat = np.log([[0.6, 0.4], [0.6, 0.4]])
-assert ctc_decoding.greedy(flat) == [[]]
+likeliest_path = ctc_decoding.greedy(flat)
 found = ctc_decoding.prefix_beam(flat)[0][0]
+print(f"greedy: {likeliest_path[0]}; beam: {found.labels}, probability {math.exp(found.log_probability):.2f}")
+assert likeliest_path == [[]]
 assert found.labels == [1]
 same(math.exp(found.log_probability), 0.64)
 
@@ -260,8 +263,8 @@ same(math.exp(found.log_probability), 0.64)
 #
 # The collections of speech that papers use are licensed or large. So the speech here is *synthesised*, by eSpeak NG
 # (GPL-3.0-or-later, a formant synthesiser that comes as the small package `espeakng-loader`, extra `speech`). It speaks
-# a sentence and reports at which sample each phoneme begins. The following was spoken by this program. A filter and
-# noise, both drawn at random, were added:
+# a sentence and reports at which sample each phoneme begins. The program spoke the following. A filter and noise, both
+# drawn at random, were added:
 
 # %% native="It lets eSpeak NG speak, a compiled library that a browser does not have."
 SENTENCE = "The plot was thin, but what a film"
@@ -280,8 +283,8 @@ else:
     print("Nothing to hear here: `pip install 'linattn-ref[speech]'` brings eSpeak NG")
 
 # %% [markdown]
-# A network does not read the 16,000 numbers per second of the sound but 40 numbers every 10 ms: logarithms of energies
-# in windows of 25 ms, in bands whose widths follow the ear's. A speaker's channels are then brought to mean 0 and
+# A network does not read the sound's 16,000 numbers per second. It reads 40 numbers every 10 ms: logarithms of energies
+# in windows of 25 ms, in bands whose widths follow the ear's. Each speaker's channels are then brought to mean 0 and
 # variance 1.
 
 # %%
@@ -291,7 +294,7 @@ chapter.source(filterbank.log_mel, doc=False)
 # The corpus of `linattn-ref train speech` has 24,000 sentences of film reviews by 960 such voices, 15 hours in all.
 # Validation and test have 300 sentences each, by 12 other voices. Accent, speed and pitch are drawn for each voice,
 # filter and noise for each sentence. The test part's variants of the voice and its sentences are in no other part.
-# Around every third frame, seven frames are stacked to one input of the networks, so a second has 33 inputs.
+# Around every third frame, seven frames are stacked into one input of the networks, so a second has 33 inputs.
 #
 # ## Why no causal mask
 #
@@ -325,22 +328,22 @@ chapter.source(speech.forward, doc=False)
 #
 #     linattn-ref train speech --attention linear --out out/speech/linear-0
 #
-# (the LSTMs with `--peak 3e-3`), with two seeds; `linattn-ref gather out/speech figures/records/speech.json` makes one
-# record of all. They learn as the paper's networks do (section 4.3). Transformers are trained by RAdam and LSTMs by
-# Adam, at a rate that is halved when the error of the validation part has stopped falling (the paper says halved for
-# its transformers, reduced for its LSTMs). The first rate is 0.002, and for the LSTMs 0.003. Each was the better of two
+# (the LSTMs with `--peak 3e-3`), with two seeds. `linattn-ref gather out/speech figures/records/speech.json` makes one
+# record of all. They learn as the paper's networks do (section 4.3). RAdam trains the transformers, and Adam the LSTMs.
+# The rate is halved when the error of the validation part has stopped falling (the paper says halved for its
+# transformers, reduced for its LSTMs). The first rate is 0.002, and for the LSTMs 0.003. Each was the better of two
 # that were tried for 450 updates, with linear attention and with LSTMs. The paper begins with $10^{-4}$ for
-# transformers of 9 layers of 6 heads, and with $10^{-3}$ for three LSTMs of 320 units. It trained them on 80 hours of
-# recordings, the Wall Street Journal collection, and prints (table 3):
+# transformers of 9 layers of 6 heads, and with $10^{-3}$ for three LSTMs of 320 units. Its data are 80 hours of
+# recordings, the Wall Street Journal collection. It prints (table 3):
 
 # %%
 rows = [
     (name, f"{printed.phoneme_error_rate:.2f}", printed.seconds_per_epoch)
     for name, printed in reported.SPEECH.items()  # claim 31
 ]
-chapter.table(("recordings, as printed", "phoneme error rate, %", "s an epoch, GPU"), rows)
+chapter.table(("recordings, as printed", "phoneme error rate, %", "s per epoch, GPU"), rows)
 paper = reported.SPEECH["softmax"].seconds_per_epoch / reported.SPEECH["linear"].seconds_per_epoch
-print(f"softmax takes {paper:.2f} times as long an epoch as linear attention, in the paper")
+print(f"softmax takes {paper:.2f} times as long per epoch as linear attention, in the paper")
 
 # %% [markdown]
 # The next cells show how this package's runs do on synthesised speech, as recorded. First an utterance of the test
@@ -381,7 +384,7 @@ if RUNS.is_file():
         f"test: {curves.utterances} utterances, {curves.phonemes} phonemes"
     )
     chapter.table(
-        ("synthesised speech, here", "PER %, likeliest path", "PER %, beam of 8", "CPU s an epoch"),
+        ("synthesised speech, here", "PER %, likeliest path", "PER %, beam of 8", "CPU s per epoch"),
         speech_curves.table_rows(curves),
     )
     wrong = {name: one.greedy for name, one in curves.networks.items()}
@@ -391,15 +394,15 @@ if RUNS.is_file():
     assert max(apart) < max(np.ptp(each) for each in others)  # mechanisms are no further apart than seeds
 
 # %% [markdown]
-# An utterance here is short, some 75 stacked frames, so attention is a small part of a layer. The ratio of the paper
-# shows at its lengths, 800 frames on average and 2,400 at most. The next figure and the lines below it show the same
-# networks on random numbers instead of synthesised speech, on frames of 10 ms that are not stacked. It has the CPU
-# seconds that an epoch of the 15 hours would take if all its utterances were so long. (LSTMs run the loop as it is now,
-# which was made faster after the runs above.)
+# An utterance here is short, some 75 stacked frames, so attention is a small part of a layer. A ratio like the paper's
+# needs its lengths, 800 frames on average and 2,400 at most. The next figure and the lines below it show the same
+# networks on random numbers instead of synthesised speech, on frames of 10 ms that are not stacked. The figure has the
+# CPU seconds that an epoch of the 15 hours would take if all its utterances were so long. (LSTMs run the loop as it is
+# now, which was made faster after the runs above.)
 
 # %%
 bench = chapter.results("bench_speech")
-chapter.show(bench_speech.draw, bench, alt="CPU seconds an epoch against the frames of an utterance, for four networks")
+chapter.show(bench_speech.draw, bench, alt="CPU seconds per epoch against frames per utterance, for four networks")
 seconds = {(each.network, each.length): each.seconds for each in bench.epochs}
 for length in sorted({each.length for each in bench.epochs}):
     times = ", ".join(
@@ -420,7 +423,7 @@ assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is no
 # **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It has
 # a dozen mouths, and it never mumbles, hesitates or speaks in a room. An error rate on it says nothing about people.
 # And the paper's recordings are over three times as long, so that what is far away may count. Fifteen hours of speech
-# and twenty minutes of training say little about large collections and long trainings, and first rates were hardly
+# and twenty minutes of training say little about large collections and long training, and first rates were hardly
 # searched for. Anyone who has recordings can make a table of their own: `linattn-ref train speech --data DIR` reads the
 # layouts of TIMIT and LibriSpeech.
 #
@@ -441,6 +444,7 @@ book = np.array([[1, 2, 2, 3]])
 losses = [ctc.forward(np.zeros((1, n, 4)), book)[0] for n in (4, 5)]
 assert np.isinf(losses[0])
 same(4 * losses[1], 5 * math.log(4))  # one path: b o – o k
+print(f"loss in 4 frames: {losses[0]}; in 5: {losses[1]:.4f}, which is 5 log 4 / 4 = {5 * math.log(4) / 4:.4f}")
 
 # %% [markdown]
 # **2.** All scores are 0. What is $p(l)$ for $S$ labels of which no neighbours are alike, and where are $g_t(c)$ and
@@ -451,14 +455,16 @@ same(4 * losses[1], 5 * math.log(4))  # one path: b o – o k
 # Each path has probability $V^{-T}$, and there are $\binom{T + S}{2S}$ paths, so $p(l) = \binom{T + S}{2S} V^{-T}$. One
 # label in three frames has the six paths `a – –`, `a a –`, `a a a`, `– a a`, `– – a`, `– a –`. Four of them have the
 # label in the middle, and three have it at either end: $g_2(a) = 4/6$ is the largest, and the gradient for `a` is
-# largest there too. The cell checks $p$ and the three shares.
+# largest in size there too. The cell checks $p$ and the three shares.
 #
 # </details>
 
 # %%
 loss, saved = ctc.forward(np.zeros((1, 3, 3)), np.array([[1]]))
 same(math.exp(-loss), math.comb(4, 2) / 3**3)
-same(1 / 3 - ctc.backward(1.0, saved).scores[0, :, 1], [3 / 6, 4 / 6, 3 / 6])
+share = 1 / 3 - ctc.backward(1.0, saved).scores[0, :, 1]  # g, by (4)
+same(share, [3 / 6, 4 / 6, 3 / 6])
+print(f"p = {math.exp(-loss):.4f} = 6 / 27; shares of the label in the three frames:", share.round(4))
 
 # %% [markdown]
 # **3.** Take a network that outputs the same in each frame, whatever it hears: probability $y$ for the blank, and $(1 -
@@ -472,7 +478,7 @@ same(1 / 3 - ctc.backward(1.0, saved).scores[0, :, 1], [3 / 6, 4 / 6, 3 / 6])
 # \sum_m (T - m + 1)\, y^{T-m} ((1-y)/K)^m$. For large $T$ the run of one frame dominates, $T y^{T-1} (1-y)/K$, which is
 # largest at $y = 1 - 1/T$, whatever $K$ is: nearly all blank. A network that has not learned to hear does best to
 # output blanks, and the likeliest path spells nothing: an error rate of 100 %, until it hears something.
-# (With a single label there is a better answer, $y = 0$: output it in every frame.)
+# (With $K = 1$ there is a better answer, $y = 0$: output the label in every frame.)
 #
 # </details>
 

@@ -17,7 +17,7 @@
 #    10).
 #
 # You need chapter 4; 3 and 17 help. The letters are length $n$, number of mixtures $k$ (chapter 4 calls them $N$ and
-# $R$), $V$ pieces in the vocabulary, and $p$, the probability that a network assigns.
+# $R$), $V$ pieces in the vocabulary, and the probability $p$ that a network assigns.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -102,7 +102,7 @@ assert (read.ravel()[np.setdiff1d(np.arange(read.size), chosen)] == np.delete(wi
 # Believe what you see, *if the context makes it likelier than chance would*, $p(x) > 1/V$. A word that does not fit
 # should be doubted: the network has to know what fits even where it sees a word. That is the purpose of the random 10%:
 # with $r = 0$, (1) is 1 whatever the context, and copying would be enough. The case $s = 0$ shows the purpose of the
-# kept 10%. Then (1) is $p(x)$, and a visible word contains no information about what stood there, so the network would
+# kept 10%. Then (1) is $p(x)$: a visible word contains no information about what stood there, and the network would
 # learn to ignore it. We check (1) by counting, with frequencies by Zipf's law as the only context:
 
 # %%
@@ -154,7 +154,7 @@ for kept_share in (0.02, 0.1, 0.18):
 #
 # The loss is the mean of $-\log p(t)$ over the tokens asked for, in nats. Its exponential is the *perplexity*: the
 # geometric mean of $1 / p(t)$. A network that guesses among $V$ pieces has $p = 1/V$ everywhere and perplexity $V$. A
-# perplexity of 100 is as good as knowing that the piece is one of 100, and then guessing.
+# network with perplexity 100 is as good as one that knows 100 candidates for each piece, and guesses among them.
 #
 # **What can be predicted without context?** Without context, one distribution $q$ has to do for all places. If piece
 # $t$ has the share $f_t$, minimise $-\sum_t f_t \log q_t$ with $\sum_t q_t = 1$. With a multiplier $\lambda$,
@@ -164,8 +164,8 @@ for kept_share in (0.02, 0.1, 0.18):
 # \text{ with } \lambda = \sum_t f_t = 1 \qquad (2)$$
 #
 # so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: a network below it
-# has learned something from the surrounding tokens. The second yardstick is pairs: what the token *before* predicts
-# about this one, by counting (with a method of 1991 that leaves some probability to pairs never seen):
+# has learned something from the surrounding tokens. The second yardstick is pairs: how well the token *before* predicts
+# this one, by counting (with a method of 1991 that leaves some probability to pairs never seen):
 
 # %%
 chapter.source(ngrams.surprise, doc=False)
@@ -178,8 +178,8 @@ for _ in range(100):  # no other distribution does better: Gibbs
 print(f"Zipf's frequencies of {V} pieces: perplexity {math.exp(entropy):.0f}")
 
 # %% [markdown]
-# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these are still visible. What does a
-# network reach that never looks at a neighbour, but knows the frequencies and (1)? At masks its loss is the entropy $H$
+# **A trap.** The usual number is over *all* tokens asked for, and a tenth of these are still visible. How low can a
+# network get that never looks at a neighbour, but knows the frequencies and (1)? At masks its loss is the entropy $H$
 # of the frequencies. Where a word is shown, its loss is the entropy of what stood there, given that word, by the joint
 # probability above:
 #
@@ -207,9 +207,9 @@ assert math.exp(without_context) < 0.65 * math.exp(entropy)
 # An encoder sees the whole window at once, without a causal mask. Linformer can be used only there (chapter 4). Its $E$
 # and $F$ are $k \times n$: they belong to *places*, are the same for every text, and fix the length. What does a
 # mixture know of its tokens? Suppose $E$ and $F$ begin as mean pooling, segments of $n/k$ places. Then two tokens of
-# one segment can be replaced by their mean, and the output does not change:
+# one segment can be replaced by their mean, and the output does not change, as the folded cell checks:
 
-# %%
+# %% jupyter={"source_hidden": true}
 n, k, D = 32, 8, 16
 q, key, value = rng.standard_normal((3, n, D))
 pool = linformer.mean_pool(k, n)
@@ -223,8 +223,8 @@ np.testing.assert_allclose(same, out, atol=1e-14)
 # %% [markdown]
 # The largest weight that a single token can get is then $k / n$. Is that why Linformer learns less in the panels below?
 # What a masked token needs first is the token next to it. Attention that looks at the left neighbour is the shift
-# matrix $S$, $S_{i, i-1} = 1$. But for one row it is a permutation: $n - 1$ singular values are 1. Linformer's matrix
-# $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
+# matrix $S$, $S_{i, i-1} = 1$. Except for one row it is a permutation: $n - 1$ singular values are 1. Linformer's
+# matrix $\tilde P F$ has rank $k$ at most, whatever $E$ and $F$ are, so by Eckart and Young (chapter 3)
 #
 # $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
 #
@@ -249,9 +249,9 @@ chapter.table(("k, of n = 32", "left of the shift matrix, at best"), rows)
 # has $D = 32$ columns, and $k$ is 32 or more.
 #
 # That $\tilde P$ has entries of either sign. Softmax has weights $w \ge 0$ that sum to 1, so a row of the output is a
-# mean of the mixed values. With more than $D$ mixtures that can be the mean $\bar v$ of all values, which is the same
-# at every place, plus a part of the neighbour's value. Linear programming finds the largest $c$ with $w F V = \bar v +
-# c\, v_{i-1}$ for each place. The layer's output matrix and the norm after it can enlarge that part. We try it with
+# weighted mean of the mixed values. With more than $D$ mixtures it can be the mean $\bar v$ of all values, which is the
+# same at every place, plus a part of the neighbour's value. Linear programming finds the largest $c$ with $w F V = \bar
+# v + c\, v_{i-1}$ for each place. The layer's output matrix and the norm after it can enlarge that part. We try it with
 # random values, mean pooling, and $n = 512$:
 
 # %%
@@ -282,13 +282,14 @@ assert rows[2][3] == rows[3][3] == 0
 
 # %% [markdown]
 # So with 64 or 128 mixtures a head *can* answer with its neighbour's value, faintly, if the scores choose such
-# weights; with $k = D = 32$ a softmax cannot. What makes it hard is that these weights depend on all the values of
-# the text, while $E$ and $F$ stay the same for every text. How much of that a network learns is a question of its
-# width, its depth and its training, which (4) cannot answer. Below we measure it.
+# weights. With $k = D = 32$ a softmax cannot. It is hard because these weights depend on all the values of the text,
+# while $E$ and $F$ stay the same for every text. How much of that a network learns depends on its width, its depth and
+# its training, and (4) cannot tell. Below we measure it.
 #
 # **What is shared.** A network of $L$ layers and $H$ heads has $2 L H$ matrices of $k n$ numbers, if each head has
-# its own two. It has $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 for all. For the networks
-# below, $L = H = 2$, $n = 512$, $k = 64$ and width 64, the table compares them with all other parameters:
+# its own two. It has $2 L$ if the heads of a layer share them, $L$ if $E = F$ too, and 1 if all layers share it. For
+# networks like those below, with $L = H = 2$, $n = 512$, $k = 64$ and width 64, the table compares them with all other
+# parameters:
 
 # %%
 rows = []
@@ -307,10 +308,10 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # %% [markdown]
 # ## Where a small network begins
 #
-# For softmax attention looking at a neighbour is not out of reach, and yet a small network takes its time to come to
-# it, as one of the curves below shows. A likely reason is that, with the usual random start, its heads look everywhere,
-# and what they bring is noise. The fastest way down is to predict the frequencies at every mask. The networks of this
-# chapter begin with heads that look at a neighbouring token, which takes no more than an identity.
+# Softmax attention can look at a neighbour. Yet a small network takes a long time to learn it, as one of the curves
+# below shows. A likely reason is that, with the usual random start, its heads look everywhere, and what they return is
+# noise. The fastest way down is to predict the frequencies at every mask. The networks of this chapter begin with heads
+# that look at a neighbouring token, which takes no more than an identity.
 #
 # Let half of the width be for places, as sinusoids, and the other half for tokens, and let queries and keys read only
 # places at first. With $P_i$ the row of place $i$, going on by one place turns each pair of a sine and a cosine by its
@@ -324,8 +325,9 @@ assert [row[1] for row in rows] == [8, 4, 2, 1]  # 2 L H, 2 L, L, 1
 # $$P_i W_Q \, (P_j T^s W_Q)^\top = P_i\, W_Q W_Q^\top P_{j+s}^\top
 # \;\approx\; \text{const} \cdot \sum_c \cos\big( w_c\, (i - j - s) \big) \qquad (6)$$
 #
-# since $W_Q W_Q^\top$ is near a multiple of the identity for a random $W_Q$. It is largest at $j = i - s$: one head
-# looks at the token before, $s = 1$, the next head at the token after, $s = -1$, then one looks two before, and so on.
+# since $W_Q W_Q^\top$ is near a multiple of the identity for a random $W_Q$. It is largest at $j = i - s$. One head
+# looks at the token before, $s = 1$, the next head at the token after, $s = -1$, a third one two places back, and so
+# on.
 
 # %%
 chapter.source(mlm_start.begun, doc=False)
@@ -364,8 +366,8 @@ chapter.table(("n", "weight of the token before, head 1", "of the token behind, 
 # $$\Big| \sum_j \Delta E_{rj}\, k_j \Big| \;\le\; \eta \sum_j |k_j| \;\approx\; \eta\, n\, |k| \qquad (7)$$
 #
 # in each component, with $|k|$ the mean size of a key's component. A weight matrix of the layer sums only over its
-# width, 64 here. At the rate $\eta/n$ for $E$ and $F$, a step moves a mixture by about $\eta$, at any length. That is
-# the default of `linattn-ref train mlm`. The panels will show what other rates do.
+# width, 64 here. At the rate $\eta/n$ for $E$ and $F$, a step moves a mixture by up to about $\eta\, |k|$, at any
+# length. That is the default of `linattn-ref train mlm`. The panels will show what other rates do.
 #
 # ## Networks in seconds
 #
@@ -436,9 +438,10 @@ assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
 # $F$ matters little. Where mixtures are few, moving $E$ and $F$ helps.
 #
 # **Is that the bound (4), or the network?** The bound does not depend on how wide a network is, nor on how long it is
-# trained. So keep $n = 64$ and $k = 16$, and change only width, layers and updates:
+# trained. So keep $n = 64$ and $k = 16$, and change only width, layers and updates. The folded cell trains two of the
+# three larger networks, and the one below it the third:
 
-# %%
+# %% jupyter={"source_hidden": true}
 nearer = [((32, 1, 400), own[16][0], soft)]
 for width, layers, steps in ((128, 1, 400), (32, 1, 1600)):
     size = {"width": width, "layers": layers, "steps": steps}
@@ -550,8 +553,8 @@ assert min(longer[1:]) > 0.9 * alone
 #   softmax attention; with four, more than twice; with eight, nearly four times, a quarter below the frequencies. The
 #   first thing to learn is to use the token next to the mask, and a mixture does not immediately show which of its
 #   tokens that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not
-#   learned it in 4,000 updates. In the toy above more width and more updates brought it nearer. Here we did not try
-#   that.
+#   learned it in 4,000 updates. In the made-up language more width and more updates brought Linformer nearer. Here we
+#   did not try that.
 # * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
 #   they move very little. The higher their rate, the higher the curve, at either length.
 # * **Panel (c) tells us nothing about sharing.** To have something to share, $E$ and $F$ learn there at a tenth of the

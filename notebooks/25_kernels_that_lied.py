@@ -49,8 +49,8 @@ chapter.source(budget.allowed, doc=False)
 
 # %% [markdown]
 # What float32 can do depends on the question. For gates from weak to very strong, the lines below show the size of the
-# gradient of a gate, and the error that is allowed in it. In the figure, one tolerance for all of them either lets
-# noise pass on the right or calls honest kernels wrong on the left.
+# gradient of a gate, and the error that is allowed in it. In the figure, a single tolerance either lets noise pass on
+# the right or calls honest kernels wrong on the left.
 
 # %%
 log_gates = np.array([-0.01, -0.1, -1.0, -3.0, -6.0, -10.0, -15.0, -20.0])
@@ -91,8 +91,8 @@ chapter.explore(
 # ## Eleven mistakes
 #
 # For each mistake `SHIPPED` has the operation, the kernel, the check that finds it, the name of the diagnosis, and a
-# test as it is usually written, which passes. `tell` prints what that test and the check find. The tests `pytest -m
-# shipped_bugs` take the kernels from here.
+# typical test, which passes. `tell` prints what that test and the check find. The tests `pytest -m shipped_bugs` take
+# the kernels from here.
 
 # %% jupyter={"source_hidden": true}
 SHIPPED = {}
@@ -474,8 +474,8 @@ print(f"answers: {answers.std():.4f}; zeros pass for {np.mean(abs(answers) <= 0.
 assert abs(answers.std() - 1 / 64) < 1e-3
 
 # %% [markdown]
-# **2.** Identity (12) is exact. At a constant log gate of $-a$ with $a$ large, how many of float32's seven digits are
-# left of the gate's gradient?
+# **2.** The identity of mistake 9 is exact. At a constant log gate of $-a$ with $a$ large, how many of float32's seven
+# digits are left of the gate's gradient?
 #
 # <details><summary>Solution</summary>
 #

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 __all__ = ["ACCENTS", "RATE", "VARIANTS", "Spoken", "Voice", "speak"]
 
-RATE = 22050  # samples a second
+RATE = 22050  # samples per second
 ACCENTS = ("en-us", "en-029", "en-gb-x-rp", "en-gb-scotland")
 VARIANTS = tuple(f"m{i}" for i in range(1, 9)) + tuple(f"f{i}" for i in range(1, 6))
 STRESS = "ˈˌ"
@@ -47,7 +47,7 @@ class Voice(NamedTuple):
 
     accent: str = "en-us"
     variant: str = "m1"
-    speed: int = 175  # words a minute
+    speed: int = 175  # words per minute
     pitch: int = 50  # 0 to 99
     range: int = 50  # of the pitch, 0 to 99
 
@@ -55,7 +55,7 @@ class Voice(NamedTuple):
 class Spoken(NamedTuple):
     """A sentence as it was said."""
 
-    samples: NDArray[np.int16]  # (samples,), RATE a second
+    samples: NDArray[np.int16]  # (samples,), RATE per second
     phonemes: list[str]  # IPA, without stress and pauses
     starts: NDArray[np.int64]  # (phonemes,), the sample at which each begins
 

@@ -49,7 +49,7 @@ def log_mel(samples: Array, rate: int, *, channels: int = CHANNELS) -> Array:
     samples : ndarray ``(samples,)``
         From -1 to 1.
     rate : int
-        Samples a second.
+        Samples per second.
     channels : int
 
     Returns

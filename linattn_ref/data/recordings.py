@@ -1,7 +1,7 @@
 """Recordings of one's own: a folder of audio files with what is said in them, as TIMIT or LibriSpeech is laid out.
 
     TRAIN/DR1/FCJF0/SA1.WAV, SA1.PHN             TIMIT: of each phone the first and last sample and its name
-    train-clean-100/103/1240/103-1240-0000.flac, 103-1240.trans.txt       LibriSpeech: a line an utterance
+    train-clean-100/103/1240/103-1240-0000.flac, 103-1240.trans.txt       LibriSpeech: a line per utterance
     train/anna/1.wav, 1.txt                      anything else: the transcript beside the sound
 
 The first folder says the part: ``train...``, ``dev...`` or ``valid...``, ``test...``, in capitals or not. Where nothing
@@ -43,7 +43,7 @@ OTHERS = (
     *(".w64", ".webm", ".wma"),
 )
 LEFTOVER = "._"  # what the name of a file begins with in which macOS keeps what other systems have no place for
-LEAST = 4000  # samples a second: of speech, what is above 2 kHz is lost then
+LEAST = 4000  # samples per second: of speech, what is above 2 kHz is lost then
 # The 39 of Lee and Hon; what is told as one of them; q, the glottal stop, is left out.
 PHONES = (
     *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
@@ -160,7 +160,7 @@ def read_sound(path: Path) -> Sound:
 def _hear(one: Recording) -> Heard:
     samples, rate, channels = read_sound(one.path)
     if rate < LEAST:
-        raise ValueError(f"{one.path}: expected at least {LEAST} samples a second, got {rate}")
+        raise ValueError(f"{one.path}: expected at least {LEAST} samples per second, got {rate}")
     if not np.isfinite(samples).all():
         raise ValueError(f"{one.path}: expected samples that are numbers, got NaN or infinity")
     if one.starts and max(one.starts) >= len(samples):
@@ -171,7 +171,7 @@ def _hear(one: Recording) -> Heard:
 
         common = int(np.gcd(rate, RATE))
         samples = signal.resample_poly(samples, RATE // common, rate // common)
-        notes.append(f"have {rate} samples a second and are resampled to {RATE}")
+        notes.append(f"have {rate} samples per second and are resampled to {RATE}")
     try:
         features = filterbank.log_mel(samples, RATE)
     except ValueError as error:

@@ -34,9 +34,9 @@ from linattn_ref.telling import Progress
 
 __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
 
-RATE = 16000  # samples a second
+RATE = 16000  # samples per second
 VERSION = 1  # of what is made; a change of it makes the corpus anew
-EACH = 25  # sentences a speaker
+EACH = 25  # sentences per speaker
 SPEAKERS = {"training": 960, "validation": 12, "test": 12}
 HELD_OUT = {"validation": ("m4", "f3"), "test": ("m7", "f5")}  # variants; all others are for training
 WORDS = range(4, 13)  # a sentence

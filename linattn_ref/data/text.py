@@ -111,7 +111,7 @@ def choose_sentences(
         How many sentences. With the same seed, fewer sentences are the first ones of more, if documents are joined
         for both or for neither.
     length : int
-        Tokens a sentence: the first special token, ``length - 2`` word pieces, the last special token.
+        Tokens per sentence: the first special token, ``length - 2`` word pieces, the last special token.
     rng : numpy.random.Generator
     say : callable
         Told, in a line, that documents are joined, that there are fewer sentences than ``count``, and that the

@@ -9,7 +9,7 @@ Figures, by what they are about; no folder imports from another:
 ``recurrence``  causal linear attention as a recurrent network: its cost, its state, its gate
 ``sparse``      which pairs a sparse pattern or a hash lets through
 ``cost``        operations, bytes and seconds of the mechanisms, beside one another
-``learning``    what is learned by this package's own gradients, a task a module
+``learning``    what is learned by this package's own gradients, a task per module
 
 What all of them stand on:
 

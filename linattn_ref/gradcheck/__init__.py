@@ -6,10 +6,10 @@ gives the gradient ``J^T u`` of the number ``<u, out>``. The checks get the same
 
 :func:`check_elementwise`
     Every entry ``x_j`` of every input, by central differences ``(<u, out(x_j + h)> - <u, out(x_j - h)>) / 2h`` (1).
-    Two forward passes an entry: for small arrays. It names the entry that is wrong.
+    Two forward passes per entry: for small arrays. It names the entry that is wrong.
 :func:`check_directions`
     ``<u, J w>`` read both ways for random directions ``w``: ``J w`` by central differences along ``w``, against
-    ``<J^T u, w>`` from ``backward`` (2). Two forward passes a direction whatever the size: for large arrays.
+    ``<J^T u, w>`` from ``backward`` (2). Two forward passes per direction whatever the size: for large arrays.
 :func:`check_complex_step`
     ``Im <u, f(x_j + ih)> / h`` (3). Nothing is subtracted, so ``h`` may be tiny and the derivative is exact to
     rounding; but ``f`` has to be analytic, and take complex arrays.

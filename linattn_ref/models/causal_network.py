@@ -104,7 +104,7 @@ def draw(
     width, hidden, layers : int
         ``E``, the width within the feed-forward layers, the number of blocks.
     outputs : int, optional
-        Scores a place, if not ``V``: of a mixture of logistics, say.
+        Scores per place, if not ``V``: of a mixture of logistics, say.
     sinusoids : int
         Columns of the model's fixed positions, if it has them; the embedding has the others, and ``places`` is theirs.
     block : module

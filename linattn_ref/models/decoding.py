@@ -57,7 +57,7 @@ class Packed(NamedTuple):
     heads: int
     width: int  # E
     hidden: int  # of the feed-forward layers
-    outputs: int  # scores a token
+    outputs: int  # scores per token
     kernels: str  # the module of the backend that it was packed for
 
 

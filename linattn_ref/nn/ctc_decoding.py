@@ -69,7 +69,7 @@ def greedy(scores: Float[Array, "... t V"], *, frames: Int[Lengths, "..."] | Non
     Returns
     -------
     list of list of int
-        A list of labels a sequence, in order of the leading axes.
+        A list of labels per sequence, in order of the leading axes.
     """
     return [_said_by(each.argmax(axis=-1)) for each in _sequences(scores, frames)]
 

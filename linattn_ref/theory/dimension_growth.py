@@ -111,7 +111,7 @@ class Growth(NamedTuple):
 
 @plain_numbers
 def growth(actions: Mapping[int, Action], eps: float, event: str, *, failure: float = 0.1) -> Growth:
-    """The dimension that each length needs, from one `Action` a length (at least two lengths)."""
+    """The dimension that each length needs, from one `Action` per length (at least two lengths)."""
     lengths = tuple(sorted(actions))
     if len(lengths) < 2:
         raise ValueError(f"actions: expected at least two lengths, got {lengths}")

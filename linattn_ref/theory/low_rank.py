@@ -99,7 +99,7 @@ def stated_failure(n: int, eps: float, k: int) -> float:
 
 
 class Errors(NamedTuple):
-    """The error of ``P~ v`` in one trial a column, by what it is compared with."""
+    """The error of ``P~ v`` in one trial per column, by what it is compared with."""
 
     vector: Array  # (trials,)  |P~ v - P v| / |P v|                       the theorem as printed, (1)
     entry: Array  # (trials,)  max_i |(P~ v - P v)_i| / |p_i v|            the proof as printed, (2)
@@ -191,7 +191,7 @@ class Action(NamedTuple):
 
 @plain_numbers
 def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> Action:
-    """One pass over the rows of ``P``: ``n`` random numbers a trial instead of ``k n``, and no ``k`` fixed yet.
+    """One pass over the rows of ``P``: ``n`` random numbers per trial instead of ``k n``, and no ``k`` fixed yet.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Settings(NamedTuple):
     learning_rate: Callable[[int], float]  # of a step, counted from 0
     optimiser: Optimiser = adam
     options: Mapping[str, Any] = {}  # of its step  # never written to
-    accumulate: int = 1  # batches a step
+    accumulate: int = 1  # batches per step
     clip: float | None = None  # the largest norm of the gradient
     every: int = 100  # steps from one evaluation, and checkpoint, to the next
     seed: int = 0

@@ -300,7 +300,7 @@ def test_same_generator_same_directions():
         (
             lambda: feature_maps.favor_relu(omega()).forward(np.ones((2, D + 1))),
             ValueError,
-            r"omega: expected one column an entry of x, D = 5, got shape \(6, 4\)",
+            r"omega: expected one column per entry of x, D = 5, got shape \(6, 4\)",
         ),
         (lambda: feature_maps.gaussian(0, 3, np.random.default_rng()), ValueError, "m: expected an integer"),
         (lambda: feature_maps.orthogonal_gaussian(3, 0, np.random.default_rng()), ValueError, "D: expected an integer"),

@@ -58,7 +58,7 @@ def test_letters_and_another_rate(librispeech):
     validation = found.parts["validation"]
     assert "".join(found.symbols[i] for i in validation.labels[0]) == "northanger abbey's"
     assert (found.unit, validation.speakers, validation.features[0].shape) == ("letters", ["19"], (18, 40))
-    assert told == [f"{librispeech}: 1 of 3 sounds have 8000 samples a second and are resampled to 16000"]
+    assert told == [f"{librispeech}: 1 of 3 sounds have 8000 samples per second and are resampled to 16000"]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_file_that_is_wrong(timit, name, content, message):
     ("samples", "rate", "message"),
     [
         (np.full(4000, np.nan, np.float32), 16000, "SA1.WAV: expected samples that are numbers"),
-        (np.zeros(4000, np.int16), 1, "SA1.WAV: expected at least 4000 samples a second, got 1"),
+        (np.zeros(4000, np.int16), 1, "SA1.WAV: expected at least 4000 samples per second, got 1"),
         (np.zeros(100, np.int16), 16000, "SA1.WAV: .*at least 400 samples .25 ms., got .100,"),
     ],
 )

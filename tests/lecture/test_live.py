@@ -146,5 +146,5 @@ def test_the_page_computes_a_network_that_is_rounded():
 def test_a_speed_is_told_by_pixels_and_rows():
     rows = {"browser": "a browser", "linear": [28.0, 28.0], "softmax": [28.0, 84.0]}
     linear, softmax = speed.told(rows)
-    assert linear == "linear: 1000 pixels per second in a browser; 1.00 ms a pixel in the first row, 1.00 in the last"
+    assert linear == "linear: 1000 pixels per second in a browser; 1.00 ms per pixel in the first row, 1.00 in the last"
     assert softmax.startswith("softmax: 500 pixels per second")

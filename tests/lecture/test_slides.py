@@ -102,7 +102,7 @@ def test_the_course_takes_two_hours_and_the_lecture_ninety_minutes(name, least, 
 
 @pytest.mark.parametrize("name", DECKS)
 def test_a_deck_is_written_out_word_for_word(name):
-    """At 70 words a minute at least, which leaves time to look at a picture and to answer a question."""
+    """At 70 words per minute at least, which leaves time to look at a picture and to answer a question."""
     spoken = [(slide.text[:50], len(slide.spoken.split()) / slide.minutes) for slide in slides_of(name)]
     assert [each for each in spoken if each[1] < 70] == []
 

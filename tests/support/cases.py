@@ -164,7 +164,7 @@ def random_features_and_row(s):
 
 
 def directions_and_row(s, per_direction=1):
-    """The same of a Performer, with one or two features a direction."""
+    """The same of a Performer, with one or two features per direction."""
     return random_features_and_row(s) * per_direction
 
 

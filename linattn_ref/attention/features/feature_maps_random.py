@@ -215,5 +215,5 @@ def check_omega(omega: Any) -> None:
 def rows_for(omega: Array, d: int) -> int:
     """``m``, if ``omega (m, D)`` is for vectors of width ``d``."""
     if d != omega.shape[-1]:
-        raise ValueError(f"omega: expected one column an entry of x, D = {d}, got shape {omega.shape}")
+        raise ValueError(f"omega: expected one column per entry of x, D = {d}, got shape {omega.shape}")
     return len(omega)

@@ -1,4 +1,4 @@
-"""The gate of Mamba-2 (Dao and Gu 2024), Gated DeltaNet and Kimi Delta Attention: how fast the state fades, a token.
+"""The gate of Mamba-2 (Dao and Gu 2024), Gated DeltaNet and Kimi Delta Attention: how fast the state fades per token.
 
     log_gate = -exp(a_log) softplus(x + dt_bias),   softplus(y) = log(1 + exp y)          (1)
 

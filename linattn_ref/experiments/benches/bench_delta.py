@@ -176,7 +176,7 @@ def multiply_adds_of(inputs: Inputs, passes: str) -> int:
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
+    """The comparison as a Markdown table, a line per task and length, and below it what stands in it."""
     lines = engine.table(("gate", "passes", "N"), results.rows, (*LOOKS, LIMIT))
     note = (
         f"B = 1, H = {results.heads}, C = M = {results.width}, float32, one thread, {results.repeats} rounds.",

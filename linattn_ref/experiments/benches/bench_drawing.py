@@ -11,7 +11,7 @@ CIFAR-10   16      8      256  3072
 
 ``softmax``, ``lsh-1`` and ``lsh-4`` read everything again for each pixel, as the paper has them; ``stateful-softmax``
 keeps keys and values, ``linear`` two sums per head. Each is run by this package (the stateful ones in one compiled call
-a step, `linattn_ref.models.decoding`), by PyTorch and by fast-transformers, the package of the paper's authors, with
+per step, `linattn_ref.models.decoding`), by PyTorch and by fast-transformers, the package of the paper's authors, with
 the same parameters (`bench_generation_peers`); PyTorch has no hashing. Scores are compared before the clock starts, but
 those of hashing, whose planes each package draws itself.
 
@@ -52,7 +52,7 @@ PRINTED = {  # tables 4 and 5
     "MNIST": (reported.MNIST, reported.MNIST_SECONDS),
     "CIFAR-10": (reported.CIFAR_10, reported.CIFAR_10_SECONDS),
 }
-# Up to where more images at once gain nothing, or, for a cache of 100 MB an image, to what a machine of 16 GB holds.
+# Up to where more images at once gain nothing, or, for a cache of 100 MB per image, to what a machine of 16 GB holds.
 BATCHES = {
     ("MNIST", "linear"): (1, 4, 16, 64, 256),
     ("MNIST", "stateful-softmax"): (1, 4, 16, 64),
@@ -128,7 +128,7 @@ def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -
 
 
 def best(results: Results, network: str, way: str, by: str = OURS) -> Results | None:
-    """The batch size of most images a second; None where that package has no such way."""
+    """The batch size of most images per second; None where that package has no such way."""
     rows = [row for row in results.rows if (row.network, row.way, row.by) == (network, way, by)]
     return max(rows, key=lambda row: row.images_per_second, default=None)
 
@@ -140,18 +140,18 @@ def alone(results: Results, network: str, way: str, by: str = OURS) -> Results |
 
 
 def table(results: Results) -> str:
-    """A Markdown table a network, beside what the paper prints.
+    """A Markdown table per network, beside what the paper prints.
 
     CPU time of one thread, integrated over positions; a pixel that takes over 0.3 s is timed once, after a first
     time that does not count, and one that takes over 3 s once, the first time. *Best B* is the batch size, of those
-    in the record, that gives most images a second, and *times softmax* is over the same package's softmax that
+    in the record, that gives most images per second, and *times softmax* is over the same package's softmax that
     reads everything again. In print: the paper's tables 5 (one image on a CPU) and 4 (a GPU, and as many images as
     fit).
     """
     lines = []
     for name, (images, seconds) in PRINTED.items():
-        here = (name, "by", "B = 1: s per image", "over linear", "best B", "images a second", "times softmax")
-        paper = ("in print, CPU: s per image", "over linear", "in print, GPU: images a second", "times softmax")
+        here = (name, "by", "B = 1: s per image", "over linear", "best B", "images per second", "times softmax")
+        paper = ("in print, CPU: s per image", "over linear", "in print, GPU: images per second", "times softmax")
         rows = []
         for way in WAYS:
             cpu, gpu = seconds[way].cpu, images[way]
@@ -165,7 +165,7 @@ def table(results: Results) -> str:
 
 
 def told(results: Results, network: str, way: str, by: str) -> tuple[float, ...] | None:
-    """One image: seconds, and over linear. Of the best batch: its size, images a second, and over softmax anew."""
+    """One image: seconds, and over linear. Of the best batch: its size, images per second, and over softmax anew."""
     one, most = alone(results, network, way, by), best(results, network, way, by)
     linear, softmax = alone(results, network, "linear", by), best(results, network, "softmax", by)
     if not (one and most and linear and softmax):
@@ -178,7 +178,7 @@ def draw(results: Results) -> Figure:
     """The time of one more pixel, in the networks of Transformers are RNNs for MNIST (8 layers of 256) and CIFAR-10
     (16 layers), float32, on one thread of a CPU. Softmax and lsh read everything again, the cache keeps keys and
     values, and linear attention keeps two sums per head. Above: against its position, at batch size 1, by this
-    package. Points are measured CPU time; seconds per image are integrated along them. Below: images a second against
+    package. Points are measured CPU time; seconds per image are integrated along them. Below: images per second against
     the batch size; solid: this package, dashed: PyTorch, dotted: fast-transformers.
     """
     names = list(dict.fromkeys(row.network for row in results.rows))
@@ -188,10 +188,10 @@ def draw(results: Results) -> Figure:
         rows = [row for way in WAYS if (row := alone(results, name, way))]
         for row in rows:
             pixel.plot(row.positions, 1e3 * row.seconds, "o-", color=COLOURS[row.way])
-        pixel.set(title=f"{name}, a pixel (labels: an image)", xlabel="position", yscale="log")
+        pixel.set(title=f"{name}, per pixel (labels: per image)", xlabel="position", yscale="log")
         ends.append([f"{row.way.replace('stateful-softmax', 'cache')}: {_short(row.image)}" for row in rows])
         _draw_rates(rate, [row for row in results.rows if row.network == name])
-        rate.set(title=f"{name}, images a second", xlabel="batch size", xscale="log", yscale="log")
+        rate.set(title=f"{name}, images per second", xlabel="batch size", xscale="log", yscale="log")
     for pixel, written in zip(panels[0], ends, strict=True):  # when all limits are set
         labels.at_ends(pixel, pixel.lines, written, rows=2)
     for rate in panels[1]:

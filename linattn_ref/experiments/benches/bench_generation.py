@@ -107,7 +107,7 @@ def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model
 def _calls(
     params: causal.Params, model: causal.Model, tokens: Tokens, torch: Any, package: Any, runtime: Any
 ) -> dict[str, Callable[[], Sequence[Array]]]:
-    """By name, ``jit`` first; each goes on by ``STEPS`` tokens a call."""
+    """By name, ``jit`` first; each goes on by ``STEPS`` tokens per call."""
     batch, packed = tokens.shape[1], decoding.pack(params, model)
     made = {"jit": compiled(packed), "causal.step": _by_text(params, model)}
     if torch is not None:
@@ -121,7 +121,7 @@ def _calls(
 
 
 def going_on(tokens: Tokens, state_at: Callable[[int], Any], step: Callable[..., Any]) -> Call:
-    """``STEPS`` tokens a call from where the last call was, from the start again where no place is left."""
+    """``STEPS`` tokens per call from where the last call was, from the start again where no place is left."""
     place, state = 0, state_at(0)
 
     def call() -> Sequence[Array]:
@@ -170,7 +170,7 @@ def _read(weights: Array) -> Sequence[Array]:
 def seconds_per_token(
     params: causal.Params, model: causal.Model, batch: int, count: int, rng: Generator, *, every: int = STRETCH
 ) -> list[float]:
-    """CPU seconds a token of ``batch`` sequences of ``count``, each drawn from the scores before it.
+    """CPU seconds per token of ``batch`` sequences of ``count``, each drawn from the scores before it.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def table(results: Results) -> str:
 def draw(results: Results) -> Figure:
     """Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time
     of a pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images
-    a second against the batch size.
+    per second against the batch size.
     """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
@@ -248,12 +248,12 @@ def draw(results: Results) -> Figure:
         values = [1e3 * ms / each.batch for ms in each.pixel_ms]
         label = f"{each.attention},\nB = {each.batch}"
         pixel.plot(place, values, look, color=style.MECHANISMS[each.attention], label=label)
-    pixel.set(title="a pixel", xlabel="position", ylabel="CPU time / B (µs)", yscale="log")
+    pixel.set(title="per pixel", xlabel="position", ylabel="CPU time / B (µs)", yscale="log")
     for name in dict.fromkeys(each.attention for each in results.images):
         chosen = [each for each in results.images if each.attention == name]
         points = [each.batch for each in chosen], [each.images_per_second for each in chosen]
         rate.plot(*points, "o-", color=style.MECHANISMS[name], label=name)
-    rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
+    rate.set(title="images", xlabel="batch size", ylabel="images per second", xscale="log")
     labels.ticks(rate, batches)
     rate.set_ylim(bottom=0)
     labels.at_ends(pixel)

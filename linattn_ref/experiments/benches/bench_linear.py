@@ -94,7 +94,7 @@ def compute(
     repeats : int
         Rounds, after one that is not counted; at most ``FEW`` beyond the length ``LONG``.
     compile : bool
-        ``torch.compile``, which needs a C++ compiler and some seconds a length.
+        ``torch.compile``, which needs a C++ compiler and some seconds per length.
     seed : int
         Of all that is drawn.
 
@@ -254,7 +254,7 @@ def best_torch(rows: Iterable[Results]) -> list[Results]:
 
 
 def table(results: Results) -> str:
-    """The comparison as two Markdown tables, of passes and of steps, a line a task and size; below, what they are.
+    """The comparison as two Markdown tables, of passes and of steps, a line per task and size; below, what they are.
 
     One thread, all in turn in one process; all find the memory for their results in the process, since new memory
     would cost as much again as `jit`'s forward pass. *product* is the causal product alone, from features;

@@ -262,7 +262,7 @@ def bigbird_peer(
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
+    """The comparison as a Markdown table, a line per setting, and below it what stands in it."""
     share = {(mechanism, length): f"{count / length**2:.1%}" for mechanism, length, count in results.pairs}
     header = ("mechanism", "N = L", "passes", "pairs")
     lines = engine.table(header, results.rows, LOOKS, cells=lambda setting: (*setting, share[setting[:2]]))
@@ -282,4 +282,4 @@ def draw(results: Results) -> Figure:
 
     lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}
     panels = {title: {"mechanism": name, "passes": BOTH} for name, title in TITLES.items()}
-    return engine.draw(results, panels, lines, "µs a token, both passes")
+    return engine.draw(results, panels, lines, "µs per token, both passes")

@@ -114,7 +114,7 @@ def _without_epsilons(torch: Any, peer: Any, omega: Array, task: str, q: Any, k:
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a task and length, and below it what stands in it."""
+    """The comparison as a Markdown table, a line per task and length, and below it what stands in it."""
     lines = engine.table(("keys", "passes", "N"), results.rows, LOOKS)
     setting = f"B = 1, H = {results.heads}, D = M = {results.width}, m = {results.features}, float32, one thread"
     note = f"{setting}, {results.repeats} rounds.", TOLD, engine.compared(results.versions, [PEER])

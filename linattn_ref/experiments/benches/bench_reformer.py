@@ -68,7 +68,7 @@ def compute(
     rounds : int
         Of hashing.
     chunk : int
-        Tokens a chunk.
+        Tokens per chunk.
     repeats : int
         Rounds of timing, after one that is not counted.
     seed : int
@@ -189,7 +189,7 @@ def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, C
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a setting, and below it what stands in it."""
+    """The comparison as a Markdown table, a line per setting, and below it what stands in it."""
     lines = engine.table(("N", "causal", "passes"), results.rows, COLOURS)
     setting = (
         f"B = 1, H = {results.heads}, D = M = {results.width}, {results.rounds} hash rounds, chunks of "

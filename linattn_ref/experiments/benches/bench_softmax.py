@@ -101,13 +101,13 @@ def multiply_adds_of(length: int, causal: bool, passes: str, heads: int, width: 
 
 
 def gigaflops(row: Results, heads: int, width: int) -> float:
-    """Arithmetic a second, of which a multiply-add is two."""
+    """Arithmetic per second, of which a multiply-add is two."""
     count = multiply_adds_of(row.length, row.causal, row.passes, heads, width)
     return 2 * count / row.median_ms / 1e6
 
 
 def table(results: Results) -> str:
-    """The comparison as a Markdown table, a line a setting, and below it what stands in it.
+    """The comparison as a Markdown table, a line per setting, and below it what stands in it.
 
     `multiply-adds alone` are those of the products, nothing else: its ratio is `jit`'s share of the processor's peak,
     and a peer's ratio divided by it is the most that any kernel could reach against that peer.
@@ -119,7 +119,7 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Softmax attention on one thread of a CPU: arithmetic a second that the mechanism needs (the masked half of a
+    """Softmax attention on one thread of a CPU: arithmetic per second that the mechanism needs (the masked half of a
     causal matrix counts as nothing), forward and with the backward pass. Lines: all keys; dashed: causal.
     """
 

@@ -38,7 +38,7 @@ def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method:
     sentences : int
         Of the figure.
     length : int
-        Tokens a sentence.
+        Tokens per sentence.
     workers : int
         Processes, of one BLAS thread each; of the command by default all cores.
     method : {"svd", "gram"}

@@ -33,7 +33,7 @@ __all__ = ["NETWORKS", "compute", "draw", "table"]
 
 FRAMES = 2400  # at a time: the paper's longest utterance
 EPOCH = 5_415_807  # frames of 10 ms in the training part of the synthesised corpus
-EACH = 7.5  # frames a phoneme
+EACH = 7.5  # frames per phoneme
 SYMBOLS = 60
 NETWORKS = ("softmax", "lsh-4", "linear", "lstm")
 LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are the paper's units
@@ -48,7 +48,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
     Parameters
     ----------
     lengths : sequence of int
-        Frames an utterance, up to 2400.
+        Frames per utterance, up to 2400.
     repeats : int
         Rounds of timing, after one that is not counted; five times as many of CTC and the LSTMs, which are short.
     seed : int

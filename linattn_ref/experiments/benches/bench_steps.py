@@ -243,7 +243,7 @@ def draw(results: Results) -> Figure:
     """
     token = 8 * results.heads * results.width  # bytes of its key and value
     figure, axes = style.figure(1, 2, height=0.42)
-    for axis, unit in zip(axes, ("µs a token", "GB of the cache a second"), strict=True):
+    for axis, unit in zip(axes, ("µs per token", "GB of the cache per second"), strict=True):
         axis.set(title=unit, xlabel="tokens in the cache", xscale="log")
         for name, (colour, look) in LOOKS.items():
             rows = engine.rows_of(results, task=CACHE, kernel=name)

@@ -298,7 +298,7 @@ def draw(
     rows: Any,
     panels: Mapping[str, Mapping[str, Any]],
     lines: Lines,
-    label: str = "µs a token, all heads, one thread",
+    label: str = "µs per token, all heads, one thread",
     *,
     value: Callable[[Results], float] = per_token,
     log: bool = True,

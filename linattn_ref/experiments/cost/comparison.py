@@ -55,7 +55,7 @@ FAMILIES = {
 
 
 class Curve(NamedTuple):
-    """One mechanism; an entry a size."""
+    """One mechanism; an entry per size."""
 
     sizes: tuple[int, ...]
     cost: Array  # (K,), multiply-adds over those of softmax attention

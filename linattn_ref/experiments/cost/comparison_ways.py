@@ -20,8 +20,8 @@ from linattn_ref.op import Array
 
 __all__ = ["TARGETS", "WAYS", "Way"]
 
-BLOCK = 16  # tokens a block of BigBird
-NEAR = 32  # width of Long-Short's segments, tokens a chunk of LSH attention
+BLOCK = 16  # tokens per block of BigBird
+NEAR = 32  # width of Long-Short's segments, tokens per chunk of LSH attention
 BUCKETS = 16
 
 Forward = Callable[[Array, Array, Array], Array]  # (q, k, v) -> out

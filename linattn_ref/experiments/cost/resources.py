@@ -261,7 +261,7 @@ def table(results: Results) -> str:
 
 
 def _by_length(cells: Mapping[str, Sequence[str]], lengths: Mapping[str, Sequence[int]]) -> list[str]:
-    """A line a length, a column a method; empty where a method was not run."""
+    """A line per length, a column per method; empty where a method was not run."""
     columns = {name: dict(zip(lengths[name], cells[name], strict=True)) for name in cells}
     rows = [
         (n, *(column.get(n, "") for column in columns.values()))

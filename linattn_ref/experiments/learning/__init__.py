@@ -1,4 +1,4 @@
-"""What is learned by this package's own gradients: a module a task, trained by ``linattn-ref train``."""
+"""What is learned by this package's own gradients: a module per task, trained by ``linattn-ref train``."""
 
 from linattn_ref import lazy
 

@@ -1,8 +1,8 @@
 """A small transformer learns to write, a character at a time: ``linattn-ref train characters``.
 
 It reads windows of a text and is to say at each place which character comes next. Its loss is the mean surprise, in
-nats a character; beside it stand what is had without any context, the entropy of the single characters, and by the pair
-of the last character and the next. What it has learned it writes as a recurrent network, from two sums per head.
+nats per character; beside it stand what is had without any context, the entropy of the single characters, and by the
+pair of the last character and the next. What it has learned it writes as a recurrent network, from two sums per head.
 """
 
 from collections import Counter
@@ -164,7 +164,7 @@ def begin(
 
     def said(run: Run, params: Params) -> Iterator[str]:
         for what, loss in facts["yardsticks"].items():
-            yield f"{what}: {loss:.3f} nats a character"
+            yield f"{what}: {loss:.3f} nats per character"
         loss, training = (run.curves[name][-1] for name in ("loss", "training_loss"))
         yield f"after {run.steps[-1]} steps: {loss:.3f} (training {training:.3f})"
         yield f"\n{write(params, model, found, seed=seed)}\n"

@@ -171,7 +171,7 @@ def measure(
     each, without_first = bits(network, pixels, progress=progress)
     (mean, error), (without, error_without) = map(_mean_and_error, (each, without_first))
     return Results(
-        bits=mean,  # a pixel, over all of them
+        bits=mean,  # per pixel, over all of them
         error=error,  # standard error over the images
         bits_without_first=without,  # over all but the first of each image
         error_without_first=error_without,

@@ -139,6 +139,6 @@ def begin(
 
     def said(run: Run, params: Params) -> Iterator[str]:
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]
-        yield f"{attention}, {run.after}: {loss:.4f} nats a symbol, {right:.2%} of them right"
+        yield f"{attention}, {run.after}: {loss:.4f} nats per symbol, {right:.2%} of them right"
 
     return Ready(task(attention, shape), start(attention, shape, np.random.default_rng(seed)), how, facts, said)

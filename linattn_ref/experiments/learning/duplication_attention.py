@@ -91,7 +91,7 @@ def _matrix(saved: Any) -> Array:
 
 def draw(results: Results) -> Figure:
     """Attention of two networks that have learned to copy, reading a word of 20 symbols, the separator, and the
-    word again; each layer and head, a query a row. Above softmax, below the linear kernel. The rows between the
+    word again; each layer and head, one query per row. Above softmax, below the linear kernel. The rows between the
     lines are to find a symbol, and the keys that have it lie on the diagonal n places back. In each picture: the
     share of the weight that lies there, and on the separator, the mean over those rows of 512 other words. The
     colours go from 0 to the largest weight of a picture, at most 1.

@@ -42,8 +42,8 @@ FIELDS = "seeds steps cpu_seconds loss accuracy processor"
 class Curve(Stored):
     """The runs of one kind, `FIELDS` of `seeds.put_together`; all evaluated after the same steps.
 
-    The loss is in nats a symbol, of the sequences read since the last evaluation, each for the first time; accuracy is
-    the share of the symbols that are told, of sequences that are the same each time.
+    The loss is in nats per symbol, of the sequences read since the last evaluation, each for the first time; accuracy
+    is the share of the symbols that are told, of sequences that are the same each time.
     """
 
     def at_the_end(self) -> Array:
@@ -86,7 +86,7 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
 def draw(results: Results) -> Figure:
     """Learning to copy a word: cross-entropy of the second copy. No sequence is read twice, so the loss of training
     is one on new words, with new hashes and features; a point is the mean over the updates since the last. Two layers
-    of width 64, two heads, 32 sequences an update. Above: words of 17 to 32 symbols, against updates, and against the
+    of width 64, two heads, 32 sequences per update. Above: words of 17 to 32 symbols, against updates, and against the
     CPU time of one thread, for those that were timed on the processor of softmax attention. A line is the median over
     three seeds; its band goes from the least to the greatest. Below, one seed each but for D = 32: linear attention
     with more heads, which are narrower; and words of 32 to 62 symbols, whose times include up to 16 s of compiling.

@@ -1,4 +1,4 @@
-"""The mechanisms that can stand in an encoder, by the names that commands use, at one price: ``k`` keys a query.
+"""The mechanisms that can stand in an encoder, by the names that commands use, at one price: ``k`` keys per query.
 
 A query looks at ``k`` tokens, mixtures or landmarks, or is described by ``k`` features. What is random in a mechanism
 is drawn once, for each layer by itself, and stays.
@@ -20,7 +20,7 @@ from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["NAMES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make", "price", "told"]
 
-LEAST = 8  # keys a query
+LEAST = 8  # keys per query
 # As `begin` of tasks takes it; 0: a quarter of the length
 PRICE = "keys, mixtures or features a query (default: 64, or a quarter of the length with --quick)"
 Price = Annotated[int, Option(PRICE, "K")]
@@ -91,7 +91,7 @@ def _features(count: int, s: Setting, rng: np.random.Generator) -> dict[str, Any
 
 
 def _bigbird(s: Setting, rng: np.random.Generator) -> dict[str, Any]:
-    """Eight blocks a query: three in the window, two global, three random, or as many as are left."""
+    """Eight blocks per query: three in the window, two global, three random, or as many as are left."""
     block = s.k // 8
     count = -(-s.length // block)
     return {"block": block, "random_blocks": bigbird.draw_random_blocks(count, max(0, min(3, count - 5)), rng)}

@@ -41,7 +41,7 @@ def draw(results: Results) -> Figure:
     from blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is
     learned with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each.
     Bars are 95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is
-    the price: keys, mixtures, landmarks or features a query. One run each.
+    the price: keys, mixtures, landmarks or features per query. One run each.
     """
     figure, axes = style.figure(1, len(results), height=0.62, squeeze=False)
     for axis, source in zip(axes[0], results.values(), strict=True):

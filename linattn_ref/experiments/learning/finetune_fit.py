@@ -20,7 +20,7 @@ __all__ = ["Fitted", "fit_projections"]
 TEXTS, UNSEEN, EPOCHS = 96, 16, 4
 RATE = 1e-3  # of Adam
 ROWS = 16  # texts that the network reads at a time
-# What is fitted: how many matrices a layer, and whether layers and heads have their own.
+# What is fitted: how many matrices per layer, and whether layers and heads have their own.
 MODES = {
     "none": (MATRICES, True, True),
     "headwise": (MATRICES, True, False),
@@ -92,7 +92,7 @@ def read_heads(params: encoder.Params, model: encoder.Model, tokens: Integers) -
 
 def _by_layer(found: Parameters, layers: int, by_head: bool) -> list[tuple[Array, Array]]:
     """``e`` and ``f`` of each layer; one array where they are the same matrix."""
-    matrices = [[x if by_head else x[0] for x in each] for each in found]  # of e, and of f: a matrix a layer, or one
+    matrices = [[x if by_head else x[0] for x in each] for each in found]  # of e, and of f: a matrix per layer, or one
     e = matrices[0] * layers if len(matrices[0]) == 1 else matrices[0]
     f = matrices[-1] * layers if len(matrices[-1]) == 1 else matrices[-1]
     return list(zip(e, f, strict=True))

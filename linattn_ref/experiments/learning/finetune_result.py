@@ -14,7 +14,7 @@ from linattn_ref.experiments.publishing.kit import Axes, Results, style
 
 __all__ = ["SOURCES", "draw_rows", "read", "source_of", "told"]
 
-SOURCES = {"imdb": "IMDB", "imdb256": "IMDB", "rt": "Rotten Tomatoes"}  # of the first, 128 tokens a text
+SOURCES = {"imdb": "IMDB", "imdb256": "IMDB", "rt": "Rotten Tomatoes"}  # of the first, 128 tokens per text
 
 
 def read(record: Path = runs.RECORDS / "finetune.json") -> Results:

@@ -35,10 +35,10 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     given = np.repeat(originals[:, :rows].reshape(len(originals), -1), COMPLETIONS, axis=0)
     completions = drawing.draw(network, len(given), rng, begun=given)
     bits, _ = drawing.bits(network, originals.reshape(-1, side * side))
-    return Results(  # images are text: two hexadecimal digits a pixel, row by row
+    return Results(  # images are text: two hexadecimal digits per pixel, row by row
         samples=to_text(samples),  # drawn from nothing
         originals=to_text(originals),  # test images, the first of each digit
-        bits=bits,  # a pixel of each original, by the network
+        bits=bits,  # per pixel of each original, by the network
         completions=to_text(completions),  # COMPLETIONS of the first original, then of the next
         rows=rows,  # of each original that were given
         commands=runs.commands(network.facts),  # that trained the network, each going on from the one before

@@ -1,4 +1,4 @@
-"""Bits a pixel of test images while networks learn to draw: against images seen, and against CPU time.
+"""Bits per pixel of test images while networks learn to draw: against images seen, and against CPU time.
 
 The runs are those of ``linattn-ref train images``, gathered in ``figures/records/images.json``; the same seed, size and
 schedule, so that at the same number of images seen attention is all that differs. Beside them, not drawn, the two short

@@ -28,7 +28,7 @@ class Point(NamedTuple):
     """Where it is measured."""
 
     length: int
-    k: int  # keys, mixtures, landmarks or features a query
+    k: int  # keys, mixtures, landmarks or features per query
     sequences: int  # in a batch
 
 

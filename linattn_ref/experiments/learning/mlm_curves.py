@@ -33,7 +33,7 @@ class Curve(Stored):
 
     Of softmax attention ``k``, ``sharing``, ``pooled`` and ``own_rate`` are None. ``pooled`` is whether E and F began
     as mean pooling, ``own_rate`` the rate that they learned at, times the others', and ``drawn`` whether the network
-    began as drawn. Curves are ``(S, T)``: ``loss`` in nats a hidden token, ``masked`` of those that are shown as
+    began as drawn. Curves are ``(S, T)``: ``loss`` in nats per hidden token, ``masked`` of those that are shown as
     [MASK], ``accuracy`` the share of the hidden tokens that are told.
     """
 

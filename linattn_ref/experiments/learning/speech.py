@@ -120,7 +120,7 @@ def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:
 
 
 def task(name: str, shape: Shape, training: Sorted, watched: Sorted, dropout: float = 0.0) -> loop.Task:
-    """CTC's loss in nats a phoneme."""
+    """CTC's loss in nats per phoneme."""
     network = speech_lstm if name == "lstm" else speech
 
     def batch(rng: np.random.Generator) -> Batch:
@@ -238,7 +238,7 @@ def begin(
         In training, as `models.speech` and `models.speech_lstm` have it.
     shape : Shape
     cut : int, optional
-        Synthesise so many speakers a part, with twice as many sentences each.
+        Synthesise so many speakers per part, with twice as many sentences each.
     """
     check_heads(shape)
     check_peak(peak)

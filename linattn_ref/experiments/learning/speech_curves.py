@@ -50,7 +50,7 @@ def _network(found: list[runs.Run]) -> Results:
 
 
 def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
-    """Of each network: error rates on the test part by the likeliest path and by a beam, CPU seconds an epoch."""
+    """Of each network: error rates on the test part by the likeliest path and by a beam, CPU seconds per epoch."""
 
     def told(values: Array, unit: float, form: str) -> str:
         return " and ".join(format(unit * float(value), form) for value in values)

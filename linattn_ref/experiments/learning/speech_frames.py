@@ -1,7 +1,7 @@
 """What networks hear of an utterance, and in which order utterances come: see `speech`.
 
 Of frames of ten milliseconds, seven side by side are one that a network is given, every 30 ms: speech has some 15
-phonemes a second, and a third of the frames is a third of the work.
+phonemes per second, and a third of the frames is a third of the work.
 """
 
 from typing import NamedTuple

@@ -151,7 +151,7 @@ def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
 
 
 class Costs(NamedTuple):
-    """What both passes of a mechanism cost, and what a reader of the code computes; an entry a length."""
+    """What both passes of a mechanism cost, and what a reader of the code computes; an entry per length."""
 
     multiply_adds: NDArray[Any]  # (T,), counted
     multiply_adds_formula: NDArray[Any]  # (T,)

@@ -5,7 +5,7 @@ values, the loss of one sentence is the sum over layers and heads of
 
     |O~ - O|_F^2 / |O|_F^2                                   (1)
 
-One sentence a step, at a rate that falls to 0 along half a cosine. Linformer itself is trained otherwise: all weights
+One sentence per step, at a rate that falls to 0 along half a cosine. Linformer itself is trained otherwise: all weights
 of the network together with ``E`` and ``F``, for the network's own loss.
 
 References

@@ -3,7 +3,7 @@
 ``kit``        what every figure's module is made of, in one line of imports
 ``style``      the two looks, for print and for a slide
 ``labels``     names on the lines themselves; lines of medians, and how far sentences and heads lie apart
-``pairs``      patterns of query and key: a colour a reason
+``pairs``      patterns of query and key: a colour per reason
 ``record``     a figure beside its numbers, command, seed, versions and machine
 ``restore``    the numbers back from there
 ``catalogue``  the list of all figures; ``registry``, of all benches

@@ -1,8 +1,9 @@
 """How long the chapters take to read, what they need, and routes through them.
 
-Prose is read at 200 words a minute and code at 15 lines a minute, blank lines not counted. A section is what follows
-a heading ``##``, its subsections included; what comes before the first one is the opening. A chapter that takes more
-than 45 minutes has a marked break, a paragraph that begins with ``**A break.**``, and with it another sitting begins.
+Prose is read at 200 words per minute and code at 15 lines per minute, blank lines not counted. A section is what
+follows a heading ``##``, its subsections included; what comes before the first one is the opening. A chapter that takes
+more than 45 minutes has a marked break, a paragraph that begins with ``**A break.**``, and with it another sitting
+begins.
 
 >>> of_text("# %% [markdown]\\n# # 1. A title\\n# " + 396 * "word " + "\\n\\n# %%\\nx = 1\\n" + 29 * "x += 1\\n")
 [Section(title='1. A title', minutes=4.0, sitting=0)]
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 __all__ = ["EVENING", "LECTURE", "MAY_SKIP", "SITTING", "Section", "needs", "of_text", "sections", "sittings"]
 
-WORDS, LINES = 200, 15  # a minute
+WORDS, LINES = 200, 15  # per minute
 SITTING = 45  # minutes
 BREAK = "**A break.**"
 CELL = re.compile(r"^# %%(.*)$", re.MULTILINE)

@@ -157,7 +157,7 @@ def page_of(folder: Path) -> str:
 
 
 def page(records: Sequence[dict[str, Any]]) -> str:
-    """The gallery as Markdown, a section a record."""
+    """The gallery as Markdown, a section per record."""
     parts = [
         "# The figures\n",
         "Written by `linattn-ref figures`, which draws all of them again. Beside each picture lie its numbers with the "

@@ -41,7 +41,7 @@ def at_ends(
     ----------
     axes : Axes
     lines, names : sequence, optional
-        A name a line; ``""`` is none. All lines of the axes that have a label, and that, unless given.
+        A name per line; ``""`` is none. All lines of the axes that have a label, and that, unless given.
     rows : int
         Of axes that the figure has below one another.
     width : int, optional

@@ -91,7 +91,7 @@ def compute(
         linear=_costs([each.linear for each in setups], state, products, seconds["linear"]),
         softmax=_costs([each.softmax for each in setups], cache, scores, seconds["softmax"]),
         ratio=np.median(seconds["softmax"] / seconds["linear"], axis=1),  # (T,), softmax's over linear's in a round
-        at_once=np.median(seconds["at once"], axis=1),  # (T,), CPU time of one linear pass over all up to it, a token
+        at_once=np.median(seconds["at once"], axis=1),  # (T,), CPU time per token of one linear pass over all up to it
     )
 
 

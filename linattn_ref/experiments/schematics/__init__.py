@@ -1,4 +1,4 @@
-"""One drawn picture a mechanism: shapes of arrays as boxes with their letters, what is summed, what is never made.
+"""One drawn picture per mechanism: shapes of arrays as boxes with their letters, what is summed, what is never made.
 
 ``drawing`` and ``parts`` are the vocabulary. The pictures are functions that put boxes on a sheet, each with the name
 of its mechanism in `linattn_ref.attention`; ``linear_recurrent`` is the second picture of ``linear``.

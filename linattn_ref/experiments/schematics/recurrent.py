@@ -56,7 +56,7 @@ def linear_recurrent(sheet: Sheet) -> None:
 
 
 def one_gate(*, gate: float = 0.7) -> Results:
-    """The same gate for every token; two features a direction."""
+    """The same gate for every token; two features per direction."""
     i, j = np.arange(TOY["N"])[:, None], np.arange(TOY["L"])
     # (N, L), the share of token j that is left at token i, over that of token i
     fading = np.where(j <= i, gate ** np.maximum(i - j, 0), 0.0)

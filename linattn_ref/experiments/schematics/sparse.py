@@ -1,4 +1,4 @@
-"""The mechanisms with few pairs: scores where there is a pair, and one softmax a row; and who is sorted beside whom."""
+"""The mechanisms with few pairs: scores where there is a pair, and one softmax per row; who is sorted beside whom."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -114,7 +114,7 @@ OF_CLUSTERING = {
 
 
 def draw(results: Results) -> Figure:
-    """BigBird's patterns as graphs, a node a block (window of 5 blocks, 3 random blocks, 1 global block; the median
+    """BigBird's patterns as graphs, a node per block (window of 5 blocks, 3 random blocks, 1 global block; the median
     of several draws and their range). Left: the number of layers until every block depends on every other; random
     blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often
     two neighbours of a block are neighbours; with global blocks alone never. Right: with a stride of sqrt(N), the
@@ -132,7 +132,7 @@ def draw(results: Results) -> Figure:
 
 
 def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str]) -> None:
-    """A line a pattern, with the range of its draws; what is infinite is left out."""
+    """A line per pattern, with the range of its draws; what is infinite is left out."""
     x = np.array(results.blocks)
     for name, label in names.items():
         values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)

@@ -57,5 +57,5 @@ def told(found: dict[str, Any]) -> Iterator[str]:
         rows = found[attention]
         yield (
             f"{attention}: {len(rows) * 28 / sum(rows) * 1000:.0f} pixels per second in {found['browser']};"
-            f" {rows[0] / 28:.2f} ms a pixel in the first row, {rows[-1] / 28:.2f} in the last"
+            f" {rows[0] / 28:.2f} ms per pixel in the first row, {rows[-1] / 28:.2f} in the last"
         )

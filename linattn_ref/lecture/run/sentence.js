@@ -1,5 +1,5 @@
 // The page of one's own sentence: asks the kernel (kernel.js; sentence.py answers), and draws what comes. One singular
-// value decomposition a head is made there; the slider adds or takes away its terms here.
+// value decomposition per head is made there; the slider adds or takes away its terms here.
 "use strict";
 
 const part = (id) => document.getElementById(id);

@@ -1,4 +1,4 @@
-"""What Sphinx reads: the chapters, a page beside the code of each file, the gallery, the papers, a page a module."""
+"""What Sphinx reads: the chapters, a page beside the code of each file, the gallery, the papers, a page per module."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What one looks things up in: a page a module, from its docstrings, and the papers."""
+"""What one looks things up in: a page per module, from its docstrings, and the papers."""
 
 import ast
 import importlib
@@ -23,7 +23,7 @@ SINGLE = ("conform", "gradcheck", "homework")
 
 
 def write_api(folder: Path) -> None:
-    """A page a module, made from its docstrings."""
+    """A page per module, made from its docstrings."""
     parts = ["# API\n", "What is public: what ``__all__`` of each module lists.\n"]
     pages = []
     for package in API:

@@ -113,7 +113,7 @@ def _byte_pairs(place: Path | zipfile.Path) -> Tokenizer:
     merges: Any = [tuple(line.split(" ")) for line in _lines(place, MERGES) if not line.startswith("#version")]
     for pair in merges:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= {*numbers}:
-            raise ValueError(f"{MERGES}: expected two pieces a line, they and both as one in {NUMBERS}, got {pair}")
+            raise ValueError(f"{MERGES}: expected two pieces per line, they and both as one in {NUMBERS}, got {pair}")
     before = options.get("add_prefix_space", False)
     tokenizer = Tokenizer(models.BPE(numbers, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=before)

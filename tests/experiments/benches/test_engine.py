@@ -138,7 +138,7 @@ def test_a_panel_a_title_a_line_a_curve_and_a_name_on_each(look, log):
     with style.use(look):
         figure = engine.draw(shown, panels, lines, "seconds", log=log)
         figure.draw_without_rendering()
-    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1, 30])  # microseconds a token
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1, 30])  # microseconds per token
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["left", "right"]
     assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2]
     names = [[text.get_text() for text in axes.texts] for axes in figure.axes]

@@ -1,8 +1,8 @@
 """The kernels of the causal product: chunks of ``TILE`` rows, all of them at the same time.
 
     sums      what each chunk adds to the state          one block per chunk and tile of the state (`causal_states`)
-    scan      from sums to the state before each chunk   a thread a number of the state; the only loop over N
-    forward   the output of each chunk                   a block a chunk and tile of columns
+    scan      from sums to the state before each chunk   a thread per number of the state; the only loop over N
+    forward   the output of each chunk                   a block per chunk and tile of columns
     gradient  the same, for the three gradients          likewise
 
 For a chunk with the state ``S`` before it, and the next one's ``S'``, sums of ``j <= i`` and of all ``j``:

@@ -5,7 +5,7 @@ and neighbouring threads read neighbouring numbers. But there are only ``heads *
 keeps a hundred thousand busy; and each waits for memory ``N C`` times, one time after the other. `causal_chunks` cuts
 the rows into chunks to have more of them, and keeps a tile of numbers in registers to wait less often.
 
-:func:`forward_by_row` is (1) and (2) of `causal_product`, with a thread a column ``m`` of ``S``. The
+:func:`forward_by_row` is (1) and (2) of `causal_product`, with a thread per column ``m`` of ``S``. The
 gradients (4)-(6) are the same loop over other arrays, the last two from the end; where the sum goes over ``m``, a
 thread has a row ``c`` of ``S`` or ``A``.
 """
@@ -51,7 +51,7 @@ def _loop(call, a, b, u, s, out, *, transposed, backwards):
 
 @kernel
 def columns_of_a_head(a, b, u, s, out, transposed, backwards):
-    """A thread a column ``m`` of ``S``. Grid: heads * blocks of ``THREADS`` columns."""
+    """A thread per column ``m`` of ``S``. Grid: heads * blocks of ``THREADS`` columns."""
     total = cuda.local.array(1, a.dtype)
     n, width, columns = a.shape[1], a.shape[2], u.shape[2]
     blocks = (columns + THREADS - 1) // THREADS

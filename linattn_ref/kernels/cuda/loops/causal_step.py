@@ -1,4 +1,4 @@
-"""One row of the causal product on a GPU: the step of the recurrent form, a block a head."""
+"""One row of the causal product on a GPU: the step of the recurrent form, a block per head."""
 
 import math
 

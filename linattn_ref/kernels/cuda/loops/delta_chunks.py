@@ -1,13 +1,13 @@
 """The kernels of the delta product that meet the state: chunks of ``TILE`` rows, one after the other or all at once.
 
-    correct    u = (I + A)^{-1} (x + a S) and the next S, chunk after chunk   a block a tile of columns of S
-    fade_on    the same without a correction                                  a thread a number of the state
-    read       x = a S + pairs u                                              a block a chunk and tile of columns
+    correct    u = (I + A)^{-1} (x + a S) and the next S, chunk after chunk   a block per tile of columns of S
+    fade_on    the same without a correction                                  a thread per number of the state
+    read       x = a S + pairs u                                              a block per chunk and tile of columns
     gradient   d_q, d_e, d_k                                                  likewise
 
 Only the first two take turns. ``correct`` solves its triangular system in blocks of ``SIDE`` rows: those of a block
-among one another by forward substitution in shared memory, a thread a column; what they send to all rows after them is
-a product of tiles. From the last chunk to the first, and with ``A^T`` from the last row to the first, it is the
+among one another by forward substitution in shared memory, a thread per column; what they send to all rows after them
+is a product of tiles. From the last chunk to the first, and with ``A^T`` from the last row to the first, it is the
 backward pass:
 
     pass        x        a              u      b            what else is added to S
@@ -62,7 +62,7 @@ def solve(x, y, t, tile, panel, acc, pairs, head, row, backwards):
         first = TILE - SIDE - turn if backwards else turn
         load_pairs(t, panel, pairs, head, row, first, backwards)
         cuda.syncthreads()
-        if t < TILE:  # a block's rows among one another, a thread a column
+        if t < TILE:  # a block's rows among one another, a thread per column
             for step in range(1, SIDE):
                 i = SIDE - 1 - step if backwards else step
                 for back in range(step):

@@ -39,7 +39,7 @@ def faded_rows(call, q, k, e, log_gate):
 
 @kernel
 def fade(q, k, e, log_gate, gate, q_since, e_since, k_until, whole, gated, erases):
-    """Two loops over the rows of a chunk, forward for ``c`` and backward for ``ratio_T``. A thread a channel."""
+    """Two loops over the rows of a chunk, forward for ``c`` and backward for ``ratio_T``. A thread per channel."""
     product = cuda.local.array(1, k.dtype)
     chunks, width = whole.shape[1], whole.shape[2]
     task = cuda.blockIdx.x * THREADS + cuda.threadIdx.x

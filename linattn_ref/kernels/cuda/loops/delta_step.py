@@ -1,4 +1,4 @@
-"""One row of the delta product on a GPU: the step of the recurrent form, a block a head."""
+"""One row of the delta product on a GPU: the step of the recurrent form, a block per head."""
 
 import math
 
@@ -28,7 +28,7 @@ def step(q, k, v, erase, log_gate, s):
 
 @kernel
 def delta_step_of_a_head(q, k, v, e, log_gate, s, out, gated, erases):
-    """A thread a column of the state. Grid: heads."""
+    """A thread per column of the state. Grid: heads."""
     u = cuda.local.array(1, v.dtype)
     total = cuda.local.array(1, v.dtype)
     head = cuda.blockIdx.x

@@ -1,4 +1,4 @@
-"""The feature map ``elu + 1`` of `linattn_ref.attention.feature_maps` on a GPU, a thread a number."""
+"""The feature map ``elu + 1`` of `linattn_ref.attention.feature_maps` on a GPU, a thread per number."""
 
 import math
 

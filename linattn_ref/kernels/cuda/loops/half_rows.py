@@ -41,7 +41,7 @@ def divide_large(x, sums, log_sum_exp, y, above):
 
 @kernel
 def dots(a, b, y, sign):
-    """``y (heads, N)``: ``sign * sum_c a_ic b_ic``; a warp a row."""
+    """``y (heads, N)``: ``sign * sum_c a_ic b_ic``; a warp per row."""
     row = cuda.blockIdx.x * WARPS + cuda.threadIdx.y
     head, i = row // a.shape[1], row % a.shape[1]
     total = ZERO

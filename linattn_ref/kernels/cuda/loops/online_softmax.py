@@ -7,7 +7,7 @@ comes, ``-inf`` for pairs that do not see one another and for no others (`satura
     sum     = sum exp(maximum - highest) + sum_j exp(a_ij - highest)   (2)
     acc     = acc exp(maximum - highest) + exp(a - highest) @ v        (3)
 
-Of a row ``SIDE`` threads have a part each, which goes through ``panel``; one thread a row puts them together.
+Of a row ``SIDE`` threads have a part each, which goes through ``panel``; one thread per row puts them together.
 
 What queries have met in earlier parts of a pattern, or rounds, is ``so_far (heads, N, 2)``: ``maximum`` and ``sum``
 apart, since where the first is large their ``maximum + log sum`` has no room for the second. At the start both are

@@ -19,7 +19,7 @@ from linattn_ref.kernels.jit.loops.rows import without_gaps
 
 __all__ = ["step"]
 
-BLOCK = 1 << 14  # numbers a task
+BLOCK = 1 << 14  # numbers per task
 
 
 def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):

@@ -1,6 +1,6 @@
-"""CTC in Numba: `linattn_ref.nn.ctc`, a state a lane.
+"""CTC in Numba: `linattn_ref.nn.ctc`, a state per lane.
 
-A row holds a number a state, and on each side two that are -inf, from which nothing comes. So a step of (4) adds up
+A row holds a number per state, and on each side two that are -inf, from which nothing comes. So a step of (4) adds up
 three pieces of the row before, and one of (5) three of the row after::
 
                 -inf -inf | 0   1   2   3  ... 2S | -inf -inf ...

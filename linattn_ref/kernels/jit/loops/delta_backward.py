@@ -4,8 +4,8 @@ A loop over the chunks from the last to the first carries the gradient of the st
 ``R``, which is ``d_v``, and ``d_k``. A loop from the first to the last carries the state, with the ``u`` that was kept
 and this ``R``, and leaves ``d_q`` and ``d_e``. What is kept from row to row beyond the inputs and results is one state.
 
-``R`` needs that state with its columns in the lanes, ``d_k`` with its rows: it is transposed once a chunk, which takes
-far less than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop
+``R`` needs that state with its columns in the lanes, ``d_k`` with its rows: it is transposed once per chunk, which
+takes far less than to carry it twice. ``d_q`` and ``d_e`` need the rows of ``S`` in the lanes alone, so the second loop
 carries ``S^T``. The pairs' gradients ``dP`` and ``dA`` are made in both loops: to keep them would take ``2 CHUNK``
 numbers per row.
 

@@ -15,7 +15,7 @@ from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_ro
 
 __all__ = ["forward"]
 
-BLOCK = 1 << 13  # numbers a task
+BLOCK = 1 << 13  # numbers per task
 FAR = 40.0  # the density is 0 there, and a square is not yet inf
 
 

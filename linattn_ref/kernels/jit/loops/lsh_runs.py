@@ -3,7 +3,7 @@
 In each round the tokens are sorted and cut into chunks of ``C``; a chunk of queries meets the ``2 C`` keys of the chunk
 before and its own. A task gathers the rows of one chunk's tokens and works on them as `softmax` does on its tiles.
 
-Forward: a task is a chunk of queries, ``lanes`` of them at a time, a query a lane::
+Forward: a task is a chunk of queries, ``lanes`` of them at a time, a query per lane::
 
     scores  = K (scale Q^T)                   (2 C, queries), -inf for who is not met
     weights = exp(scores - maximum)
@@ -13,8 +13,8 @@ Then the output, maximum and sum of the round are added to those of the rounds b
 the combination by log-sum-exp. In a round every token is in one chunk of queries, so every number is written by one
 task.
 
-Backward: a task is a chunk of *keys*, ``lanes`` of them at a time, a key a lane; its queries are the ``2 C`` of its own
-chunk and the one after::
+Backward: a task is a chunk of *keys*, ``lanes`` of them at a time, a key per lane; its queries are the ``2 C`` of its
+own chunk and the one after::
 
     p   = exp(Q (scale K^T) - z)        d_s = p * (d_out V^T - row_sum)        (2 C, keys)
     d_v^T = d_out^T p                   d_k^T = Q^T d_s                        (M, keys), (D, keys)
@@ -41,7 +41,7 @@ from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lan
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
-RUN = 512  # sorted tokens a task, about: a chunk is gathered once for those it meets
+RUN = 512  # sorted tokens per task, about: a chunk is gathered once for those it meets
 MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
 
 

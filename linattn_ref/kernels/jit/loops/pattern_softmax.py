@@ -97,7 +97,7 @@ PART = {
 )
 def _forward(task, table, key_mask, part, scale, row_max, row_sum):
     width, dtype = lanes(row_max), row_max.dtype
-    pieces = TILE // width  # tasks a tile
+    pieces = TILE // width  # tasks per tile
     tasks = (part.tiles.size - 1) * pieces
     head, turn = task // tasks, task % tasks
     tile, piece = turn // pieces, turn % pieces

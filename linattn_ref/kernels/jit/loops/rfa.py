@@ -28,7 +28,7 @@ WIDEST = 128  # bytes of a Vector, on any processor
 def step(q, k, v, s, z, gate, eps, feature_map):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date.
 
-    ``gate (...)``, or None. The map has a field ``omega (m, D)``, and one feature a direction or two, (3) or (2).
+    ``gate (...)``, or None. The map has a field ``omega (m, D)``, and one or two features per direction, (3) or (2).
     """
     out, rows_s, rows_z = np.empty(v.shape, v.dtype), as_rows(s), as_rows(z)
     rest = _gates(gate, q), _directions(feature_map, q), len(feature_map.omega), eps

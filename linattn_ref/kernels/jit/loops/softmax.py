@@ -3,7 +3,7 @@
 The formulas (1)-(6) are the page's; here is where the numbers lie. ``lanes`` numbers go through every instruction
 (`vector`), and a lane never needs its neighbour, so maximum, sum and exponential take no step across lanes.
 
-Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over the keys in tiles of ``KEYS``::
+Forward: a task is ``lanes`` queries of one head, a query per lane, and runs over the keys in tiles of ``KEYS``::
 
            queries ->
          +-----------+       +-----------+       +-----------+
@@ -14,7 +14,7 @@ Forward: a task is ``lanes`` queries of one head, a query a lane, and runs over 
     M    | out^T     |  += V^T tile      |   @   | weights   | keys   (3), after out^T *= decay
          +-----------+       +-----------+       +-----------+
 
-Backward: a task runs over tiles of ``lanes`` keys, a key a lane, and for each over the queries in tiles of ``QUERIES``.
+Backward: a task runs over tiles of ``lanes`` keys, a key per lane, and for each over the queries by ``QUERIES``.
 ``scale K^T``, ``V^T``, ``d_k^T`` and ``d_v^T`` stay put as panels; ``d_q`` is added to, tile after tile::
 
     p   = exp(Q (scale K^T) - lse)        d_s = p * (d_out V^T - row_sum)      (queries, lanes)

@@ -20,13 +20,13 @@ from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
-KEYS = 128  # keys a tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
-QUERIES = 128  # queries a tile in the backward pass: p and d_s, 16 KiB each, stay near
+KEYS = 128  # keys per tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
+QUERIES = 128  # queries per tile in the backward pass: p and d_s, 16 KiB each, stay near
 TASKS = 8  # at least so many tasks in the backward pass, if there are as many tiles of keys
 MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
 
 
-# --- Forward: a query a lane ----------------------------------------------------------------------------------------
+# --- Forward: a query per lane ----------------------------------------------------------------------------------------
 
 
 @inner
@@ -147,7 +147,7 @@ def write_rows(out, out_t, state, log_sum_exp):
             log_sum_exp[i] = write_row(out[i], i, out_t, state)
 
 
-# --- Backward: a key a lane -----------------------------------------------------------------------------------------
+# --- Backward: a key per lane -----------------------------------------------------------------------------------------
 
 
 @inner

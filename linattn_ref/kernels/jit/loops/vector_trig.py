@@ -52,7 +52,7 @@ def sine_cosine(typing_context, x):
         near, results = builder.block, _of_near(builder, x, angle)
         size = builder.call(_llvm_function(builder, "fabs", x.llvm), [angle])
         beyond = builder.fcmp_ordered(">", size, _splat(builder, TRIG[x.dtype].farthest, x.llvm))  # false for NaN
-        beyond = builder.bitcast(beyond, ir.IntType(x.llvm.count))  # a bit a lane
+        beyond = builder.bitcast(beyond, ir.IntType(x.llvm.count))  # a bit per lane
         with builder.if_then(builder.icmp_unsigned("!=", beyond, beyond.type(0)), likely=False):
             exact = [_of_each_lane(builder, angle, name) for name in ("sin", "cos")]
             far = builder.block

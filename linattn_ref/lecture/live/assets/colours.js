@@ -20,7 +20,7 @@ function colour(name) {
   return [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
 }
 
-// A matrix `at(row, column)`, drawn a pixel a number.
+// A matrix `at(row, column)`, drawn a pixel per number.
 function heat(canvas, rows, columns, at, [behind, up, down], scale) {
   canvas.width = columns;
   canvas.height = rows;

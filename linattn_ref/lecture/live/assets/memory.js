@@ -4,7 +4,7 @@
 class MemoryPicture {
   constructor(canvas, network) {
     Object.assign(this, { canvas, network });
-    canvas.width = network.places; // the whole cache: a column a token, in it keys and values of all layers
+    canvas.width = network.places; // the whole cache: a column per token, in it keys and values of all layers
     canvas.height = 2 * network.width * network.layers;
     this.pen = canvas.getContext("2d");
     this.drawn = 0; // tokens of the cache

@@ -4,7 +4,7 @@
 //   h = x + attention(norm_1(x)),   x = h + feed_forward(norm_2(h))           (2)  each block
 //   scores = norm(x) W + b                                                    (3)
 //
-// Linear attention (Katharopoulos et al. 2020, equations 16-20) keeps two sums a head, softmax attention all keys and
+// Linear attention (Katharopoulos et al. 2020, equations 16-20) keeps two sums per head, softmax attention all keys and
 // values so far. A weight is a number of float32; all arithmetic is JavaScript's own, float64, as in NumPy's twin.
 "use strict";
 

@@ -4,7 +4,7 @@
 const $ = (selector, inside = document) => inside.querySelector(selector);
 const given = JSON.parse($("#networks").textContent);
 const BYTES = 8; // of a number in float64
-const SPEEDS = [["a pixel, a breath", 1, 8], ["slow", 1, 1], ["normal", 6, 1], ["as fast as it goes", 56, 1]]; // pixels every so many frames
+const SPEEDS = [["one pixel per breath", 1, 8], ["slow", 1, 1], ["normal", 6, 1], ["as fast as it goes", 56, 1]]; // pixels every so many frames
 
 const MANY = 20; // digits at once
 
@@ -16,7 +16,7 @@ class Writer {
     this.card = $(`#${described.attention}`);
     this.digit = $(".digit", this.card).getContext("2d");
     this.memory = new MemoryPicture($(".memory", this.card), this.network);
-    this.times = Array.from({ length: SIDE }, () => []); // of each row: milliseconds a pixel, as often as measured
+    this.times = Array.from({ length: SIDE }, () => []); // of each row: milliseconds per pixel, as often as measured
   }
 
   // Back to the beginning of the page; `prefix` are the pixels that are given.
@@ -42,7 +42,7 @@ class Writer {
     if (done) this.times[row].push((performance.now() - begun) / done);
   }
 
-  // Milliseconds a pixel, a point for each row: the median of this digit's measurements and those before.
+  // Milliseconds per pixel, a point for each row: the median of this digit's measurements and those before.
   get curve() {
     return this.times.flatMap((all, r) => (all.length ? [[(r + 0.5) * SIDE, median(all)]] : []));
   }
@@ -118,7 +118,7 @@ function keepWritten() {
 
 function tell(first) {
   const [a, b] = writers.map(
-    ({ network, time }) => `${network.attention} attention remembers ${bytes(BYTES * network.held)} and takes ${time} a pixel`);
+    ({ network, time }) => `${network.attention} attention remembers ${bytes(BYTES * network.held)} and takes ${time} per pixel`);
   $("#status").textContent = `${first} Pixel ${writers[0].pixels.length} of ${places}: ${a}; ${b}.`;
 }
 
