@@ -12,7 +12,8 @@
 # 4. derive the gradient through every map, and count what each costs.
 #
 # You need chapter 5. $C$ is the number of features of a map, for vectors of $D$ entries. Random features, which sample
-# the exponential's, are chapter 9. The example is *the cat sat on the old mat and the dog slept too* of chapter 1.
+# the exponential's, are chapter 9. The example is chapter 1's sentence, *the cat sat on the old mat and the dog slept
+# too*.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -106,8 +107,8 @@ same(features_x @ features_y, 4)
 chapter.source(feature_maps_exact._tensor_powers)
 
 # %% [markdown]
-# In the sentence *sat* looks for *cat*, with the score 2.23. Let $x$ be its query and $y$ the key, both over $D^{1/4} =
-# \sqrt 2$, so that $x^\top y$ is the score. Order by order, the features add up to $e^{2.23} = 9.30$:
+# In the sentence *sat* looks for *cat*, with the score 2.23. Let $x$ be its query and $y$ the other's key, both over
+# $D^{1/4} = \sqrt 2$, so that $x^\top y$ is the score. Order by order, the terms add up to $e^{2.23} = 9.30$:
 
 # %%
 x, y = q[2] / math.sqrt(2), k[1] / math.sqrt(2)  # "sat" and "cat"
@@ -344,8 +345,8 @@ assert d**2 < by_counting["taylor_exp(2)"] < 1.1 * d**2
 
 # %% [markdown]
 # Multiply-adds are counted, not timed: they cross at the same point on any machine. The sentence, with $D = 4$, is a
-# little too short for the quadratic kernel to pay. With three of the four entries its last word is the one. We count
-# that by hand too, in loops over single numbers, with the features typed out one by one:
+# little too short for the quadratic kernel to pay. With three of the four entries it pays from its last word on. We
+# count that by hand too, in loops over single numbers, with the features typed out one by one:
 
 
 # %%
@@ -630,7 +631,7 @@ except ValueError as error:
 # **$\mathrm{elu} + 1$.** $\phi' = 1$ for $x > 0$ and $\phi' = e^x = \phi$ for $x \le 0$. As $\phi > 1$ in the first
 # case and $\phi \le 1$ in the second, both are $\min(\phi, 1)$: only $\phi$ is kept. **ReLU** (2): 1 or 0.
 #
-# **Quadratic**, (3). The constant passes nothing on. The linear features give $\sqrt{2c}\, d\phi_{\text{linear}}$.
+# **Quadratic**, (3). The constant passes nothing on. The linear features pass on $\sqrt{2c}\, d\phi_{\text{linear}}$.
 # Let $g_{ij}$, $i \le j$, be the gradient of the product $x_i x_j$ (that of the feature, times its factor 1 or $\sqrt
 # 2$), and 0 for $i > j$. The entry $x_l$ occurs in $x_l x_j$, with the derivative $x_j$, and in $x_i x_l$, with the
 # derivative $x_i$. In $x_l^2$ both count, and $2 x_l$ is right:
