@@ -12,7 +12,8 @@
 # 4. derive the gradient through every map, and count what each costs.
 #
 # You need chapter 5. $C$ is the number of features of a map, for vectors of $D$ entries. Random features, which sample
-# the exponential's, are chapter 9.
+# the exponential's, are chapter 9. The example is chapter 1's sentence, *the cat sat on the old mat and the dog slept
+# too*.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -32,6 +33,7 @@ from linattn_ref.attention.feature_maps import (
     taylor_exp,
     taylor_gaussian,
 )
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.features import feature_maps as feature_maps_figure
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.publishing import chapter, style
@@ -40,11 +42,9 @@ from linattn_ref.experiments.publishing import chapter, style
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
 
 
-def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
-    """q, k, v and a gradient of the output, with independent normal entries."""
-    rng = np.random.default_rng(seed)
-    shapes = ((n, d), (n_keys, d), (n_keys, m), (n, m))
-    return tuple(rng.standard_normal(shape).astype(dtype) for shape in shapes)
+def draw_inputs(seed, n, width, dtype=np.float64):
+    """q, k, v and a gradient of the output, wider or longer than the sentence, with independent normal entries."""
+    return np.random.default_rng(seed).standard_normal((4, n, width)).astype(dtype)
 
 
 def smooth(similarity, q, k, v):
@@ -62,8 +62,8 @@ def similarity_of(feature_map):
     return similarity
 
 
-N, L, D, M = 5, 7, 4, 3
-q, k, v, d_out = draw_inputs(0, N, L, D, M)
+q, k, v = vectors()
+(N, D), M = q.shape, v.shape[1]
 
 # %% [markdown]
 # ## The smallest example, by hand
@@ -106,16 +106,21 @@ same(features_x @ features_y, 4)
 # %%
 chapter.source(feature_maps_exact._tensor_powers)
 
-# %%
-x, y = np.random.default_rng(6).standard_normal((2, 3))
-powers_x, powers_y = feature_maps_exact._tensor_powers(x, 6), feature_maps_exact._tensor_powers(y, 6)
-for p, (t_x, t_y) in enumerate(zip(powers_x, powers_y, strict=True)):
-    assert t_x.shape == (3**p,)
-    same(t_x @ t_y, (x @ y) ** p / math.factorial(p))  # order by order
+# %% [markdown]
+# In the sentence *sat* looks for *cat*, with the score 2.23. Let $x$ be its query and $y$ the other's key, both over
+# $D^{1/4} = \sqrt 2$, so that $x^\top y$ is the score. Order by order, the terms add up to $e^{2.23} = 9.30$:
 
-sigma, cut_off = 1.5, taylor_gaussian(12, 1.5)
-same(cut_off.forward(x)[0] @ cut_off.forward(y)[0], math.exp(-((x - y) ** 2).sum() / (2 * sigma**2)), atol=1e-9)
-print("terms of exp(x.y), order by order:", np.round([a @ b for a, b in zip(powers_x, powers_y, strict=True)], 4))
+# %%
+x, y = q[2] / math.sqrt(2), k[1] / math.sqrt(2)  # "sat" and "cat"
+powers_x, powers_y = feature_maps_exact._tensor_powers(x, 8), feature_maps_exact._tensor_powers(y, 8)
+terms = [t_x @ t_y for t_x, t_y in zip(powers_x, powers_y, strict=True)]
+for p, term in enumerate(terms):
+    assert powers_x[p].shape == (D**p,)
+    same(term, (x @ y) ** p / math.factorial(p))  # order by order
+
+sigma, cut_off = 1.5, taylor_gaussian(8, 1.5)
+same(cut_off.forward(x)[0] @ cut_off.forward(y)[0], math.exp(-((x - y) ** 2).sum() / (2 * sigma**2)), atol=1e-6)
+print(f"terms of exp({x @ y:.2f}):", np.round(terms, 3), f" sum: {sum(terms):.3f} of {math.exp(x @ y):.3f}")
 
 # %% [markdown]
 # **Is there a cleverer, finite $\phi$?** No. Suppose $e^{x^\top y} = \phi(x)^\top \phi(y)$ with $C$ features. Then
@@ -136,8 +141,8 @@ print(f"determinant: {np.linalg.det(vandermonde):.4g}, by the product: {determin
 
 # %% [markdown]
 # **Cut off.** So stop after order $p$: $C = 1 + D + \dots + D^p$. (As $x_1 x_2 = x_2 x_1$, only $\binom{D + p}{p}$ of
-# the products differ; chapter 1 counted those.) How wrong is it? Let $t = x^\top y$ and
-# $E_p(t) = \sum_{r \le p} t^r / r!$. By Taylor's theorem with Lagrange's remainder, for some $\xi$ between 0 and $t$
+# the products differ.) How wrong is it? Let $t = x^\top y$ and $E_p(t) = \sum_{r \le p} t^r / r!$. By Taylor's theorem
+# with Lagrange's remainder, for some $\xi$ between 0 and $t$
 #
 # $$e^t - E_p(t) = \frac{e^\xi\, t^{p+1}}{(p+1)!} \qquad\Longrightarrow\qquad
 # |e^t - E_p(t)| \le \frac{|t|^{p+1}}{(p+1)!} \max(1, e^t)$$
@@ -168,10 +173,10 @@ for order in range(9):
     assert (error <= bound + 10 * rounding).all()  # claim 17: the error of truncation
     assert (series(t, order).min() < 0) == (order % 2 == 1)
 
-score, order = 5.0, 7
-poisson_tail = 1 - sum(math.exp(-score) * score**r / math.factorial(r) for r in range(order + 1))
-same((math.exp(score) - series(score, order)) / math.exp(score), poisson_tail)
-print(f"at a score of {score:g}, order {order}: {poisson_tail:.1%} of the exponential is missing")
+for order in (0, 2, 4, 6):
+    poisson_tail = 1 - sum(math.exp(-x @ y) * term for term in terms[: order + 1])
+    same(1 - series(x @ y, order) / math.exp(x @ y), poisson_tail)
+    print(f"'sat' and 'cat', score {x @ y:.2f}: order {order} misses {poisson_tail:.1%} of the exponential")
 
 # %% [markdown]
 # The left panel shows this for the package's features: points are errors, lines the bound. The other two panels are
@@ -192,12 +197,12 @@ for order, errors in zip(results.orders, results.errors, strict=True):
     assert (errors[results.scores < -4] > 1).all()
 
 # %% [markdown]
-# Use the truncated exponential as a similarity, on a circle, as in chapter 5: sixty keys $k = (\cos \theta, \sin
-# \theta)$, each with a noisy value. There are queries all around, with scores $t = 4 \cos(\text{angle})$. The upper
-# row shows the similarity to the query at angle 0 (line) and $e^t$ (dashed), on a scale that shows both signs. The
-# lower row shows what it makes of the noisy points, and softmax (dashed). Odd orders turn negative: their output is
-# no longer an average. Even orders remain averages, but low ones look *behind* themselves, at the keys with the
-# lowest scores. Order 8 is as good as softmax. It has 511 features, for vectors of two entries and 60 keys.
+# The sentence has no score below $-1$. To see what happens there, use the truncated exponential as a similarity on
+# chapter 5's circle: sixty keys $k = (\cos \theta, \sin \theta)$, each with a noisy value. There are queries all
+# around, with scores $t = 4 \cos(\text{angle})$. The upper row shows the similarity to the query at angle 0, the lower
+# row what it makes of the noisy points; softmax's are dashed. Odd orders turn negative: their output is no longer an
+# average. Even orders remain averages, but low ones look *behind* themselves, at the keys with the lowest scores. Order
+# 8 is as good as softmax. It has 511 features, for vectors of two entries and 60 keys.
 
 
 # %%
@@ -258,24 +263,21 @@ exact, by_series = (w @ circle_values / w.sum(axis=1, keepdims=True) for w in (e
 assert abs(by_series - exact).max() < 0.01  # order 8
 
 # %% [markdown]
-# Next, attention on random inputs: $x$ and $y$ are $q$ and $k$ over $D^{1/4}$ each, so that $x^\top y$ is softmax's
-# score. The error falls with the order, and each order multiplies the number of features by $D$. For a head of $D =
-# 64$, order 2 has 4161 features and order 4 has 17 million: linear attention cannot *come close* to softmax in this
-# way.
+# Next, attention: first on the sentence, then on 64 random tokens of width 16. The error falls with the order, and each
+# order multiplies the number of features by $D$. For a head of $D = 64$, order 2 has 4161 features and order 4 has 17
+# million: linear attention cannot *come close* to softmax in this way.
 #
 # It is used all the same, with the order and the width kept small. **Based** (Arora et al. 2024) projects queries and
 # keys to $D = 16$ and takes the second order: $1 + 16 + 16^2 = 273$ features per head, for which its authors wrote
-# their own kernels. It adds a window of exact softmax attention for what is near. Order 2 is no close approximation, as
-# the table shows. Like $\mathrm{elu} + 1$ below, it is a similarity that a network is trained with, and an even order
-# is never negative.
+# their own kernels. It adds a window of exact softmax attention for what is near. Like $\mathrm{elu} + 1$ below, it is
+# a similarity that a network is trained with, and an even order is never negative.
 
 # %%
-rows, errors = [], {}
-for width in (4, 16):
-    q_w, k_w, v_w, _ = draw_inputs(7, 64, 64, width, width)
+rows, errors, random_16 = [], {}, draw_inputs(7, 64, 16)[:3]
+for (q_w, k_w, v_w), orders in (((q, k, v), (2, 4, 6, 8)), (random_16, (2, 4))):
     target, _ = softmax.forward(q_w, k_w, v_w)
-    root = width**0.25
-    for order in (2, 4, 6, 8) if width == 4 else (2, 4):
+    width, root = q_w.shape[1], q_w.shape[1] ** 0.25
+    for order in orders:
         approximate, _ = linear.forward(q_w / root, k_w / root, v_w, feature_map=taylor_exp(order), eps=0.0)
         errors[width, order] = float(abs(approximate - target).max())
         rows.append((width, order, taylor_exp(order).width(width), errors[width, order]))
@@ -315,13 +317,11 @@ assert features_of_based(q_w).shape[-1] == taylor_exp(2).width(16) == 273
 chapter.source(feature_maps_exact.Quadratic, doc=False)
 
 # %%
-rng = np.random.default_rng(8)
-for c, width in ((0.0, 3), (0.7, 5), (2.0, 8)):
-    x, y = rng.standard_normal((2, 50, width))
-    phi_x, phi_y = quadratic(c).forward(x)[0], quadratic(c).forward(y)[0]
-    np.testing.assert_allclose((phi_x * phi_y).sum(axis=1), ((x * y).sum(axis=1) + c) ** 2, atol=1e-12)  # claim 18
-    assert phi_x.shape[1] == 1 + width + width * (width + 1) // 2 == math.comb(width + 2, 2)
-    print(f"width {width}: {phi_x.shape[1]} features; {phi_x[0] @ phi_y[0]:.4f} = ({x[0] @ y[0]:.4f} + {c})²")
+for c in (0.0, 0.7, 2.0):
+    phi_q, phi_k = quadratic(c).forward(q)[0], quadratic(c).forward(k)[0]
+    same(phi_q @ phi_k.T, (q @ k.T + c) ** 2)  # claim 18
+    assert phi_q.shape[1] == 1 + D + D * (D + 1) // 2 == math.comb(D + 2, 2)
+    print(f"'sat' and 'cat', {phi_q.shape[1]} features: {phi_q[2] @ phi_k[1]:.4f} = ({q[2] @ k[1]:.2f} + {c})²")
 
 # %% [markdown]
 # **Cost: $O(N D^2 M)$, worth it when $N > D^2$** (Katharopoulos et al. 2020, section 3.2.1). By chapter 5 the crossover
@@ -343,19 +343,10 @@ chapter.table(("D = M", "elu + 1", "quadratic", "D²", "all products (taylor_exp
 assert d**2 / 2 < by_counting["quadratic(1)"] < 0.6 * d**2  # half of D², at D = 32
 assert d**2 < by_counting["taylor_exp(2)"] < 1.1 * d**2
 
-# %%
-for n, d, m in ((40, 6, 5), (30, 9, 2)):
-    arrays = draw_inputs(9, n, n, d, m)[:3]
-    C = quadratic().width(d)
-    cost = count(partial(linear.forward, feature_map=quadratic()), *arrays)
-    assert cost.multiply_adds == n * C * (2 * m + 1)  # claim 18: O(N D^2 M)
-    print(f"N = {n}, D = {d}, M = {m}: {C} features, {cost.multiply_adds:,} multiply-adds")
-assert count(quadratic().forward, arrays[0]).elementwise <= 2 * n * C  # making the features: two products each at most
-
 # %% [markdown]
-# The comparison is counted, not timed: multiply-adds are a fair measure of either side, and they cross at the same
-# point on any machine. We count once more by hand, at $D = 3$: the products in loops over single numbers, with the
-# features typed out one by one, until linear attention takes fewer.
+# Multiply-adds are counted, not timed: they cross at the same point on any machine. The sentence, with $D = 4$, is a
+# little too short for the quadratic kernel to pay. With three of the four entries it pays from its last word on. We
+# count that by hand too, in loops over single numbers, with the features typed out one by one:
 
 
 # %%
@@ -392,15 +383,20 @@ def by_hand_quadratic(q, k, v, c=1.0):
     return out, products
 
 
+squared = partial(linear.forward, feature_map=quadratic(1.0))
+by_page = [count(form, q, k, v).multiply_adds for form in (squared, softmax.forward)]
+assert by_page == [N * 15 * (2 * M + 1), N * N * (D + M)]  # claim 18: O(N D^2 M)
+assert count(quadratic().forward, q).elementwise <= 2 * N * 15  # making the features: two products each at most
+print(f"the sentence, D = {D}: {by_page[0]} multiply-adds with quadratic features, {by_page[1]} with softmax")
 d = 3
-for n in range(1, 30):
-    q_n, k_n, v_n, _ = draw_inputs(28, n, n, d, d)
+for n in range(1, N + 1):
+    q_n, k_n, v_n = q[:n, :d], k[:n, :d], v[:n]
     out, products = by_hand_quadratic(q_n, k_n, v_n)
     same(out, smooth(lambda q, k: ((q * k).sum(axis=-1) + 1) ** 2, q_n, k_n, v_n))
-    assert products == count(partial(linear.forward, feature_map=quadratic(1.0)), q_n, k_n, v_n).multiply_adds
+    assert products == count(squared, q_n, k_n, v_n).multiply_adds
     if products < by_hand_softmax(q_n, k_n, v_n):
         break
-assert n == feature_maps_figure.crossover(quadratic(1.0), d, d) == 12  # claim 18
+assert n == feature_maps_figure.crossover(quadratic(1.0), d, d) == 12  # claim 18; at the sentence's last word
 assert d**2 < n < 1.5 * d**2  # C = 10: at this width not yet half of D^2
 print(f"D = {d}: {products} products against {by_hand_softmax(q_n, k_n, v_n)} from N = {n} on; D^2 = {d**2}")
 
@@ -438,10 +434,9 @@ assert (np.diff(value) > 0).all()
 same(elu_plus_one.forward(np.array([-1e-9, 0.0, 1e-9]))[0], np.ones(3), atol=1.1e-9)
 assert (feature_maps.relu.backward(np.ones_like(x), feature_maps.relu.forward(x)[1])[x < 0] == 0).all()
 
-for n, d, m in ((40, 6, 5), (30, 9, 2)):
-    cost = count(partial(linear.forward, feature_map=elu_plus_one), *draw_inputs(10, n, n, d, m)[:3])
-    assert cost.multiply_adds == n * d * (2 * m + 1)  # claim 19: O(N D M)
-    print(f"N = {n}, D = {d}, M = {m}: {d} features, {cost.multiply_adds:,} multiply-adds")
+cost = count(partial(linear.forward, feature_map=elu_plus_one), q, k, v)
+assert cost.multiply_adds == N * D * (2 * M + 1)  # claim 19: O(N D M)
+print(f"the sentence: {D} features, {cost.multiply_adds} multiply-adds")
 
 # %% [markdown]
 # ### Temperature: what $\mathrm{elu} + 1$ cannot do
@@ -456,22 +451,20 @@ for n, d, m in ((40, 6, 5), (30, 9, 2)):
 # as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: as the features grow in proportion to
 # $\lambda$, their ratios stay. An exponential is different: its ratios grow without bound. (For $\lambda \to 0$ all
 # features are 1, and all keys alike.) A model with $\mathrm{elu} + 1$ must live with softer attention, or learn other
-# directions.
+# directions. We cool the sentence down, with both similarities:
 
 # %%
-tokens, width = 12, 8
-q_12, k_12, _, _ = draw_inputs(11, tokens, tokens, width, 1)
-q_relu, k_relu = np.maximum(q_12, 0), np.maximum(k_12, 0)
+q_relu, k_relu = np.maximum(q, 0), np.maximum(k, 0)
 limit = q_relu @ k_relu.T / (q_relu @ k_relu.T).sum(axis=1, keepdims=True)
 
 
 def softmax_at(temperature):
-    return softmax.matrix(q_12, k_12, scale=1 / (temperature * math.sqrt(width)))
+    return softmax.matrix(q, k, scale=1 / (temperature * math.sqrt(D)))
 
 
 def linear_at(temperature):
-    root = math.sqrt(temperature) * width**0.25  # scores as softmax's
-    return linear.matrix(q_12 / root, k_12 / root)
+    root = math.sqrt(temperature) * D**0.25  # scores as softmax's
+    return linear.matrix(q / root, k / root)
 
 
 def entropy(p):
@@ -481,12 +474,12 @@ def entropy(p):
 
 same(linear_at(1e-14), limit, atol=1e-6)  # 1 / lambda is 1e-7
 assert entropy(softmax_at(1e-3)).mean() < 0.01
-assert entropy(limit).mean() > 0.8 * math.log(tokens)
+assert entropy(limit).mean() > 0.75 * math.log(N)
 for at in (softmax_at, linear_at):
-    same(at(1e14), np.full((tokens, tokens), 1 / tokens), atol=1e-6)
-print(
-    f"mean entropy as T falls to 0: softmax {entropy(softmax_at(1e-3)).mean():.2f}, elu + 1 {entropy(limit).mean():.2f}"
-)
+    same(at(1e14), np.full((N, N), 1 / N), atol=1e-6)
+coldest = softmax_at(1e-3), limit
+print("mean entropy as T falls to 0: softmax {:.2f}, elu + 1 {:.2f}".format(*(entropy(p).mean() for p in coldest)))
+print("weight of 'sat' on 'dog':     softmax {:.2f}, elu + 1 {:.2f}".format(*(p[2, 9] for p in coldest)))
 
 
 # %%
@@ -494,7 +487,10 @@ def draw_temperature(axes, temperature):
     for each, p in zip(axes, (softmax_at(temperature), linear_at(temperature)), strict=True):
         each.imshow(p, vmin=0, vmax=1, aspect="equal")
         each.grid(False)
-        each.set(xticks=[], yticks=[], xlabel=f"entropy {entropy(p).mean():.2f}")
+        each.set(xticks=[], yticks=range(N), yticklabels=WORDS)
+        each.tick_params(labelsize=6, length=0)
+        each.label_outer()
+        each.set_xlabel(f"entropy {entropy(p).mean():.2f}")
     if axes[0].get_subplotspec().is_first_col():
         axes[0].set_ylabel("softmax")
         axes[1].set_ylabel("elu + 1")
@@ -512,20 +508,14 @@ chapter.explore(
 )
 
 # %% [markdown]
-# ## Random features
+# ## Random features, and keeping exponentials in range
 #
-# Where there are infinitely many features, one can also draw some of them at random. For softmax's similarity they
-# are $\frac{1}{\sqrt m} e^{\omega^\top x - \lVert x \rVert^2 / 2}$ with $m$ normal directions $\omega$, or $e^{\lVert x
-# \rVert^2 / 2}$ times sines and cosines of $\omega^\top x$. Chapter 9 derives both, their errors, and which is better
-# when. From here on, all we need is that such features are exponentials.
-
-# %% [markdown]
-# ## Keeping exponentials in range
-#
-# Features such as $e^{\omega^\top x - \lVert x \rVert^2/2}$ or $e^{\lVert x \rVert^2/2} \sin \omega^\top x$ leave the
-# range of float32 soon: it ends at $e^{88.7}$ above and at about $e^{-103}$ below. With $D = 16$ and entries of size
-# 5, $\lVert x \rVert^2 / 2 = 200$. The first kind underflows to 0 in every feature, and $0/0$ is not a number; the
-# second overflows, and $\infty/\infty$ is not one either.
+# Where there are infinitely many features, one can also draw some of them at random. Chapter 9 derives them. Here we
+# only need that they are exponentials, such as $e^{\omega^\top x - \lVert x \rVert^2/2}$ or $e^{\lVert x \rVert^2/2}
+# \sin \omega^\top x$ with normal directions $\omega$. These leave the range of float32 soon: it ends at $e^{88.7}$
+# above and at about $e^{-103}$ below. With $D = 16$ and entries of size 5, $\lVert x \rVert^2 / 2 = 200$. The first
+# kind underflows to 0 in every feature, and $0/0$ is not a number; the second overflows, and $\infty/\infty$ is not one
+# either.
 #
 # In softmax the cure was to subtract the maximum of a row. Here a row of $P$ is never formed, and what is subtracted
 # from a key's exponent must be the same for all queries. Write $\phi_c(x) = e^{a_c(x)} b_c(x)$. For *any* numbers
@@ -542,7 +532,8 @@ chapter.explore(
 #
 # No exponent is above 0: nothing overflows. And there is a feature $c$ at which $t_i$ is attained, and a key at which
 # that $r_c$ is attained: there both brackets have the exponent 0. If all $b_c$ are 1, that term is 1. So the
-# denominator is at least 1, and underflow of all others does not matter.
+# denominator is at least 1, and underflow of all others does not matter. The sentence's vectors are too short for any
+# of this, so the cell takes random ones of 16 entries:
 
 
 # %%
@@ -571,7 +562,7 @@ assert abs(math.log(limits.smallest_subnormal) + 103.3) < 0.05
 width = 16
 omega = feature_maps.gaussian(32, width, np.random.default_rng(17))  # float64; a map takes it in the dtype of x
 positive_map, trig_map = feature_maps.favor_positive(omega), feature_maps.favor_trig(omega)
-q_16, k_16, v_16, _ = draw_inputs(18, 20, 30, width, 4)
+q_16, k_16, v_16, _ = draw_inputs(18, 30, width)
 
 entries_of_5 = np.float32(5) * np.sign(q_16).astype(np.float32)  # |x|^2 / 2 = 200
 assert (positive_map.forward(entries_of_5)[0] == 0).all()  # underflow
@@ -601,12 +592,11 @@ assert 1e-6 < rows[1][3] < 1e-4
 assert rows[2][3] < 1e-6
 
 # %% [markdown]
-# The last column shows what a scale cannot do. An exponent of 382 is rounded in float32, by up to
-# $1.5 \cdot 10^{-5}$, before any exponential is taken. That is a relative error of the weight, and explains the
-# $10^{-5}$ of the second row. (In the third row each query has all its weight on one key, and there is nothing left to
-# be wrong.)
+# The last column shows what a scale cannot do. An exponent of 416 is rounded in float32, by up to $1.5 \cdot 10^{-5}$,
+# before any exponential is taken. That is a relative error of the weight, and it explains the second row. (In the third
+# row each query has all its weight on one key, and nothing is left to be wrong.)
 #
-# Three details that are easily got wrong:
+# Three details are easy to get wrong:
 #
 # - **One maximum for all features is not enough.** Say there are two features; the only key has the exponents
 #   $(200, 0)$ and the query $(-200, 0)$. Both terms of the sum are $e^0 = 1$. With the single maximum 200 the key's
@@ -616,7 +606,7 @@ assert rows[2][3] < 1e-6
 # - **The exponent is all of $\omega^\top x - \lVert x \rVert^2/2$**, not $\omega^\top x$ alone; what remains outside
 #   the maximum can overflow or underflow by itself.
 #
-# What changes for a causal query, whose $r$ must not depend on later keys, is the subject of chapter 7.
+# For a causal query $r$ must not depend on later keys: see chapter 7.
 
 # %%
 key_exponent, query_exponent = np.float32([200, 0]), np.float32([-200, 0])
@@ -641,7 +631,7 @@ except ValueError as error:
 # **$\mathrm{elu} + 1$.** $\phi' = 1$ for $x > 0$ and $\phi' = e^x = \phi$ for $x \le 0$. As $\phi > 1$ in the first
 # case and $\phi \le 1$ in the second, both are $\min(\phi, 1)$: only $\phi$ is kept. **ReLU** (2): 1 or 0.
 #
-# **Quadratic**, (3). The constant passes nothing on. The linear features give $\sqrt{2c}\, d\phi_{\text{linear}}$.
+# **Quadratic**, (3). The constant passes nothing on. The linear features pass on $\sqrt{2c}\, d\phi_{\text{linear}}$.
 # Let $g_{ij}$, $i \le j$, be the gradient of the product $x_i x_j$ (that of the feature, times its factor 1 or $\sqrt
 # 2$), and 0 for $i > j$. The entry $x_l$ occurs in $x_l x_j$, with the derivative $x_j$, and in $x_i x_l$, with the
 # derivative $x_i$. In $x_l^2$ both count, and $2 x_l$ is right:
@@ -659,7 +649,7 @@ except ValueError as error:
 # product rule. $t$ receives $h\, d\phi$, which goes on as above, and $\partial h / \partial u = -u\, h$ contributes $-u
 # \sum_c \phi_c\, d\phi_c$. The sum of both, divided by $\sigma$, is $dx$.
 #
-# (Chapter 9 has random features, and chapter 10 those of random feature attention.)
+# (Random features follow in chapters 9 and 10.)
 #
 # **And the scale?** With $\epsilon = 0$ the output does not depend on $r_c$ and $t_i$ at all. So although they are
 # computed from the inputs, as maxima with kinks, no gradient goes through them: they are constants. The gradient
@@ -706,13 +696,13 @@ chapter.table(("map", "C, D = 4", "alone: worst difference", "in attention: wors
 # %% [markdown]
 # ## What each costs
 #
-# Take one head, $N = L = 512$, $D = M = 16$, float32; all numbers are counted or added up while the code runs. The
-# last column is the least $N = L$ at which a forward pass takes fewer multiply-adds than softmax's. As $C$ grows,
-# linear attention stays linear, and ceases to be cheap.
+# Take one head and a longer text: $N = L = 512$ random tokens with $D = M = 16$, in float32. All numbers are counted
+# while the code runs. The last column is the least $N = L$ at which a forward pass takes fewer multiply-adds than
+# softmax's. As $C$ grows, linear attention stays linear, and ceases to be cheap.
 
 # %%
 tokens, width = 512, 16
-arrays = draw_inputs(23, tokens, tokens, width, width, np.float32)
+arrays = draw_inputs(23, tokens, width, np.float32)
 
 
 def costs_of(forward, backward):

@@ -15,8 +15,9 @@
 # 6. meet an $\varepsilon$ that is no longer small.
 #
 # You need chapters 6 (feature maps) and 7 (prefix sums, the causal product and its gradient). The letters are theirs:
-# $N$ tokens, keys of width $D$ and values of width $M$. From $m$ random directions come $C$ features. Equations are
-# numbered by chapter in the text and by file in the source that is shown.
+# $N$ tokens, keys of width $D$ and values of width $M$. From $m$ random directions come $C$ features. The example is
+# chapter 1's sentence, *the cat sat on the old mat and the dog slept too*. Equations are numbered by chapter in the
+# text and by file in the source that is shown: (1) and (2) of `rfa.py` are (6) here, (3) is (7), and (6) is (9).
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -29,6 +30,7 @@ from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps_random, gated_linear, linear, rfa, softmax
 from linattn_ref.attention.feature_maps import gaussian, orthogonal_gaussian, rfa_arccos, rfa_gaussian
 from linattn_ref.attention.parts import gate
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.experiments.recurrence import rfa_decay
@@ -68,15 +70,16 @@ print(f"one direction: {one_direction:.3f}; mean of 100,000: {many:.3f}; exp(-1/
 #
 # $$e^{q^\top k} = e^{\lVert q \rVert^2/2}\; e^{-\lVert q - k \rVert^2/2}\; e^{\lVert k \rVert^2/2} \qquad (1)$$
 #
-# The middle factor is the Gaussian kernel. If all queries and keys have length 1, the outer factors are the same
-# number $\sqrt e$ everywhere and cancel in the ratio: **on the unit sphere, softmax attention and Gaussian attention
-# are the same thing**. So RFA replaces $q$ and $k$ by $\hat q = q / \lVert q \rVert$ and
-# $\hat k = k / \lVert k \rVert$.
+# The middle factor is the Gaussian kernel. If all queries and keys have length 1, the outer factors are the same number
+# $\sqrt e$ everywhere and cancel in the ratio: **on the unit sphere, softmax attention and Gaussian attention are the
+# same thing**. So RFA replaces $q$ and $k$ by $\hat q = q / \lVert q \rVert$ and $\hat k = k / \lVert k \rVert$. In the
+# sentence, the weights of *sat* come out the same by both:
 
 # %%
-N, D, M = 6, 4, 3
+q, k, v = vectors()
+(N, D), M = q.shape, v.shape[1]
 rng = np.random.default_rng(0)
-q, k, v, d_out = (rng.standard_normal((N, width)) for width in (D, D, M, M))
+d_out = rng.standard_normal((N, M))  # the gradient of some loss, for later
 
 
 def unit(x):
@@ -87,8 +90,12 @@ square_distance = ((unit(q)[:, None] - unit(k)[None]) ** 2).sum(axis=-1)  # (N, 
 kernel = np.exp(-square_distance / 2)
 same(math.e * kernel, np.exp(unit(q) @ unit(k).T))  # (1)
 same(kernel / kernel.sum(axis=1, keepdims=True), softmax.matrix(unit(q), unit(k), scale=1.0))
-print("first row, Gaussian:", (kernel / kernel.sum(axis=1, keepdims=True))[0].round(4))
-print("            softmax:", softmax.matrix(unit(q), unit(k), scale=1.0)[0].round(4))
+print("words:   ", " ".join(f"{word:>5}" for word in WORDS))
+for name, p in (
+    ("Gaussian:", kernel / kernel.sum(axis=1, keepdims=True)),
+    ("softmax: ", softmax.matrix(unit(q), unit(k), scale=1.0)),
+):
+    print(name, " ".join(f"{weight:5.2f}" for weight in p[2]))
 
 # %% [markdown]
 # ### Sines and cosines
@@ -160,8 +167,8 @@ print(
 #
 # A score on the unit sphere lies between $-1$ and $1$, so one weight is at most $e^2 = 7.4$ times another. Softmax
 # attention in a trained network is far sharper. The paper's solution is a width $\sigma$ of the kernel, here a factor
-# $1/\sigma$ on $\omega$ (exercise 1). The cell below takes 100 keys and prints the largest weight, averaged over the
-# queries: with lengths as they come, on the sphere, and by features on the sphere.
+# $1/\sigma$ on $\omega$ (exercise 1). The cell takes 100 random keys, as twelve words have little to choose from. It
+# prints the largest weight, averaged over the queries: with lengths as they come, on the sphere, and by features there.
 
 # %%
 q_100, k_100 = rng.standard_normal((2, 100, 16)) * 2
@@ -192,8 +199,8 @@ for options in ({}, {"causal": True}):
     plain, _ = rfa.forward(q, k, v, omega, **options)
     same(plain, linear.forward(q, k, v, feature_map=rfa_gaussian(omega), **options)[0])
 same(rfa.forward(100 * q, k / 100, v, omega)[0], rfa.forward(q, k, v, omega)[0])  # lengths do not matter
-print("first output:", rfa.forward(q, k, v, omega)[0][0].round(4), end=" ")
-print("with longer queries and shorter keys:", rfa.forward(100 * q, k / 100, v, omega)[0][0].round(4))
+print("output of 'sat':", rfa.forward(q, k, v, omega)[0][2].round(4), end=" ")
+print("with longer queries and shorter keys:", rfa.forward(100 * q, k / 100, v, omega)[0][2].round(4))
 
 # %% [markdown]
 # ### The gradient through the division
@@ -259,9 +266,12 @@ assert not rfa.backward(d_out, saved).q[2].any()
 #
 # So the matrix of RFA is $r_{tj}\, \phi(q_t)^\top \phi(k_j)$ with each row divided by its sum. The weights $r_{tj}$ of
 # a row sum to $1 - g_1 \cdots g_t$: what is missing is the share of $S_0 = 0$.
+#
+# Give every word a gate, a low one to a thing, and high ones to small words, which leave the state as it is. So when
+# *slept* asks, *dog* should weigh much more than *cat*:
 
 # %%
-gates = np.array([0.9, 0.5, 0.99, 0.1, 0.7, 0.8])
+gates = np.array([0.9, 0.3, 0.5, 0.9, 0.9, 0.7, 0.5, 0.9, 0.9, 0.2, 0.4, 0.9])
 r = rfa.recency(gates)
 for t in range(N):
     for j in range(N):
@@ -279,24 +289,28 @@ for t in range(N):
 weights = r * (phi_q @ phi_k.T)
 same(out, weights @ v / (weights.sum(axis=1, keepdims=True) + 1e-6))
 same(out, rfa.matrix(q, k, omega, gates, causal=True) @ v)
+for name, options in (("no gate", {}), ("gates", {"gate": gates})):
+    p = rfa.matrix(q, k, omega, causal=True, **options)
+    print(f"weights of 'slept', {name}: cat {p[10, 1]:.3f}, dog {p[10, 9]:.3f}")
+assert p[10, 9] > 20 * p[10, 1]
 chapter.source(rfa.forward, doc=False)
 
 # %% [markdown]
 # The loop is that of gated linear attention (chapter 19). RFA passes it $g$ as the gate, keys multiplied by $1 - g$,
 # and values with a column of ones appended, for the denominator. Time and memory stay linear. Move the slider to see
-# the matrix for one gate $g$, the same for all tokens.
+# the sentence's matrix for one gate $g$, the same for all words.
 
 # %%
-shown = 40
-q_40, k_40 = np.random.default_rng(3).standard_normal((2, shown, 8))
-omega_40 = orthogonal_gaussian(128, 8, np.random.default_rng(4))
+many_omegas = orthogonal_gaussian(128, D, np.random.default_rng(4))
 
 
 def panel(axes, g):
-    matrix = rfa.matrix(q_40, k_40, omega_40, np.full(shown, float(g)), causal=True)
+    matrix = rfa.matrix(q, k, many_omegas, np.full(N, float(g)), causal=True)
     axes.imshow(matrix, vmin=0, vmax=0.5, cmap="viridis")
     axes.grid(False)
-    axes.set(xlabel="key j", ylabel="query t")
+    axes.set(yticks=range(N), yticklabels=WORDS)
+    axes.set_xticks(range(N), WORDS, rotation=90)
+    axes.tick_params(labelsize=6, length=0)
     axes.label_outer()
 
 
@@ -307,7 +321,8 @@ chapter.explore(
     slider=(0.2, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999),
     height=0.34,
     sharey=True,
-    alt="Lower triangles of weights. g = 0.5: a bright diagonal that fades within three keys. g = 0.999: even rows",
+    alt="Lower triangles of weights, words by words. g = 0.5: a bright diagonal that fades within three words. "
+    "g = 0.999: rows that follow the words and do not fade",
 )
 
 # %% [markdown]
@@ -390,7 +405,7 @@ report.assert_ok()
 #
 # ### From the gate to its parameters
 #
-# The gate of a token is made from the token itself. Let $x_t$ be the input of the layer:
+# The gate of a token is made from the token itself. Let $x_t$ be the input of the layer, here the word's key:
 #
 # $$g_t = \mathrm{sigmoid}(a_t), \qquad a_t = w_g^\top x_t + b_g, \qquad
 # \mathrm{sigmoid}(a) = \frac{1}{1 + e^{-a}} \qquad (10)$$
@@ -401,13 +416,17 @@ report.assert_ok()
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
 # In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate.forward` stops at
-# the nearest numbers inside $(0, 1)$.
+# the nearest numbers inside $(0, 1)$. With $w_g = (-1, -0.8, 0, 1)$, which is against things and what is done and for
+# small words, and $b_g = 1$ the gates above come out:
 
 # %%
 chapter.source(gate.forward, gate.backward, doc=False)
 
 # %%
-x, w_g, b_g = rng.standard_normal((N, 5)), rng.standard_normal(5), np.array(1.0)
+w_g, b_g = np.array([-1.0, -0.8, 0.0, 1.0]), np.array(1.0)
+made, _ = gate.forward(k, w_g, b_g)
+np.testing.assert_array_equal(made.round(1), gates)
+print("gates:", *(f"{word} {g:.2f}" for word, g in zip(WORDS, made, strict=True)))
 
 
 class LayerGradients(NamedTuple):
@@ -428,7 +447,7 @@ def layer_backward(d_out, saved):
     return LayerGradients(*gate.backward(grads.gate, saved[0]), grads.q)
 
 
-report = gradcheck.check_elementwise(layer_forward, layer_backward, x, w_g, b_g, q, rng=np.random.default_rng(6))
+report = gradcheck.check_elementwise(layer_forward, layer_backward, k, w_g, b_g, q, rng=np.random.default_rng(6))
 print(report)
 report.assert_ok()
 saturated, _ = gate.forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
@@ -460,7 +479,7 @@ assert rows[2][2] < 0.05 < 0.99 < rows[2][3]
 # ## The recurrent form, masks, and an $\varepsilon$ that is not small
 #
 # (6) is a recurrence already: a step costs the same at every position. A padded token leaves the state as it is: it
-# adds nothing, and nothing fades. The cell counts each step and checks both statements:
+# adds nothing, and nothing fades. The cell counts each step, and masks *old mat*:
 
 # %%
 state, costs = rfa.init_state((), D, M, omega), set()
@@ -472,16 +491,15 @@ for t in range(N):
     same(row, out[t])
 assert len(costs) == 1
 
-key_mask = np.array([True, True, False, False, True, True])
+key_mask = ~np.isin(WORDS, ["old", "mat"])
 masked = rfa.matrix(q, k, omega, gates, causal=True, key_mask=key_mask, eps=0.0)
-assert not masked[:, [2, 3]].any()
-similarity = phi_q @ phi_k.T
-same(
-    masked[5, 1] / similarity[5, 1] * similarity[5, 4] / masked[5, 4],
-    (1 - gates[1]) * gates[4] / (1 - gates[4]),  # the masked tokens let nothing fade
+assert not masked[:, [5, 6]].any()
+ratio = masked[7] / (phi_q @ phi_k.T)[7]  # of "and": its r, up to a common factor
+same(ratio[4] / ratio[7], (1 - gates[4]) * gates[7] / (1 - gates[7]))  # the masked words let nothing fade
+print("output of 'too', step by step:", row.round(4), " in one pass:", out[-1].round(4))
+print(
+    "weights of 'and', 'old mat' masked:", *(f"{word} {p:.2f}" for word, p in zip(WORDS[:8], masked[7], strict=False))
 )
-print("last output, step by step:", row.round(4), " in one pass:", out[-1].round(4))
-print("last row of the matrix, tokens 3 and 4 masked:", masked[-1].round(3))
 
 # %% [markdown]
 # In plain linear attention the denominator of the first token is about 1, and $\varepsilon = 10^{-6}$ is nothing
@@ -509,13 +527,9 @@ chapter.table(("gate", "first output over its value, eps = 1e-6"), rows)
 # %%
 extremes = []
 for directions in (4, 16, 64, 256):
-    worst = 0.0
-    for seed in range(50):
-        draw = np.random.default_rng(seed)
-        q_s, k_s, v_s = draw.standard_normal((3, 30, 8))
-        out_s, _ = rfa.forward(q_s, k_s, v_s, gaussian(directions, 8, draw), np.full(30, 0.5), causal=True)
-        worst = max(worst, float(abs(out_s).max() / abs(v_s).max()))
-    extremes.append((directions, worst))
+    drawn = (gaussian(directions, D, np.random.default_rng(seed)) for seed in range(50))
+    outs = np.stack([rfa.forward(q, k, v, each, gates, causal=True)[0] for each in drawn])
+    extremes.append((directions, float(abs(outs).max() / abs(v).max())))
 chapter.table(("directions m", "largest output over largest value, 50 draws"), extremes)
 assert extremes[0][1] > 2  # far outside the values
 assert extremes[-1][1] < 1.2
@@ -542,13 +556,13 @@ assert extremes[-1][1] < 1.2
 
 # %%
 sigma = 0.5
-sharp = rfa.matrix(q, k, gaussian(400_000, D, np.random.default_rng(7)) / sigma, eps=0.0)
+sharp = rfa.matrix(q, k, gaussian(200_000, D, np.random.default_rng(7)) / sigma, eps=0.0)
 truth = softmax.matrix(unit(q), unit(k), scale=1 / sigma**2)
 np.testing.assert_allclose(sharp, truth, atol=0.02)
 needed = 1 / 2 / (0.1 * math.exp(-2 / sigma**2)) ** 2  # m from 1 / sqrt(2 m) = 10% of the kernel
 assert 3e8 < needed < 5e8
 print(
-    f"400,000 directions: off by {abs(sharp - truth).max():.4f} at most; an error of 10% everywhere takes {needed:.1e}"
+    f"200,000 directions: off by {abs(sharp - truth).max():.4f} at most; an error of 10% everywhere takes {needed:.1e}"
 )
 
 # %% [markdown]
@@ -574,12 +588,13 @@ def with_weight_1(gates):
 
 constant = np.full(N, 0.8)
 same(with_weight_1(constant), rfa.forward(q, k, v, omega, constant, causal=True, eps=0.0)[0])
-skip_last = np.array([0.5, 0.5, 0.5, 0.5, 0.5, 1 - 1e-12])
+skip_last = np.append(np.full(N - 1, 0.5), 1 - 1e-12)
 gated, _ = rfa.forward(q, k, v, omega, skip_last, causal=True, eps=0.0)
-of_five = rfa.matrix(q[[0, 1, 2, 3, 5]], k[:5], omega, np.full(5, 0.5), causal=True, eps=0.0)[-1]  # the last query
-np.testing.assert_allclose(gated[5], of_five @ v[:5], atol=1e-10)  # token 6 is ignored
-assert abs(with_weight_1(skip_last)[5] - gated[5]).max() > 0.01
-print("a token to be ignored, weight 1 - g:", gated[5].round(3), " weight 1:", with_weight_1(skip_last)[5].round(3))
+asking = np.append(q[: N - 2], q[-1:], axis=0)  # "too" in the place of "slept"
+without_it, _ = rfa.forward(asking, k[:-1], v[:-1], omega, np.full(N - 1, 0.5), causal=True, eps=0.0)
+np.testing.assert_allclose(gated[-1], without_it[-1], atol=1e-10)  # the key and value of "too" are ignored
+assert abs(with_weight_1(skip_last)[-1] - gated[-1]).max() > 0.01
+print("'too' is to be ignored, weight 1 - g:", gated[-1].round(3), " weight 1:", with_weight_1(skip_last)[-1].round(3))
 
 # %% [markdown]
 # **3. Where to begin.** A layer should start with a reach of $n$ tokens (90% of the weight), whatever the token. Which

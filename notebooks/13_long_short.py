@@ -14,8 +14,9 @@
 # 4. derive the gradients: of the norms, and of a projection whose weights depend on what it projects;
 # 5. make it causal, and count what that costs.
 #
-# You need chapters 1 (softmax and its gradient) and 4 (Linformer). $N$ queries, $L$ keys, widths $D$ and $M$, $R$
-# mixtures, segments of width $w$.
+# You need chapters 1 (softmax and its gradient) and 4 (Linformer). The letters: $N$ queries, $L$ keys, widths $D$ and
+# $M$, $R$ mixtures, segments of width $w$. The example is chapter 1's sentence in segments of four words, *the cat sat
+# on | the old mat and | the dog slept too*.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -27,6 +28,7 @@ from matplotlib.colors import PowerNorm
 from linattn_ref import gradcheck
 from linattn_ref.attention import linformer, long_short, softmax
 from linattn_ref.attention.parts import dynamic_projection
+from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.fewer_keys import moving_content
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing import chapter, style
@@ -110,14 +112,17 @@ for n, w in ((256, 8), (1024, 16)):
 # $$\bar K = P^\top K, \qquad \bar V = P^\top V \qquad (2)$$
 #
 # Each column of $P$ is a distribution over positions. This is familiar: column $r$ of $W_p$ is a *query*. It is scored
-# against every key; then there are a softmax over the keys and a weighted mean of the values. **The dynamic projection
-# is softmax attention of $R$ learned queries**, with scale 1.
+# against every key; then follow a softmax over the keys and a weighted mean of the values. **The dynamic projection is
+# softmax attention of $R$ learned queries**, with scale 1.
+#
+# For the sentence we choose two columns by hand: one asks for things, the other for what is done. So the first mixture
+# should be made of *cat*, *mat* and *dog*, the second of *sat* and *slept*.
 
 # %%
-N, D, M, R, w = 14, 4, 3, 2, 4
-rng = np.random.default_rng(0)
-q, k, v, d_out = (rng.standard_normal((N, width)) for width in (D, D, M, M))
-w_p = rng.standard_normal((D, R))
+q, k, v = vectors()
+(N, D), M, R, w = q.shape, v.shape[1], 2, 4
+w_p = np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+d_out = np.random.default_rng(0).standard_normal((N, M))  # the gradient of some loss, for later
 
 mixed, mixing = dynamic_projection.forward(k, v, w_p, window=w)
 P = mixing.p[0]  # (L, R)
@@ -130,15 +135,18 @@ same(P.sum(axis=0), 1)
 same(mixed.k, P.T @ k)  # (2)
 same(mixed.k, softmax.forward(w_p.T, k, k, scale=1.0)[0])  # R learned queries
 same(mixed.v, softmax.forward(w_p.T, k, v, scale=1.0)[0])
+for name, shares in zip(("things", "done"), P.T, strict=True):
+    print(f"{name:6}", *(f"{word} {share:.2f}" for word, share in zip(WORDS, shares, strict=True)))
 chapter.source(dynamic_projection.forward, doc=False)
 
 # %% [markdown]
 # This has three consequences, all unlike Linformer, whose projection is fixed (Zhu et al. 2021, section 3):
 #
 # - **The projection depends on the input.** Another text has another $P$.
-# - **It follows content.** Put the same tokens into another order, and each keeps its share: the mixtures are the
-#   same.
+# - **It follows content.** Put the same words into another order, and each keeps its share: the mixtures are the same.
 # - **It fits any length.** $W_p$ has $D R$ parameters and does not depend on $L$; Linformer has $2 L R$.
+#
+# The cell replaces *cat* by *and*, reads the sentence backwards, and reads shorter and longer ones:
 
 
 # %%
@@ -147,18 +155,20 @@ def projection(k, w_p):
     return dynamic_projection.forward(k, k, w_p, window=w)[1].p[0]
 
 
-other = projection(rng.standard_normal((N, D)), w_p)
+other = projection(np.concatenate([k[:1], k[7:8], k[2:]]), w_p)
 assert abs(other - P).max() > 0.05  # claim 36: it depends on the input
+print("share of 'dog' among the things:", P[9, 0].round(2), " without the cat:", other[9, 0].round(2))
 
-order = rng.permutation(N)
-moved = projection(k[order], w_p)
-same(moved, P[order])
-same(moved.T @ v[order], P.T @ v)
-E = rng.standard_normal((R, N)) / math.sqrt(R)
-assert abs(E @ v[order] - E @ v).max() > 0.1  # claim 36: Linformer's columns stay where they are
+backwards = projection(k[::-1], w_p)
+same(backwards, P[::-1])
+same(backwards.T @ v[::-1], P.T @ v)
+E = linformer.mean_pool(R, N)
+assert abs(E @ v[::-1] - E @ v).max() > 0.1  # claim 36: Linformer's columns stay where they are
+print("mixed value of the things:", (P.T @ v)[0].round(3), " backwards:", (backwards.T @ v[::-1])[0].round(3))
+print("Linformer's first mixture:", (E @ v)[0].round(3), " backwards:", (E @ v[::-1])[0].round(3))
 
 for length in (1, 5, 1000):
-    assert projection(rng.standard_normal((length, D)), w_p).shape == (length, R)
+    assert projection(np.resize(k, (length, D)), w_p).shape == (length, R)
 refused = ""
 try:
     linformer.forward(q[:5], k[:5], v[:5], E, E)
@@ -171,9 +181,9 @@ print(refused)
 # ### Content that moves
 #
 # Here is a task that isolates the difference. One token is marked, anywhere in the sequence, and all queries ask for
-# its value. With Linformer a mixture is of fixed places. If it holds $n = L/R$ of them, and the softmax finds the
-# right mixture, the output is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error
-# $(1 - c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
+# its value. Linformer mixes fixed places. If a mixture holds $n = L/R$ of them, and the softmax finds the right
+# mixture, the output is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error $(1 -
+# c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
 #
 # $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
 #
@@ -231,10 +241,10 @@ chapter.table(
 #
 # with a gain $a$ and a bias $b$ for each of its $W$ entries. (The code calls $\sigma$ `s` and the fraction `n`; here
 # $s$ is the scale of the scores.) We measure the spread of the scores, their standard deviation over queries and keys,
-# for near keys and for mixtures, with $W_p$ as it is at the start.
+# for near keys and for mixtures of many random keys, with $W_p$ as it is at the start.
 
 # %%
-rows = []
+rows, rng = [], np.random.default_rng(1)
 for length in (64, 1024):
     q_l, k_l = rng.standard_normal((2, length, 32))
     start = 0.02 * rng.standard_normal((32, 4))
@@ -256,7 +266,7 @@ chapter.source(layer_norm.forward, doc=False)
 #
 # Segment by segment, it is softmax attention of $w$ queries to $R$ mixtures and about $2w$ keys; the mixtures come
 # first. (The numbers in the code are its module's own.) The cell below the code computes each output once more from (4)
-# and (5), query by query.
+# and (5), query by query, with gains and biases that are drawn.
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -283,7 +293,7 @@ for i in range(N):
     values = np.concatenate([normed(P.T @ v, norm_global[1]), normed(v, norm_local[1])[near]])
     weights = np.exp(q[i] @ keys.T / math.sqrt(D))
     same(out[i], weights / weights.sum() @ values)  # (4)
-print(f"last query, {len(keys)} keys and mixtures, by hand:", (weights / weights.sum() @ values).round(4), end=" ")
+print(f"{WORDS[-1]!r}, {len(keys)} keys and mixtures, by hand:", (weights / weights.sum() @ values).round(4), end=" ")
 print("by the page:", out[-1].round(4))
 
 # %% [markdown]
@@ -302,15 +312,13 @@ for n in (64, 128, 256):
 # %% [markdown]
 # Without norms of the values, the mechanism applies a matrix to $V$: $P$ passes each mixture's weight on to the keys in
 # it. In the left picture the short term shows as blocks. The long term behind them is a matrix of rank $R$, which shows
-# as vertical stripes.
+# as vertical stripes: *cat*, *sat*, *dog* and *slept* can be read from anywhere.
 
 # %%
-rng_40 = np.random.default_rng(3)
-q_40, k_40, w_p_40 = (rng_40.standard_normal(shape) for shape in ((40, 8), (40, 8), (8, 2)))
 matrices = [
-    long_short.matrix(q_40, k_40, w_p_40, None, None, window=8),
-    long_short.matrix(q_40, k_40, w_p_40, None, None, window=8, causal=True),
-    softmax.matrix(q_40, k_40, causal=True),
+    long_short.matrix(q, k, w_p, None, None, window=w),
+    long_short.matrix(q, k, w_p, None, None, window=w, causal=True),
+    softmax.matrix(q, k, causal=True),
 ]
 
 
@@ -320,22 +328,23 @@ def draw_matrices():
     for axes, title, matrix in zip(all_axes, titles, matrices, strict=True):
         axes.imshow(matrix, norm=PowerNorm(0.5, 0, 0.5))
         axes.grid(False)
-        axes.set(title=title, xlabel="value j")
-    all_axes[0].set_ylabel("output i")
+        axes.set(title=title, yticks=range(N), yticklabels=WORDS)
+        axes.set_xticks(range(N), WORDS, rotation=90)
+        axes.tick_params(labelsize=6, length=0)
+        axes.label_outer()
     return figure
 
 
 chapter.show(
     draw_matrices,
-    alt="Three matrices of 40 by 40. Long-Short: blocks along the diagonal over faint vertical stripes. Causal: blocks "
-    "cut at the diagonal, stripes below it only. Softmax: irregular lower triangle",
+    alt="Three matrices of 12 by 12 words. Long-Short: blocks along the diagonal, with vertical stripes through them. "
+    "Causal: the blocks cut at the diagonal, stripes below it only. Softmax: irregular lower triangle",
 )
 for matrix in matrices:
     same(matrix.sum(axis=1), 1)
-far_part = matrices[0][0:8, 12:]  # segment 0 sees keys 0..11 near, the others through two mixtures
+far_part = matrices[0][0:4, 6:]  # segment 0 sees keys 0..5 near, the others through two mixtures
 assert np.linalg.matrix_rank(far_part) == 2
-v_40 = rng.standard_normal((40, M))
-same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None, window=8)[0])
+same(matrices[0] @ v, long_short.forward(q, k, v, w_p, None, None, window=w)[0])
 
 # %% [markdown]
 # ## The gradients, by hand
@@ -372,13 +381,12 @@ same(matrices[0] @ v_40, long_short.forward(q_40, k_40, v_40, w_p_40, None, None
 # away: along $(1, \dots, 1)$ and along $y$.
 
 # %%
-x, g = rng.standard_normal((2, 5, 7))
-params = layer_norm.Params(*rng.standard_normal((2, 7)))
-_, normed_x = layer_norm.forward(x, params)
-y, s, (gain, _) = normed_x
-d_x, (d_gain, d_bias) = layer_norm.backward(g, normed_x)
-for row in range(5):
-    jacobian = (np.eye(7) - 1 / 7 - np.outer(y[row], y[row]) / 7) / s[row]
+params, g = layer_norm.Params(*norm_local[0]), rng.standard_normal(k.shape)
+_, normed_k = layer_norm.forward(k, params)
+y, s, (gain, _) = normed_k
+d_x, (d_gain, d_bias) = layer_norm.backward(g, normed_k)
+for row in range(N):
+    jacobian = (np.eye(D) - 1 / D - np.outer(y[row], y[row]) / D) / s[row]
     same(d_x[row], (gain * g[row]) @ jacobian)  # (6)
 same(d_gain, (g * y).sum(axis=0))
 same(d_bias, g.sum(axis=0))
@@ -468,15 +476,15 @@ print(report)
 #
 # Mixtures of the whole sequence hold the future. Masking the *pairs* afterwards does not help, as in chapter 4. And
 # here the future is in the weights of the past as well, through the denominator of the softmax (1). So every segment is
-# projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. Take query 9 with
-# $w = 4$, counting from 0. Its own segment is number 2, of which keys 8 and 9 are near. It sees segment 1 twice, as
-# near keys and as $R$ mixtures, and segment 0 as $R$ mixtures only. The cell computes this query by hand. It also
-# changes all later keys and values, for each query in turn, and no output changes by a single bit:
+# projected on its own, and a query sees the $R$ mixtures of each segment **wholly before its own**. Take *dog*. Of its
+# own segment it sees *the dog* as near keys. It sees *the old mat and* twice, as near keys and as $R$ mixtures, and
+# *the cat sat on* as $R$ mixtures only. The cell computes this query by hand. It also changes all later keys and
+# values, for each query in turn, and no output changes by a single bit:
 
 # %%
 out, saved = long_short.forward(q, k, v, w_p, norm_local, norm_global, window=w, causal=True)
 p = saved.mixing.p
-assert p.shape == (3, w, R)  # three segments of four have a later one; the last two tokens are mixed with nobody
+assert p.shape == (2, w, R)  # two segments have a later one; the last four words are mixed with nobody
 keys = [normed(p[t].T @ k[w * t : w * (t + 1)], norm_global[0]) for t in (0, 1)]
 values = [normed(p[t].T @ v[w * t : w * (t + 1)], norm_global[1]) for t in (0, 1)]
 keys = np.concatenate([*keys, normed(k, norm_local[0])[4:10]])
@@ -489,7 +497,7 @@ for i in range(N):
     k_new[i + 1 :], v_new[i + 1 :] = 1e3, -1e3
     changed, _ = long_short.forward(q, k_new, v_new, w_p, norm_local, norm_global, window=w, causal=True)
     assert (changed[: i + 1] == out[: i + 1]).all()  # not one bit
-print("token 9, by hand:", (weights / weights.sum() @ values).round(4), " by the page:", out[9].round(4))
+print("'dog', by hand:", (weights / weights.sum() @ values).round(4), " by the page:", out[9].round(4))
 
 # %% [markdown]
 # What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
@@ -511,7 +519,7 @@ for n in (256, 1024, 4096):
     near = segment * segment * (1 + 2 * (parts - 1))
     assert causal == (near + far) * 2 * width + (n - segment) * r * 3 * width
     rows.append((n, plain, causal, far / n, n * n * 2 * width))
-chapter.table(("N", "plain", "causal", "mixtures a causal query, mean", "softmax, the whole matrix"), rows)
+chapter.table(("N", "plain", "causal", "mixtures per causal query, mean", "softmax, the whole matrix"), rows)
 assert 3.9 < rows[2][1] / rows[1][1] < 4.1  # four times the length: linear
 assert rows[2][3] / rows[1][3] > 4  # what a query sees grows with the length
 assert rows[2][4] / rows[2][2] > 10  # and is little all the same
@@ -520,7 +528,8 @@ assert rows[2][4] / rows[2][2] > 10  # and is little all the same
 # ## Masks
 #
 # A masked key is not near, has no share in $P$, and does not count in its denominator. A segment of padding alone has
-# no mixtures. (A mixture of nothing would be a key of 0, and with a bias after the norm even an attractive one.)
+# no mixtures. (A mixture of nothing would be a key of 0, and with a bias after the norm even an attractive one.) The
+# cell masks *the old mat and*:
 
 # %%
 key_mask = np.ones(N, bool)
@@ -535,7 +544,7 @@ assert not matrix[:, 4:8].any()
 same(matrix[:4].sum(axis=1), 1)
 same(matrix[4:8].sum(axis=1), 1)  # they see segment 0 near and mixed
 print(
-    "weight of each segment of four in the last row:",
+    "weight of each segment in the row of 'too':",
     [float(matrix[-1, i : i + 4].sum().round(3)) for i in range(0, N, 4)],
 )
 
@@ -603,11 +612,11 @@ for copies, each in outputs.items():
 #
 # <details><summary>Solution</summary>
 #
-# It is the weights of the mixtures times the near keys' shares in them. With long sequences the shares are small,
-# unless a column of $W_p$ points at a near key. It could be cured by one projection per segment, of all keys except its
-# near ones. That is quadratic again: $R$ mixtures of $N$ keys for each of $N / w$ segments, $N^2 R / w$. It is not a
-# fault as such: the mechanism does not claim to approximate softmax attention, and there is nothing wrong with a key
-# that can be reached in two ways.
+# It is the weights of the mixtures times the near keys' shares in them. With long sequences, here random ones, the
+# shares are small, unless a column of $W_p$ points at a near key. It could be cured by one projection per segment, of
+# all keys except its near ones. That is quadratic again: $R$ mixtures of $N$ keys for each of $N / w$ segments, $N^2 R
+# / w$. It is not a fault as such: the mechanism does not claim to approximate softmax attention, and there is nothing
+# wrong with a key that can be reached in two ways.
 #
 # </details>
 
@@ -635,10 +644,10 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 #
 # <details><summary>Solution</summary>
 #
-# Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i)\, \cdot = 0$, as $\sum_i y_i = 0$. Times $y_i$ and summed:
-# $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} / \sigma^2 =
-# 1 - 10^{-5} / \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its direction
-# counts. So it is in random feature attention, which divides by the length but does not subtract the mean.
+# Sum (6) over $i$: $\sum_i dy_i - \sum_j dy_j - (\sum_i y_i) (\dots) = 0$, as $\sum_i y_i = 0$. Multiply by $y_i$ and
+# sum: $\sum_i dy_i y_i - 0 - \tfrac1W \sum_i y_i^2 \sum_j dy_j y_j$, and $\tfrac1W \sum_i y_i^2 = \mathrm{var} /
+# \sigma^2 = 1 - 10^{-5} / \sigma^2$. Neither the mean nor the length of a key can be used to get more weight: only its
+# direction counts. So it is in random feature attention, which divides by the length but does not subtract the mean.
 #
 # The same step on both biases adds $s\, q_i \cdot b$ to all scores of query $i$, and softmax does not notice: only
 # their difference matters.
@@ -646,7 +655,7 @@ print("weight on near keys through mixtures, L = 16, 64, 256:", [f"{x:.3f}" for 
 # </details>
 
 # %%
-long = 100 * x
+long = 100 * k
 d_long = layer_norm.backward(g, layer_norm.forward(long, params)[1]).x
 same(d_long.sum(axis=1), 0)
 centred = long - long.mean(axis=1, keepdims=True)
