@@ -17,7 +17,7 @@ __all__ = ["add_bench"]
 
 
 def add_bench(commands: Any) -> None:
-    """A command a bench."""
+    """A command per bench."""
     bench = commands.add_parser("bench", help="measure time against a named peer")
     commands = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     for name, bench in BENCHES.items():

@@ -219,7 +219,7 @@ def table(results: Results) -> str:
     by its is the most that could be reached. fast-transformers is the package of the paper's authors.
     """
     lines = engine.table(("B",), results.rows, ORDER)
-    header = "attention", "B", "seconds per batch", "images a second", "first pixel", "last pixel"
+    header = "attention", "B", "seconds per batch", "images per second", "first pixel", "last pixel"
     rows = []
     for each in results.images:
         first, last = (f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1))

@@ -45,7 +45,7 @@ class Shape(NamedTuple):
     heads: Heads = 2
     layers: Layers = 2
     length: Annotated[int, Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
-    batch: Annotated[int, Option("sequences a step", "B")] = 32
+    batch: Annotated[int, Option("sequences per step", "B")] = 32
 
 
 class Batch(NamedTuple):

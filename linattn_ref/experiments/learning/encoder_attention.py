@@ -22,7 +22,7 @@ __all__ = ["NAMES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make",
 
 LEAST = 8  # keys per query
 # As `begin` of tasks takes it; 0: a quarter of the length
-PRICE = "keys, mixtures or features a query (default: 64, or a quarter of the length with --quick)"
+PRICE = "keys, mixtures or features per query (default: 64, or a quarter of the length with --quick)"
 Price = Annotated[int, Option(PRICE, "K")]
 Shared = Annotated[Sharing, Option("of linformer's projections")]
 

@@ -46,8 +46,8 @@ QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, 
 class Shape(NamedTuple):
     """What is read."""
 
-    length: Annotated[int, Option("tokens a text", "N", 8)] = 128
-    batch: Annotated[int, Option("texts a step", "B")] = 16
+    length: Annotated[int, Option("tokens per text", "N", 8)] = 128
+    batch: Annotated[int, Option("texts per step", "B")] = 16
     examples: Annotated[int, Option("texts to learn from", "S")] = 8000
     watched: Annotated[int, Option("validation texts at each evaluation", "S")] = 100
     tested: Annotated[int, Option("test texts in the end", "S")] = 500

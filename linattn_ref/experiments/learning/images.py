@@ -69,7 +69,7 @@ class Shape(NamedTuple):
     hidden: Inner = 256
     heads: Heads = 2
     layers: Layers = 4
-    batch: Annotated[int, Option("images a step", "B")] = 8
+    batch: Annotated[int, Option("images per step", "B")] = 8
 
 
 class Batch(NamedTuple):

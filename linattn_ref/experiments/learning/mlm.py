@@ -58,8 +58,8 @@ class Shape(NamedTuple):
     hidden: Inner = 512
     heads: Heads = 4
     layers: Layers = 4
-    length: Annotated[int, Option("tokens a sequence", "N", 8)] = 512
-    tokens: Annotated[int, Option("a step, in sequences of that length", "S", 8)] = 8192
+    length: Annotated[int, Option("tokens per sequence", "N", 8)] = 512
+    tokens: Annotated[int, Option("per step, in sequences of that length", "S", 8)] = 8192
     vocabulary: Annotated[int, Option("pieces of the vocabulary", "V", 260)] = 8000
 
 

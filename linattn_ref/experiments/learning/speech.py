@@ -60,7 +60,7 @@ class Shape(NamedTuple):
     hidden: int = 512
     heads: Heads = 4
     layers: Annotated[int, Option("of a transformer", "L")] = 4
-    frames: int = 1600  # a step, stacked ones
+    frames: int = 1600  # per step, stacked ones
     lstms: int = 3
 
 

@@ -64,7 +64,7 @@ def compute(
         ],
         stated_dimensions=tuple(low_rank.stated_dimension(length, eps) for eps in EPSILONS),  # at that n
         growth=[dimension_growth.growth(acted[mean], GROWTH_EPS, event, failure=FAILURE) for event, mean in GROWTHS],
-        amplification={  # |P| |v| / |P v| by mean of the values, an entry a length
+        amplification={  # |P| |v| / |P v| by mean of the values, an entry per length
             f"{mean:g}": [low_rank.amplification(by_length[n]) for n in sorted(by_length)]
             for mean, by_length in acted.items()
         },

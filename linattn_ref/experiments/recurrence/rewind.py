@@ -21,7 +21,7 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray,
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 
 LENGTHS = tuple(2**p for p in range(6, 15))
-GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)  # g of (1), one constant a run
+GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)  # g of (1), one constant per run
 HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH
 SAMPLES = 120  # positions kept for a curve
 NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
