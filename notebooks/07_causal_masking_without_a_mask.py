@@ -585,8 +585,8 @@ report.assert_ok()
 # %% [markdown]
 # ### Compiled
 #
-# In a compiled language Algorithm 1 needs no matrix product to be fast: the loop as it stands will do. Here it is in
-# Numba, forward and backward: the gradients are the same loop with the arrays in other places (exercise 1).
+# In a compiled language Algorithm 1 needs no matrix product to be fast: the loop as it stands will do. Here it is for
+# one head in Numba, forward and backward: the gradients are the same loop with the arrays in other places (exercise 1).
 
 # %%
 chapter.source(causal_product_plain.scan_plain, causal_product_plain.backward_by_row, doc=False)

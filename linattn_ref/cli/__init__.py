@@ -11,14 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from linattn_ref import __version__
-from linattn_ref.cli.assignment import add_assignment
-from linattn_ref.cli.bench import add_benches
+from linattn_ref.cli.bench import add_bench
 from linattn_ref.cli.conform import add_conform
 from linattn_ref.cli.figures import add_figures
-from linattn_ref.cli.generate import add_drawn
-from linattn_ref.cli.grade import add_grade
-from linattn_ref.cli.lecture import add_lecture
-from linattn_ref.cli.live import add_live
+from linattn_ref.cli.generate import add_bits, add_generate, add_ship
+from linattn_ref.cli.homework import add_assignment, add_grade
+from linattn_ref.cli.lecture import add_live, add_site, add_slides
 from linattn_ref.cli.options import Parser, tell
 from linattn_ref.cli.spectrum import add_spectrum
 from linattn_ref.cli.train import add_gather, add_train
@@ -77,16 +75,9 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="linattn-ref", description="Efficient attention, written to be read.")
     top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_spectrum(commands)
-    add_figures(commands)
-    bench = commands.add_parser("bench", help="measure time against a named peer")
-    add_benches(bench.add_subparsers(title="what", required=True, metavar="WHAT"))
-    add_train(commands)
-    add_gather(commands)
-    add_drawn(commands)
-    add_conform(commands)
-    add_assignment(commands)
-    add_grade(commands)
-    add_lecture(commands)
-    add_live(commands)
+    for add in (
+        *(add_spectrum, add_figures, add_bench, add_train, add_gather, add_generate, add_bits, add_ship, add_conform),
+        *(add_assignment, add_grade, add_site, add_slides, add_live),
+    ):
+        add(commands)
     return top

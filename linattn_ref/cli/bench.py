@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref import experiments
-from linattn_ref.cli.options import add_command, add_drawing, at_least, report, say, tell, workers_of
+from linattn_ref.cli.options import KEPT, add_command, add_drawing, at_least, given, report, say, tell, workers_of
 from linattn_ref.experiments.publishing.registry import BENCHES, Bench
 
-__all__ = ["add_benches"]
-
-KEPT = "; what is done is kept: the same command with --resume goes on from there"
+__all__ = ["add_bench"]
 
 
-def add_benches(commands: Any) -> None:
+def add_bench(commands: Any) -> None:
     """A command a bench."""
+    bench = commands.add_parser("bench", help="measure time against a named peer")
+    commands = bench.add_subparsers(title="what", required=True, metavar="WHAT")
     for name, bench in BENCHES.items():
         figure = bench.figure(name)
         compute = compute_of(figure)
@@ -55,11 +55,11 @@ def add_options(
     if compute.args.kwarg is not None:  # where measurements are kept
         command.add_argument("--resume", action="store_true", help="resume an interrupted run; without it, start over")
         command.set_defaults(if_interrupted=KEPT)
-    for argument, given in zip(compute.args.kwonlyargs, compute.args.kw_defaults, strict=True):
+    for argument, node in zip(compute.args.kwonlyargs, compute.args.kw_defaults, strict=True):
         name = argument.arg
         kind, text = told.get(name, ("", ""))
         try:
-            default = bench.defaults.get(name) or ast.literal_eval(given or "None")
+            default = bench.defaults.get(name) or ast.literal_eval(node or "None")
         except ValueError:  # it has a name
             default = None
         if name == "workers":  # all cores
@@ -101,16 +101,12 @@ def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.publishing.catalogue import module_of
 
     module, figure = module_of(bench.figure(name)), bench.figure(name)
-    given = {option: x for option, x in vars(arguments).items() if x is not None}
-    if "workers" in arguments:
-        given["workers"] = workers_of(arguments)
-    where: dict[str, Any] = {}
+    where: dict[str, Any] = {"workers": workers_of(arguments)} if "workers" in arguments else {}
     if "resume" in arguments:
-        where = {"parts": arguments.out / f"{figure}-parts", "resume": arguments.resume, "progress": True}
+        where |= {"parts": arguments.out / f"{figure}-parts", "resume": arguments.resume, "progress": True}
     if bench.minutes >= 1:
         tell(f"bench {name}: {takes_of(bench)}, if no option says otherwise")
-    taken = inspect.signature(module.compute).parameters
-    results = module.compute(**{option: given[option] for option in taken if option in given}, **where)
+    results = module.compute(**given(module.compute, arguments) | where)
     if bench.is_drawn:
         report(figure, results, arguments)
     else:

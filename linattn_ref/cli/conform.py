@@ -48,20 +48,12 @@ def run_conform(arguments: argparse.Namespace) -> int:
             raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
         mapping = mapping_of(arguments).checked()
         names = names_of(arguments.op, tuple(arguments.only or ()))
-        outcomes = []
-        for outcome in run_apart(
-            arguments.target,
-            arguments.op,
-            arguments.dtype,
-            mapping,
-            names,
-            full=arguments.full,
-            seed=arguments.seed,
-            timeout=arguments.timeout,
-        ):
+        judged, outcomes = (arguments.target, arguments.op, arguments.dtype), []
+        how = {"full": arguments.full, "seed": arguments.seed, "timeout": arguments.timeout}
+        for outcome in run_apart(*judged, mapping, names, **how):
             outcomes.append(outcome)
             tell(f"{len(outcomes)}/{len(names)} {outcome.name}: {outcome.verdict}")
-        report = Report(arguments.target, arguments.op, arguments.dtype, tuple(outcomes))
+        report = Report(*judged, tuple(outcomes))
     say(report)
     for path in (arguments.json, arguments.html):
         if path:
@@ -101,11 +93,8 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     for field in ("names", "fixed", "given"):
         said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
-    said |= {
-        f: getattr(arguments, f)
-        for f in ("layout", "mask", "gate", "state", "arrays", "device")
-        if getattr(arguments, f)
-    }
+    fields = ("layout", "mask", "gate", "state", "arrays", "device")
+    said |= {field: x for field in fields if (x := getattr(arguments, field))}
     return Mapping(**said)
 
 
@@ -125,11 +114,8 @@ def add_conform(commands: Any) -> None:
     command = add_command(commands, "conform", run_conform)
     option = command.add_argument
     option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
-    option(
-        "--op",
-        choices=("softmax", "linear", "gated_linear", "delta", "gated_delta"),
-        help="the operation that it computes",
-    )
+    operations = "softmax", "linear", "gated_linear", "delta", "gated_delta"
+    option("--op", choices=operations, help="the operation that it computes")
     option(
         "--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="dtype of its inputs"
     )
@@ -138,31 +124,17 @@ def add_conform(commands: Any) -> None:
     option("--seed", type=at_least(0), default=0, help="seed of the inputs (default: 0)")
     option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
-    option(
-        "--fixed",
-        nargs="+",
-        type=pair,
-        metavar="OPTION=VALUE",
-        help="options built into it, so not passed: scale=1.0 causal=true",
-    )
-    option(
-        "--give",
-        dest="given",
-        nargs="+",
-        type=pair,
-        metavar="NAME=VALUE",
-        help="extra arguments that it is always passed; @module and @module:name are what they name",
-    )
+    told = "options built into it, so not passed: scale=1.0 causal=true"
+    option("--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help=told)
+    told = "extra arguments that it is always passed; @module and @module:name are what they name"
+    option("--give", dest="given", nargs="+", type=pair, metavar="NAME=VALUE", help=told)
     option("--declare", dest="declares", nargs="+", metavar="OPTION", help="options that its signature does not show")
     option("--layout", choices=("BHND", "BNHD", "packed"), help="layout of arrays of tokens (default: BHND)")
     option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
     option("--gate", choices=("head", "channel"), help="one number per head, or per channel (default: head)")
     option("--state", choices=("CM", "MC"), help="MC: its states are transposed")
-    option(
-        "--arrays",
-        choices=("numpy", "torch", "jax", "cupy"),
-        help="library of its arrays (default: what its module imports)",
-    )
+    told = "library of its arrays (default: what its module imports)"
+    option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help=told)
     option("--device", help="device of PyTorch and JAX (default: cpu)")
     option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
     option("--json", type=Path, metavar="FILE", help="write the report")

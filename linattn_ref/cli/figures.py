@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, add_drawing, at_least, say, workers_of
+from linattn_ref.cli.options import add_command, add_drawing, at_least, given, say, workers_of
 
 __all__ = ["add_figures"]
 
@@ -17,16 +17,9 @@ def run_figures(arguments: argparse.Namespace) -> None:
     """
     from linattn_ref.experiments.publishing import gallery
 
-    gallery.make(
-        arguments.only,
-        out=arguments.out or Path("out/figures" if arguments.quick else "figures"),
-        quick=arguments.quick,
-        style_name=arguments.style,
-        workers=workers_of(arguments),
-        redraw=arguments.redraw,
-        parts=arguments.parts,
-        say=say,
-    )
+    out = arguments.out or Path("out/figures" if arguments.quick else "figures")
+    how = {"out": out, "style_name": arguments.style, "workers": workers_of(arguments)}
+    gallery.make(**given(gallery.make, arguments) | how, say=say)
 
 
 def add_figures(commands: Any) -> None:

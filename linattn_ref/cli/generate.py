@@ -8,14 +8,7 @@ from typing import Any
 
 from linattn_ref.cli.options import add_command, at_least, say, tell, watched
 
-__all__ = ["add_drawn"]
-
-
-def add_drawn(commands: Any) -> None:
-    """The commands of what `linattn-ref train images` has made."""
-    _add_generate(commands)
-    _add_bits(commands)
-    _add_ship(commands)
+__all__ = ["add_bits", "add_generate", "add_ship"]
 
 
 # --- linattn-ref generate -------------------------------------------------------------------------------------------
@@ -54,7 +47,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.out}")
 
 
-def _add_generate(commands: Any) -> None:
+def add_generate(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "generate", run_generate).add_argument
     _add_weights(option)
     option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
@@ -70,13 +64,8 @@ def _add_generate(commands: Any) -> None:
 
 
 def _add_weights(option: Any) -> None:
-    option(
-        "--weights",
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)",
-    )
+    told = "of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)"
+    option("--weights", "--checkpoint", type=Path, metavar="FILE", help=told)
 
 
 # --- linattn-ref bits -----------------------------------------------------------------------------------------------
@@ -99,20 +88,16 @@ def run_bits(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"weights: no checkpoint at {weights}")
     runs.check_target(arguments.out)
     check_writable(arguments.out)  # before a minute of counting
-    found = drawing.measure(
-        weights,
-        data=arguments.data,
-        count=arguments.images,
-        command=arguments.command_line,
-        progress=partial(watched, unit="batch"),
-    )
+    how = {"data": arguments.data, "count": arguments.images, "command": arguments.command_line}
+    found = drawing.measure(weights, **how, progress=partial(watched, unit="batch"))
     write_all({arguments.out: json_text(plain(found)) + "\n"})
     say(f"{found.bits:.4f} +- {found.error:.4f} bits per pixel of {found.images} test images, over all pixels")
     say(f"{found.bits_without_first:.4f} +- {found.error_without_first:.4f} without the first pixel")
     say(f"wrote {arguments.out}")
 
 
-def _add_bits(commands: Any) -> None:
+def add_bits(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "bits", run_bits).add_argument
     _add_weights(option)
     option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
@@ -131,7 +116,8 @@ def run_ship(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.target}")
 
 
-def _add_ship(commands: Any) -> None:
+def add_ship(commands: Any) -> None:
+    """The command and its options."""
     option = add_command(commands, "ship", run_ship).add_argument
     option("source", type=Path, metavar="DIR", help="folder of a run of `linattn-ref train`")
     option("target", type=Path, metavar="FILE.safetensors", help="the file to write, a sixth as large")

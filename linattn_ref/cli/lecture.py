@@ -1,18 +1,12 @@
-"""``linattn-ref site`` and ``linattn-ref slides``: what a lecture needs besides the chapters."""
+"""``linattn-ref site``, ``slides`` and ``live``: what a lecture needs besides the chapters."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, say
+from linattn_ref.cli.options import add_command, add_out, say
 
-__all__ = ["add_lecture"]
-
-
-def add_lecture(commands: Any) -> None:
-    """The commands of the lecture."""
-    _add_site(commands)
-    _add_slides(commands)
+__all__ = ["add_live", "add_site", "add_slides"]
 
 
 # --- linattn-ref site -----------------------------------------------------------------------------------------------
@@ -29,30 +23,17 @@ def run_site(arguments: argparse.Namespace) -> None:
     build.make(arguments.out, **options, say=say)
 
 
-def _add_site(commands: Any) -> None:
+def add_site(commands: Any) -> None:
+    """The command and its options."""
     command = add_command(commands, "site", run_site)
-    command.add_argument(
-        "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
-    )
-    command.add_argument(
-        "--run",
-        action="store_true",
-        dest="run_cells",
-        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)",
-    )
-    command.add_argument(
-        "--sentence",
-        action="store_true",
-        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-        "its rank is (adds 48 MB, nearly all of which --run has too)",
-    )
-    command.add_argument(
-        "--without",
-        nargs="+",
-        default=(),
-        choices=("slides", "live"),
-        help="leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)",
-    )
+    add_out(command, Path("out/site"))
+    told = "have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
+    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
+    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+    told += "its rank is (adds 48 MB, nearly all of which --run has too)"
+    command.add_argument("--sentence", action="store_true", help=told)
+    told = "leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)"
+    command.add_argument("--without", nargs="+", default=(), choices=("slides", "live"), help=told)
 
 
 # --- linattn-ref slides ---------------------------------------------------------------------------------------------
@@ -69,14 +50,47 @@ def run_slides(arguments: argparse.Namespace) -> None:
     build.make(arguments.chapters, arguments.out, say=say)
 
 
-def _add_slides(commands: Any) -> None:
+def add_slides(commands: Any) -> None:
+    """The command and its options."""
     command = add_command(commands, "slides", run_slides)
-    command.add_argument(
-        "chapters",
-        nargs="+",
-        metavar="NN|all|short",
-        help="chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes",
-    )
-    command.add_argument(
-        "--out", type=Path, default=Path("out/slides"), metavar="DIR", help="where to write (default: %(default)s)"
-    )
+    told = "chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes"
+    command.add_argument("chapters", nargs="+", metavar="NN|all|short", help=told)
+    add_out(command, Path("out/slides"))
+
+
+# --- linattn-ref live -----------------------------------------------------------------------------------------------
+
+
+def run_live(arguments: argparse.Namespace) -> None:
+    """Write the pages that run in a browser: digits pixel by pixel, a real head token by token, the chapters' sliders.
+
+    To be run in a clone, from whose records and frames they are made. They need neither Python nor a network. With
+    --head, --draw or --speed no page is written, but what these options say is done.
+    """
+    from linattn_ref import clone
+    from linattn_ref.lecture.live import build, frames, head, speed
+
+    if arguments.head or arguments.draw or not arguments.speed:
+        clone.check("live")
+    if arguments.head:
+        head.save(head.compute(say), arguments.command_line)
+        say(f"wrote {head.RECORD}")
+    for number in arguments.draw or ():
+        say(f"wrote {frames.draw(number, arguments.command_line)}")
+    if arguments.speed:
+        for line in speed.told(speed.measure(arguments.networks)):
+            say(line)
+    if not (arguments.head or arguments.draw or arguments.speed):
+        say("wrote", *build.make(arguments.out, runs=arguments.networks))
+
+
+def add_live(commands: Any) -> None:
+    """The command and its options."""
+    command = add_command(commands, "live", run_live)
+    option = command.add_argument
+    add_out(command, Path("out/live"))
+    told = "runs of `train images`, one linear and one softmax (default: those of the package)"
+    option("--networks", type=Path, nargs=2, metavar="PATH", help=told)
+    option("--head", action="store_true", help="export the real head again into figures/records")
+    option("--draw", nargs="+", metavar="NN", help="draw the frames of these chapters again into figures/frames")
+    option("--speed", action="store_true", help="measure pixels per second of both networks in headless Chromium")

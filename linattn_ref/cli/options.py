@@ -10,10 +10,11 @@ from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["Parser", "add_command", "add_drawing", "at_least", "curve", "in_words", "report", "say", "tell", "watched"]
-__all__ += ["workers_of"]
+__all__ = ["KEPT", "Parser", "add_command", "add_drawing", "add_out", "at_least", "curve", "given", "in_words"]
+__all__ += ["report", "say", "tell", "watched", "workers_of"]
 
 MINUTE = 60.0  # seconds
+KEPT = "; what is done is kept: the same command with --resume goes on from there"
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,16 +54,16 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def add_out(command: argparse.ArgumentParser, out: Path | None, told: str = "%(default)s") -> None:
+    """Where the files go."""
+    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write (default: {told})")
+
+
 def add_drawing(command: argparse.ArgumentParser, out: Path | None = Path("out")) -> None:
     """Where a figure goes and what it looks like."""
-    default = "figures" if out is None else "%(default)s"
-    command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write (default: {default})")
-    command.add_argument(
-        "--style",
-        choices=("paper", "projector"),
-        default="paper",
-        help="sizes of letters and lines, for print or for a slide",
-    )
+    add_out(command, out, "figures" if out is None else "%(default)s")
+    told = "sizes of letters and lines, for print or for a slide"
+    command.add_argument("--style", choices=("paper", "projector"), default="paper", help=told)
 
 
 def workers_of(arguments: argparse.Namespace) -> int:
@@ -70,6 +71,12 @@ def workers_of(arguments: argparse.Namespace) -> int:
     import joblib
 
     return arguments.workers or joblib.cpu_count()
+
+
+def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the command was given of the arguments that a function takes by the same names."""
+    taken = inspect.signature(function).parameters
+    return {name: x for name, x in vars(arguments).items() if name in taken and x is not None}
 
 
 def say(*words: object, sep: str = " ", file: TextIO | None = None) -> None:
@@ -134,13 +141,7 @@ def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) 
     """Save the figure of that name as the options say; print its table, further lines, and the files."""
     from linattn_ref.experiments.publishing import catalogue, gallery
 
-    files = gallery.save(
-        name,
-        results,
-        arguments.out,
-        command=arguments.command_line,
-        seed=arguments.seed,
-        style_name=arguments.style,
-    )
+    made_by = {"command": arguments.command_line, "seed": arguments.seed, "style_name": arguments.style}
+    files = gallery.save(name, results, arguments.out, **made_by)
     say(catalogue.module_of(name).table(results), *lines, sep="\n")
     say("wrote", *files)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.cli.options import add_command, add_drawing, at_least, report, tell, workers_of
+from linattn_ref.cli.options import KEPT, add_command, add_drawing, at_least, given, report, tell, workers_of
 
 __all__ = ["add_spectrum"]
 
@@ -22,23 +22,9 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
 
     if arguments.arrays and (arguments.model or arguments.text):
         raise ValueError("--arrays brings its own matrices: leave out --model and --text")
-    workers = workers_of(arguments)
-    results = spectrum.compute(
-        sentences=arguments.sentences,
-        length=arguments.length,
-        baselines=arguments.baselines,
-        seed=arguments.seed,
-        method=arguments.method,
-        model=arguments.model,
-        text=arguments.text,
-        arrays=arguments.arrays,
-        parts=arguments.out / "spectrum-parts",
-        resume=arguments.resume,
-        workers=workers,
-        dask=arguments.dask,
-        progress=True,
-        say=tell,
-    )
+    workers, parts = workers_of(arguments), arguments.out / "spectrum-parts"
+    where = {"parts": parts, "resume": arguments.resume, "workers": workers, "dask": arguments.dask, "progress": True}
+    results = spectrum.compute(**given(spectrum.compute, arguments) | where, say=tell)
     who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
     cpu = sum(os.times()[:4])  # of this process and of its children that have ended, user and system
     took = f"wall {time.perf_counter() - start:.1f} s, CPU {cpu:.1f} s, {who}"
@@ -48,7 +34,7 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
 def add_spectrum(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "spectrum", run_spectrum)
-    command.set_defaults(if_interrupted="; what is done is kept: the same command with --resume goes on from there")
+    command.set_defaults(if_interrupted=KEPT)
     option = command.add_argument
     option("--sentences", type=at_least(1), default=32, metavar="S", help="how many (default: %(default)s)")
     option("--length", type=at_least(3), default=512, metavar="N", help="tokens per sentence (default: %(default)s)")
@@ -59,19 +45,11 @@ def add_spectrum(commands: Any) -> None:
     option(
         "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
     )
-    option(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it",
-    )
-    option(
-        "--arrays",
-        type=Path,
-        metavar="FILE.npz",
-        help="your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
-        "sentences, layers, heads, of which the first may be left out",
-    )
+    told = "UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it"
+    option("--text", type=Path, metavar="FILE", help=told)
+    told = "your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "
+    told += "sentences, layers, heads, of which the first may be left out"
+    option("--arrays", type=Path, metavar="FILE.npz", help=told)
     option("--method", choices=("svd", "gram"), default="svd", help="gram: cheaper, less exact; reports what it lost")
     option("--workers", type=at_least(1), metavar="W", help="processes, of one BLAS thread each (default: all cores)")
     option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers do the work instead")

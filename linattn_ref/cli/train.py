@@ -1,7 +1,6 @@
 """``linattn-ref train``: what is learned by this package's own gradients. Can be stopped, and resumed."""
 
 import argparse
-import importlib
 import inspect
 import typing
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.cli.options import add_command, at_least, curve, in_words, say, tell, watched
-from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.learning.tasks import TASKS, module_of
 
 __all__ = ["add_gather", "add_train"]
 
@@ -54,18 +53,12 @@ def add_tasks(commands: Any) -> None:
         command.late = partial(add_options, name, command)
 
 
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"linattn_ref.experiments.learning.{name}")
-
-
 def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     """Of a task: an option's name, its type or what it may be, its default, and the `options.Option`."""
     from linattn_ref.experiments.learning.options import Option
 
-    hints = {
-        **typing.get_type_hints(module.begin, include_extras=True),
-        **typing.get_type_hints(module.Shape, None, None, True),
-    }
+    hints = typing.get_type_hints(module.begin, include_extras=True)
+    hints |= typing.get_type_hints(module.Shape, include_extras=True)
     defaults = {name: one.default for name, one in inspect.signature(module.begin).parameters.items()}
     for name, hint in hints.items():
         for said in getattr(hint, "__metadata__", ()):

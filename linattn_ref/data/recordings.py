@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from linattn_ref.data import filterbank, transcripts
 from linattn_ref.data.speech import RATE, Corpus, Utterances
 from linattn_ref.data.splits import PARTS, Part
 from linattn_ref.op import Array
+from linattn_ref.telling import Progress, Say, silent
 
 __all__ = ["FOLDED", "PHONES", "Sound", "read", "read_sound"]
 
@@ -48,24 +49,9 @@ PHONES = (
     *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
     *("k", "l", "m", "n", "ng", "ow", "oy", "p", "r", "s", "sh", "sil", "t", "th", "uh", "uw", "v", "w", "y", "z"),
 )
-FOLDED = {
-    **{name: name for name in PHONES},
-    "ao": "aa",
-    "ax": "ah",
-    "ax-h": "ah",
-    "axr": "er",
-    "hv": "hh",
-    "ix": "ih",
-    "el": "l",
-    "em": "m",
-    "en": "n",
-    "nx": "n",
-    "eng": "ng",
-    "zh": "sh",
-    "ux": "uw",
-    "q": "",
-    **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil"),
-}
+FOLDS = {"aa": "ao", "ah": "ax ax-h", "er": "axr", "hh": "hv", "ih": "ix", "l": "el", "m": "em", "n": "en nx"}
+FOLDS |= {"ng": "eng", "sh": "zh", "uw": "ux", "sil": "pcl tcl kcl bcl dcl gcl h# pau epi", "": "q"}
+FOLDED = {one: name for name in (*PHONES, "") for one in f"{name} {FOLDS.get(name, '')}".split()}
 
 
 class Recording(NamedTuple):
@@ -80,12 +66,7 @@ class Recording(NamedTuple):
     unlike: tuple[str, ...] = ()  # of the text, what the symbols have not: see `transcripts.plain`
 
 
-def read(
-    folder: Path,
-    *,
-    say: Callable[[str], object] = lambda line: None,
-    progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
-) -> Corpus:
+def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpus:
     """A corpus of recordings.
 
     Parameters

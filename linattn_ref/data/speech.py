@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from linattn_ref.data import espeak, fetch, filterbank, splits
 from linattn_ref.data.espeak import Spoken, Voice
 from linattn_ref.data.splits import Part
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.telling import Progress
 
 __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
 
@@ -72,7 +73,7 @@ def corpus(
     speakers: dict[str, int] | None = None,
     each: int = EACH,
     cache: Path | None = None,
-    progress: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    progress: Progress = iter,
 ) -> Corpus:
     """The synthesised corpus, made if it is not in the cache.
 
@@ -124,13 +125,9 @@ def draw_voice(part: str, rng: np.random.Generator) -> Voice:
     """A speaker for a part."""
     kept_back = [variant for variants in HELD_OUT.values() for variant in variants]
     variants = HELD_OUT.get(part) or [variant for variant in espeak.VARIANTS if variant not in kept_back]
-    return Voice(
-        espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))],
-        variants[rng.integers(len(variants))],
-        speed=int(rng.integers(150, 211)),
-        pitch=int(rng.integers(30, 71)),
-        range=int(rng.integers(30, 81)),
-    )
+    accent, variant = espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))], variants[rng.integers(len(variants))]
+    speed, pitch, reach = (int(rng.integers(*limits)) for limits in ((150, 211), (30, 71), (30, 81)))
+    return Voice(accent, variant, speed, pitch, reach)
 
 
 def through_a_microphone(samples: Samples, rng: np.random.Generator) -> Array:
@@ -166,7 +163,7 @@ def speaker(part: Part, number: int, texts: Sequence[str], seed: int = 0) -> tup
 # --- The file in the cache --------------------------------------------------------------------------------------------
 
 
-def _arrays(settings: dict[str, Any], progress: Callable[[Iterable[Any]], Iterable[Any]]) -> dict[str, Any]:
+def _arrays(settings: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """All parts, as arrays."""
     found = splits.split(splits.read_labelled(fetch.open_content(fetch.REVIEWS)))
     arrays: dict[str, Any] = {}

@@ -8,10 +8,8 @@ contain (``<br />``) stays.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data import splits
+from linattn_ref.data.fetch import PathLike
+from linattn_ref.telling import Say, silent
 
 __all__ = ["ALICE", "Sentences", "Text", "choose_sentences", "read_reviews", "read_text"]
 
@@ -66,7 +66,7 @@ def read_reviews(file: zipfile.Path | Path, source: str = "imdb") -> Text:
     return Text(f"{file.name}, source {source}", found.texts, found.sha256)
 
 
-def read_text(path: str | os.PathLike[str]) -> Text:
+def read_text(path: PathLike) -> Text:
     """Any text in UTF-8.
 
     A document is a paragraph: what stands between blank lines, its line breaks turned into spaces. In a file without
@@ -93,13 +93,7 @@ def read_text(path: str | os.PathLike[str]) -> Text:
 
 
 def choose_sentences(
-    text: Text,
-    tokenizer: Tokenizer,
-    *,
-    count: int,
-    length: int,
-    rng: np.random.Generator,
-    say: Callable[[str], object] = lambda line: None,
+    text: Text, tokenizer: Tokenizer, *, count: int, length: int, rng: np.random.Generator, say: Say = silent
 ) -> Sentences:
     """Draw documents at random, and cut those that are long enough to ``length`` tokens.
 

@@ -9,8 +9,8 @@ from cases import each_setting
 
 AXES = each_setting(lambda s: s.case.takes("groups"))
 PLAIN = each_setting(lambda s: s.case.takes("groups") and s.room == "reference" and not s.masked)
-OFFSETS = np.array([0, 0, 1, 5, 5, 9, 13])  # empty ones, one of one token, and three of the same length
-N, HEADS = 13, 4
+OFFSETS = np.array([0, 0, 1, 5, 5, 9])  # empty ones, one of one token, and two of the same length
+N, HEADS = 9, 4
 
 
 # --- Calls, and the numbers that come of them -------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_wrong_offsets(setting, offsets, error, match):
 
 @PLAIN
 def test_packed_sequences_are_rows_of_as_many_queries_as_keys(setting):
-    with pytest.raises(ValueError, match=r"^offsets: expected q \(N, D\) or \(H, N, D\) .*got shape \(2, 3, 13, 4\)"):
+    with pytest.raises(ValueError, match=r"^offsets: expected q \(N, D\) or \(H, N, D\) .*got shape \(2, 3, 9, 4\)"):
         setting.call(Sizes(N, N, leading=(2, 3))).forward(offsets=OFFSETS)
     if not setting.case.square:
         with pytest.raises(ValueError, match=rf"^offsets: expected N = L .*got N = 5 and L = {N}"):

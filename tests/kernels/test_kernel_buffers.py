@@ -107,7 +107,7 @@ def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layo
 def signatures():
     """How many have been compiled for each kernel."""
     modules = loops.softmax, loops.pattern_softmax, loops.lsh, loops.elu_plus_one, loops.causal_product
-    return [len(x.threaded.signatures) for module in modules for x in vars(module).values() if hasattr(x, "threaded")]
+    return [len(x.task.signatures) for module in modules for x in vars(module).values() if hasattr(x, "task")]
 
 
 @LAYOUTS

@@ -276,7 +276,7 @@ def test_a_head_alone_gives_the_same_bits(dtype):
 def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
     inputs = draw("stride", dtype, masked=True)
     expected = run(kernel, inputs)
-    compiled = len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)
+    compiled = len(kernel._forward.task.signatures), len(kernel._backward.task.signatures)
     arrays = []
     for x in inputs[:4]:
         strided = np.moveaxis(np.moveaxis(x, -1, 0)[::-1].copy()[::-1], 0, -1)
@@ -287,7 +287,7 @@ def test_any_strides_and_read_only_inputs_without_compiling_anew(dtype):
         np.testing.assert_array_equal(x, y)
     for name in PATTERNS:
         run(kernel, draw(name, dtype))
-    assert (len(kernel._forward.threaded.signatures), len(kernel._backward.threaded.signatures)) == compiled
+    assert (len(kernel._forward.task.signatures), len(kernel._backward.task.signatures)) == compiled
 
 
 @each_compiled_dtype

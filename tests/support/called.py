@@ -125,12 +125,12 @@ def seen():
     kernels, signatures, anew = set(), set(), set()
     for name, module in list(sys.modules.items()):
         for title, value in vars(module).items() if name.startswith(package) else ():
-            dispatchers = [getattr(value, each, value) for each in ("threaded", "serial")]
-            if getattr(value, "__module__", None) != name or not hasattr(dispatchers[0], "_cache"):
+            dispatcher = getattr(value, "task", value)
+            if getattr(value, "__module__", None) != name or not hasattr(dispatcher, "_cache"):
                 continue
-            if getattr(dispatchers[0]._cache, "cache_path", None):  # others are compiled into these
+            if getattr(dispatcher._cache, "cache_path", None):  # others are compiled into these
                 title = f"{name.removeprefix(package)}.{title}".removesuffix("_32").removesuffix("_64")  # one text
                 kernels.add(title)
-                signatures |= {title for each in dispatchers if each.signatures}
-                anew |= {f"{title}{signature}" for signature in dispatchers[0].stats.cache_misses}
+                signatures |= {title} if dispatcher.signatures else set()
+                anew |= {f"{title}{signature}" for signature in dispatcher.stats.cache_misses}
     return {"called": called, "kernels": kernels, "signatures": signatures, "anew": anew}

@@ -115,14 +115,31 @@ def compute(
         drawn = torch.randn((4, batch, heads, length, width), device="cuda")
         return Inputs(*(drawn.bfloat16() if "bfloat16" in name else drawn))
 
+    def over_lengths(name: str) -> Array:
+        """Median and least milliseconds, rounds and MiB, ``(lengths, 2, 4)``, forward and both; no rounds: not tried.
+
+        A kernel's results are those of ours in float32, but for fast-transformers', which has no denominator.
+        """
+        other = "softmax" if "softmax" in name or "SDPA" in name else "linear"
+        if name not in (other, peers.FAST):
+            results = {each: calls[each](inputs(each, lengths[0]), True) for each in (name, other)}
+            engine.compare("causal", results, TOLERANCE["bfloat16" if "bfloat16" in name else "float32"], to=other)
+        found = np.zeros((len(lengths), 2, 4))
+        for i, length in enumerate(lengths):
+            given = inputs(name, length)
+            for j in range(2):
+                row = measure(torch, partial(calls[name], given, j == 1), repeats, patience)
+                if row is not None:
+                    found[i, j] = row
+                if row is None or row[0] > 1e3 * patience:
+                    return found
+        return found
+
     sizes = {"batch": batch, "heads": heads, "width": width, "repeats": repeats}  # width: D = C = M
     device = torch.cuda.get_device_name()
     settings = {**sizes, "lengths": lengths, "patience": patience, "seed": seed, "device": device, "packages": versions}
     tasks: dict[str, Callable[[], Array]] = {"speeds": partial(speeds, torch, repeats)}
-    for name, call in calls.items():
-        made, other = partial(inputs, name), "softmax" if "softmax" in name or "SDPA" in name else "linear"
-        right = partial(compare, name, call, other, calls[other], inputs, lengths[0])
-        tasks[name.replace(" ", "-")] = partial(over_lengths, torch, call, right, made, lengths, repeats, patience)
+    tasks |= {name.replace(" ", "-"): partial(over_lengths, name) for name in calls}
     found = measure_all(tasks, settings, **where)
     rows = [
         Results(task=task, length=length, kernel=name, median_ms=median, min_ms=least, rounds=int(rounds), mib=mib)
@@ -166,7 +183,8 @@ def kernels(torch: Any) -> tuple[dict[str, Call], dict[str, str]]:
         "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
         "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax),
     }
-    calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, partial(sdpa, torch))
+    sdpa = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+    calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, sdpa)
     versions = {"PyTorch": torch.__version__, "numba-cuda": peers.version("numba-cuda")}
     if ops := engine.find("fla.ops.linear_attn"):
         calls[FLA] = partial(theirs, torch, partial(fla, torch, ops.chunk_linear_attn))
@@ -211,10 +229,6 @@ def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool)
     return out.detach(), *torch.autograd.grad(out, leaves, inputs.d_out)
 
 
-def sdpa(torch: Any, q: Any, k: Any, v: Any) -> Any:
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
     rows = (x.transpose(1, 2).contiguous() for x in (phi_q, phi_k, v))  # (B, N, H, D)
@@ -228,36 +242,6 @@ def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v
 
 
 # --- Measuring -----------------------------------------------------------------------------------------------------
-
-
-def compare(name: str, call: Call, other: str, right: Call, inputs: Callable[[str, int], Inputs], length: int) -> None:
-    """A kernel's results are those of ours in float32, but for fast-transformers', which has no denominator."""
-    if name not in (other, peers.FAST):
-        results = {name: call(inputs(name, length), True), other: right(inputs(other, length), True)}
-        engine.compare("causal", results, TOLERANCE["bfloat16" if "bfloat16" in name else "float32"], to=other)
-
-
-def over_lengths(
-    torch: Any,
-    call: Call,
-    check: Callable[[], None],
-    inputs: Callable[[int], Inputs],
-    lengths: Sequence[int],
-    repeats: int,
-    patience: float,
-) -> Array:
-    """Median and least milliseconds, rounds and MiB, ``(lengths, 2, 4)``, forward and both; no rounds: not tried."""
-    check()
-    found = np.zeros((len(lengths), 2, 4))
-    for i, length in enumerate(lengths):
-        given = inputs(length)
-        for j in range(2):
-            row = measure(torch, partial(call, given, j == 1), repeats, patience)
-            if row is not None:
-                found[i, j] = row
-            if row is None or row[0] > 1e3 * patience:
-                return found
-    return found
 
 
 def measure(

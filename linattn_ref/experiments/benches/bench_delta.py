@@ -126,17 +126,13 @@ def find_naive() -> dict[str, Any]:
 
 def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any]) -> dict[str, Call]:
     """By name, ``jit`` first: the same result. Of gradients that of the queries is compared."""
-    rows = _rows(inputs)
+    beta = inputs.beta[..., None]
+    rows = inputs, beta * inputs.v, beta * inputs.k  # ``v`` and ``erase`` as the kernel takes them
     calls: dict[str, Call] = {"jit": partial(_ours, *rows, passes), "reference": partial(_page, *rows, passes)}
     if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
         calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
     return calls
-
-
-def _rows(inputs: Inputs) -> tuple[Inputs, Array, Array]:
-    """And ``v`` and ``erase`` as the kernel takes them."""
-    return inputs, inputs.beta[..., None] * inputs.v, inputs.beta[..., None] * inputs.k
 
 
 def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
@@ -196,16 +192,12 @@ def draw(results: Results) -> Figure:
     pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
     """
     names = {PEER: f"{PEER.partition(',')[0]} in plain PyTorch"}
-    lines: engine.Lines = {  # of a kernel's lines one is named
-        f"{'_' * (task != GATED)}{names.get(kernel, kernel)}{task * (task != GATED)}": (
-            colour,
-            marker + LINES[task],
-            {"kernel": kernel, "task": task},
-        )
-        for kernel, (colour, marker) in LOOKS.items()
-        for task in TASKS
-        if kernel != PRODUCT or task == GATED
-    }
+    lines: dict[str, Any] = {}
+    for kernel, (colour, marker) in LOOKS.items():
+        for task in [GATED] if kernel == PRODUCT else TASKS:
+            name = names.get(kernel, kernel)  # of a kernel's lines one is named
+            label = name if task == GATED else f"_{name}{task}"
+            lines[label] = colour, marker + LINES[task], {"kernel": kernel, "task": task}
     figure = engine.draw(results, BY_PASSES, lines, "µs per token, all heads, one thread")
     handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]  # type: ignore[arg-type]
     figure.legend(handles, GATES, loc="outside lower center", ncols=3)

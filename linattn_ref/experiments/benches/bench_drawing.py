@@ -154,12 +154,8 @@ def table(results: Results) -> str:
         paper = ("in print, CPU: s per image", "over linear", "in print, GPU: images a second", "times softmax")
         rows = []
         for way in WAYS:
-            printed = (
-                seconds[way].cpu,
-                seconds[way].cpu / seconds["linear"].cpu,
-                images[way].images_per_second,
-                images[way].times_faster,
-            )
+            cpu, gpu = seconds[way].cpu, images[way]
+            printed = cpu, cpu / seconds["linear"].cpu, gpu.images_per_second, gpu.times_faster
             for by in LOOKS:
                 if cells := told(results, name, way, by):
                     rows.append([way, by, *cells, *(printed if by == OURS else [""] * 4)])

@@ -91,7 +91,7 @@ def _stateful(
 
 
 def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, package: Any) -> dict[str, peers.Anew]:
-    ways: dict[str, peers.Anew] = {OURS: partial(_anew_here, params, model)}
+    ways: dict[str, peers.Anew] = {OURS: lambda tokens: causal.forward(tokens, params, model)[0][:, -1].copy()}
     if torch is not None and way == "softmax":
         ways[PYTORCH] = peers.anew_by_hand(torch, params, model.heads)
     if package is not None:
@@ -107,10 +107,6 @@ def network(attention: str, size: Size, rng: Generator) -> tuple[causal.Params, 
     how: dict[str, Any] = {"block": post_norm, "reads": inside.reads, "dtype": np.float32}
     params = causal.draw(rng, layers=size.layers, **sizes, **how)
     return params, causal.Model(inside, size.heads, block=post_norm)
-
-
-def _anew_here(params: causal.Params, model: causal.Model, tokens: NDArray[np.int64]) -> Array:
-    return causal.forward(tokens, params, model)[0][:, -1].copy()
 
 
 def _hashing(model: causal.Model) -> dict[str, int]:

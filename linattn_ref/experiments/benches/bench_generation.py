@@ -90,11 +90,8 @@ def compute(
         options: dict[str, Any] = {"tolerance": TOLERANCE, "what": f"B = {batch}", "calls": STEPS}
         yield from engine.measure({"batch": batch}, calls, repeats, **options)
     drawn = tuple(_images(name, batch, pixels, rng) for name in ATTENTION for batch in images)
-    return {
-        "versions": peers.versions(torch, {peers.FAST: package, runtimes.ONNX: runtime}),
-        "rows": (),
-        "images": drawn,
-    }
+    versions = peers.versions(torch, {peers.FAST: package, runtimes.ONNX: runtime})
+    return {"versions": versions, "rows": (), "images": drawn}
 
 
 def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
@@ -223,13 +220,10 @@ def table(results: Results) -> str:
     """
     lines = engine.table(("B",), results.rows, ORDER)
     header = "attention", "B", "seconds per batch", "images a second", "first pixel", "last pixel"
-    rows = [
-        (
-            *(each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}"),
-            *(f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1)),
-        )
-        for each in results.images
-    ]
+    rows = []
+    for each in results.images:
+        first, last = (f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1))
+        rows.append((each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}", first, last))
     note = (
         f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
         f"rounds; a token of the whole batch. {TOLD}"
@@ -262,7 +256,6 @@ def draw(results: Results) -> Figure:
     rate.set(title="images", xlabel="batch size", ylabel="images a second", xscale="log")
     labels.ticks(rate, batches)
     rate.set_ylim(bottom=0)
-    pixel.set_ylim(pixel.get_ylim())
     labels.at_ends(pixel)
     labels.at_ends(rate)
     return figure

@@ -148,10 +148,10 @@ def _passes(
     for task, products in ((FORWARD, 2), (BOTH, 8)):
         both = task == BOTH
         product: dict[str, Call] = {
-            "jit": partial(_product, fast, phi, both),
-            "jit float64": partial(_product, fast, double, both),
+            "jit": partial(_product, fast.forward, fast.backward, phi, both),
+            "jit float64": partial(_product, fast.forward, fast.backward, double, both),
             "multiply-adds alone": partial(multiply_adds, products * once, phi.v.dtype),
-            "jit plain": partial(_plain, phi, both),
+            "jit plain": partial(_product, plain.forward_by_row, plain.backward_by_row, phi, both),
             "reference": partial(_in_chunks, phi, both),
         }
         for name, form in forms.items():
@@ -164,22 +164,16 @@ def _passes(
     yield ATTENTION, attention
 
 
-def _product(kernel: Any, inputs: Inputs, both: bool) -> Sequence[Array]:
+def _product(forward: Any, backward: Any, inputs: Inputs, both: bool) -> Sequence[Array]:
     *qkv, d_out = inputs
-    out, _ = kernel.forward(*qkv, None)
-    return (out, *kernel.backward(d_out, None, *qkv, None)[:3]) if both else (out,)
+    out, _ = forward(*qkv, None)
+    return (out, *backward(d_out, None, *qkv, None)[:3]) if both else (out,)
 
 
 def _in_chunks(inputs: Inputs, both: bool) -> Sequence[Array]:
     *qkv, d_out = inputs
     out, saved = causal_cost.chunks_forward(*qkv)
     return (out, *causal_cost.chunks_backward(d_out, saved)) if both else (out,)
-
-
-def _plain(inputs: Inputs, both: bool) -> Sequence[Array]:
-    q, k, v, d_out = inputs
-    out, _ = plain.forward_by_row(q, k, v, None)
-    return (out, *plain.backward_by_row(d_out, None, q, k, v, None)[:3]) if both else (out,)
 
 
 # --- Other packages -------------------------------------------------------------------------------------------------

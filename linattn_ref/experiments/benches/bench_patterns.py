@@ -24,7 +24,7 @@ import numpy as np
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
-from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch
+from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch, packed, unpacked
 from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
 
 __all__ = ["compute", "draw", "table"]
@@ -192,7 +192,7 @@ def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> C
 def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
     """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
-    own_order = [_in_columns(x) for x in inputs]  # (N, 1, H D)
+    own_order = [packed(x).swapaxes(0, 1) for x in inputs]  # (N, 1, H D)
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "attention_window": [2 * window]}
     config = importlib.import_module("transformers").LongformerConfig(**sizes, attention_probs_dropout_prob=0.0)
     module = peers.longformer.LongformerSelfAttention(config, 0)
@@ -209,17 +209,7 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bo
 
     *arrays, d_out = own_order
     call = partial(in_torch, torch, attention, arrays, d_out, with_gradient)
-    return lambda: [_in_heads(x, heads) for x in call()]
-
-
-def _in_columns(x: Array) -> Array:
-    """``(1, H, N, D)`` as ``(N, 1, H D)``, Longformer's own order."""
-    return np.ascontiguousarray(x[0].swapaxes(0, 1)).reshape(x.shape[2], 1, -1)
-
-
-def _in_heads(x: Array, heads: int) -> Array:
-    """``(N, 1, H D)`` as ``(1, H, N, D)``, a view."""
-    return x.reshape(len(x), heads, -1).swapaxes(0, 1)[None]
+    return lambda: [unpacked(x.swapaxes(0, 1), heads) for x in call()]
 
 
 def _given(torch: Any, x: Any) -> Any:
@@ -259,11 +249,11 @@ def bigbird_peer(
     def attention(q: Any, k: Any, v: Any) -> Any:
         return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
 
-    call = partial(in_torch, torch, attention, [*inputs[:3]], _in_columns(inputs.d_out), with_gradient)
+    call = partial(in_torch, torch, attention, [*inputs[:3]], packed(inputs.d_out).swapaxes(0, 1), with_gradient)
 
     def in_heads() -> Sequence[Array]:
         out, *gradients = call()
-        return _in_heads(out, heads), *gradients
+        return unpacked(out.swapaxes(0, 1), heads), *gradients
 
     return in_heads
 

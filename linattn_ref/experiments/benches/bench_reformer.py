@@ -131,7 +131,7 @@ def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Intege
 
     With ``buckets (rounds, H, N)`` instead of its own hash, if given.
     """
-    torch, (qk, v, d_out) = peer[0], map(_merge, inputs)
+    torch, (qk, v, d_out) = peer[0], (peers.packed(x[None]) for x in inputs)
     given = {}
     if buckets is not None:
         rounds = np.arange(len(buckets))[:, None, None] * layer.num_buckets  # so that each round is sorted by itself
@@ -142,16 +142,7 @@ def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Intege
         return layer(torch.empty(qk.shape, dtype=qk.dtype), **given).hidden_states
 
     results = peers.in_torch(torch, attention, (qk, v), d_out, passes == BOTH)
-    return tuple(_split(x, len(inputs.qk)) for x in results)
-
-
-def _merge(x: Array) -> Array:
-    """``(H, N, D)`` as ``(1, N, H D)``."""
-    return np.ascontiguousarray(x.swapaxes(0, 1)).reshape(1, x.shape[1], -1)
-
-
-def _split(x: Array, heads: int) -> Array:
-    return x.reshape(x.shape[1], heads, -1).swapaxes(0, 1)
+    return tuple(peers.unpacked(x, len(inputs.qk))[0] for x in results)
 
 
 # --- Comparing and timing -------------------------------------------------------------------------------------------

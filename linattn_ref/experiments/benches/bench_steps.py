@@ -27,7 +27,7 @@ import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, linear, performer, rfa, softmax
 from linattn_ref.experiments.benches import engine, peers, runtimes
-from linattn_ref.experiments.benches.engine import TOLD
+from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
 from linattn_ref.kernels import jit, reference
@@ -36,7 +36,7 @@ from linattn_ref.kernels.jit.loops import delta_product
 __all__ = ["compute", "draw", "table"]
 
 CACHE, SUMS = "key/values", "sums"
-CALLS = 40  # timed together at 4096 tokens, fewer after more, and more after fewer
+CALLS = 40  # timed together at 4096 tokens, fewer after more, and up to eight times as many after fewer
 TOLERANCE = 1e-4  # of the largest number
 LOOKS = {
     "jit": (style.BLUE, "o-"),
@@ -94,7 +94,7 @@ def compute(
     """
     rng, found = np.random.default_rng(seed), runtimes.find_runtimes()
     for length in lengths:
-        calls, often = of_cache(length, heads, width, rng, found), max(CALLS * 4096 // length, 4)
+        calls, often = of_cache(length, heads, width, rng, found), min(max(CALLS * 4096 // length, 4), 8 * CALLS)
         setting = {"task": CACHE, "size": length}
         yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
     for each in widths:
@@ -165,19 +165,18 @@ def of_sums(width: int, heads: int, rng: Generator) -> dict[str, Callable[[], ob
     for name, module, more in (("jit", linear, ()), ("performer", performer, (omega,)), ("rfa", rfa, (omega,))):
         start = partial(module.init_state, (heads,), width, width, *more, dtype=np.float32)
         in_place = partial(module.step, kernels=jit, overwrite_state=True)
-        calls[name] = _going_on(in_place, (q, k, v), start(), more)
+        calls[name] = _going_on(in_place, (q, k, v), start(), *more)
     at_first = linear.init_state((heads,), width, width, dtype=np.float32)
-    calls["linear, new state"] = _going_on(partial(linear.step, kernels=jit), (q, k, v), at_first, ())
+    calls["linear, new state"] = _going_on(partial(linear.step, kernels=jit), (q, k, v), at_first)
     calls["state passed over"] = partial(pass_over, start().s)
     return calls
 
 
-def _going_on(
-    step: Callable[..., Any], token: tuple[Array, ...], state: Any, more: tuple[Array, ...]
-) -> Callable[[], object]:
-    def go_on() -> None:
+def _going_on(step: Callable[..., Any], token: tuple[Array, ...], state: Any, *more: Array) -> Call:
+    def go_on() -> Sequence[Array]:
         nonlocal state
-        _, state = step(*token, state, *more)
+        out, state = step(*token, state, *more)
+        return (out,)
 
     return go_on
 
@@ -185,9 +184,7 @@ def _going_on(
 # --- The rules ------------------------------------------------------------------------------------------------------
 
 
-def of_rule(
-    rule: str, batch: int, heads: int, width: int, rng: Generator, runtime: Any
-) -> dict[str, dict[str, Callable[[], Sequence[Array]]]]:
+def of_rule(rule: str, batch: int, heads: int, width: int, rng: Generator, runtime: Any) -> dict[str, dict[str, Call]]:
     """A token of one rule, of unit queries and keys, by what it is and name; each goes on from its own state."""
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
@@ -197,20 +194,17 @@ def of_rule(
     module: Any = gated_linear if rule == GATED else delta
     more: dict[str, Any] = {"log_gate_t": gate} | ({} if beta is None else {"beta_t": beta, "normalise": False})
 
-    def ours(backend: Any, overwrite_state: bool) -> Callable[[], Sequence[Array]]:
-        state = module.init_state((batch, heads), width, width, dtype=np.float32, kernels=backend)
+    start = partial(module.init_state, (batch, heads), width, width, dtype=np.float32)
 
-        def call() -> Sequence[Array]:
-            nonlocal state
-            out, state = module.step(q, k, v, state, **more, kernels=backend, overwrite_state=overwrite_state)
-            return (out,)
+    def ours(backend: Any, overwrite_state: bool) -> Call:
+        step = partial(module.step, **more, kernels=backend, overwrite_state=overwrite_state)
+        return _going_on(step, (q, k, v), start(kernels=backend))
 
-        return call
-
-    s, scale = module.init_state((batch, heads), width, width, dtype=np.float32, kernels=jit).s, width**-0.5
+    s, scale = start(kernels=jit).s, width**-0.5
     whole = {"jit": ours(jit, True), "jit, new state": ours(jit, False), "reference": ours(reference, False)}
-    alone: dict[str, Callable[[], Sequence[Array]]] = {}
-    alone["jit"] = lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),)
+    alone: dict[str, Call] = {
+        "jit": lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),),
+    }
     if runtime is not None:
         rows: list[Any] = [None if x is None else np.expand_dims(x, 2) for x in (q, k, v, beta, gate)]
         whole[RUN] = runtimes.linear_attention(runtime, *rows, scale=scale, goes_on=True)
@@ -262,6 +256,5 @@ def draw(results: Results) -> Figure:
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)
     for axis in axes:
-        axis.set_ylim(axis.get_ylim())
         labels.at_ends(axis)
     return figure

@@ -108,7 +108,7 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
         versions=peers.versions(torch, packages(torch)),
         rows=tuple(rows),
         threads=tuple(threads),  # of the larger networks, two against one; none where there is one thread only
-        memory=tuple(sorted(memory, key=_place)),  # megabytes by kernel
+        memory=tuple(sorted(memory, key=lambda x: (-x.layers, x.attention, [*COLOURS].index(x.kernel)))),  # megabytes
     )
 
 
@@ -306,10 +306,6 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
 # --- Showing -------------------------------------------------------------------------------------------------------
 
 
-def _place(memory: Results) -> tuple[int, str, int]:
-    return -memory.layers, memory.attention, list(COLOURS).index(memory.kernel)
-
-
 def table(results: Results) -> str:
     """Times, threads and memory as Markdown, and below them what stands there."""
     shown = engine.table(("layers", "E", "attention"), results.rows, COLOURS, cells=lambda x: (x[0], x[1], x[3]))
@@ -320,11 +316,8 @@ def table(results: Results) -> str:
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"
         for one in results.threads
     ]
-    peaks = markdown.table(
-        ("layers", "attention", "step", "peak, MB"),
-        [(m.layers, m.attention, m.kernel, f"{m.megabytes:.0f}") for m in results.memory],
-        "rllr",
-    )
+    rows = [(one.layers, one.attention, one.kernel, f"{one.megabytes:.0f}") for one in results.memory]
+    peaks = markdown.table(("layers", "attention", "step", "peak, MB"), rows, "rllr")
     return "\n\n".join([engine.page(shown, note=note), "; ".join(threads), "\n".join(peaks)])
 
 

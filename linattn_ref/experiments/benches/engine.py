@@ -322,7 +322,6 @@ def draw(
     else:
         axes[0].set_ylim(bottom=0)  # after all are drawn: they share the axis
     for axis, curves in zip(axes, drawn, strict=True):
-        axis.set_ylim(axis.get_ylim())
         for name, (colour, _, points) in zip(lines, curves, strict=True):
             if len(points) == 1:  # beside its point
                 beside: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}

@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from linattn_ref.experiments.benches.engine import find
 from linattn_ref.op import Array
 
 __all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
-__all__ += ["in_torch", "leaves_of", "loop", "naive_file", "tensors", "version", "versions"]
+__all__ += ["in_torch", "leaves_of", "loop", "naive_file", "packed", "tensors", "unpacked", "version", "versions"]
 
 PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
@@ -76,6 +78,16 @@ def versions(torch: Any, packages: Mapping[str, Any]) -> dict[str, str]:
     return found | {
         name: version("fla-core") if name == FLA else one.__version__.partition("-")[0] for name, one in named.items()
     }
+
+
+def packed(x: Array) -> Array:
+    """``(B, H, N, D)`` as ``(B, N, H D)``."""
+    return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(len(x), x.shape[2], -1)
+
+
+def unpacked(x: Array, heads: int) -> Array:
+    """``(B, N, H D)`` as ``(B, H, N, D)``."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 # --- PyTorch --------------------------------------------------------------------------------------------------------

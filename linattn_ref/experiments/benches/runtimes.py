@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.experiments.benches import engine
+from linattn_ref.experiments.benches.peers import packed, unpacked
 from linattn_ref.op import Array
 
 __all__ = ["ONNX", "OPENVINO", "Bound", "Graph", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
@@ -110,16 +111,7 @@ class Bound:
 # --- Linear attention ------------------------------------------------------------------------------------------------
 
 
-def packed(x: Array) -> Array:
-    """``(B, H, N, D)`` as ``(B, N, H D)``."""
-    return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(len(x), x.shape[2], -1)
-
-
-def unpacked(x: Array, heads: int) -> Array:
-    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
-
-
-def _rule(runtime: Any, q: Array, k: Array, v: Array, beta: Array | None, log_gate: Array | None, scale: float) -> Any:
+def _rule(runtime: Any, scale: float, q: Array, k: Array, v: Array, beta: Any = None, log_gate: Any = None) -> Any:
     """A session with LinearAttention, and its inputs."""
     feed = {"q": packed(q), "k": packed(k), "v": packed(v)}
     feed["state"] = np.zeros((*k.shape[:2], k.shape[-1], v.shape[-1]), v.dtype)
@@ -135,22 +127,12 @@ def _rule(runtime: Any, q: Array, k: Array, v: Array, beta: Array | None, log_ga
     return graph.session(runtime, {name: x.shape for name, x in feed.items()}, "out"), feed
 
 
-def linear_attention(
-    runtime: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array | None = None,
-    log_gate: Array | None = None,
-    *,
-    scale: float,
-    goes_on: bool = False,
-) -> Run:
-    """A call of LinearAttention on ``(B, H, N, D)``: with a gate, with ``beta``, both or none.
+def linear_attention(runtime: Any, q: Array, *rows: Any, scale: float, goes_on: bool = False) -> Run:
+    """A call of LinearAttention on ``(B, H, N, D)``: ``q, k, v``, and ``beta`` or a gate, both or none.
 
     It begins with a state of 0 each time, unless it ``goes_on`` from where the last call ended.
     """
-    run, feed = _rule(runtime, q, k, v, beta, log_gate, scale)
+    run, feed = _rule(runtime, scale, q, *rows)
 
     def call() -> Sequence[Array]:
         out, after = run.run(None, feed)
@@ -161,21 +143,12 @@ def linear_attention(
     return call
 
 
-def bound_step(
-    runtime: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    beta: Array | None = None,
-    log_gate: Array | None = None,
-    *,
-    scale: float,
-) -> Run:
+def bound_step(runtime: Any, q: Array, *rows: Any, scale: float) -> Run:
     """The same by ``run_with_iobinding``, with one buffer for the state before and after: their fastest call.
 
     Inputs are bound once, so that no array of NumPy's is looked at in a call.
     """
-    run, feed = _rule(runtime, q, k, v, beta, log_gate, scale)
+    run, feed = _rule(runtime, scale, q, *rows)
     bound = Bound(runtime, run, {**feed, "out": np.empty_like(feed["v"])}, ["state"], "out")
     return lambda: (unpacked(bound({}), q.shape[1]),)
 

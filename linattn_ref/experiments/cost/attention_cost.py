@@ -85,6 +85,5 @@ def draw(results: Results) -> Figure:
     for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xlabel="length N = L (tokens)")
         labels.ticks(axis, results.lengths[::2])
-        axis.set_ylim(axis.get_ylim())
         labels.at_ends(axis)
     return figure

@@ -29,7 +29,7 @@ import numpy as np
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.measuring.points import Group, Points, measure_points
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, markdown, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, markdown, setp, style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
 
@@ -173,10 +173,8 @@ def draw(results: Results) -> Figure:
         _heat_map(axis, results, saved)
         axis.set_title(f"{title}, {form}")
     figure.suptitle("softmax attention over Linformer", fontsize="medium")
-    for axis in axes[-1]:
-        axis.set_xlabel("$k$")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("$n$")
+    setp(axes[-1], xlabel="$k$")
+    setp(axes[:, 0], ylabel="$n$")
     return figure
 
 

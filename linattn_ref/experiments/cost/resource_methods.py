@@ -53,10 +53,6 @@ class Inputs(NamedTuple):
 Formula = Callable[[int, Setting], int]
 
 
-def no_parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
-    return ()
-
-
 class Method(NamedTuple):
     forward: Callable[..., tuple[Array, Any]]  # (q, k, v, *parameters) -> out, saved
     backward: Callable[[Array, Any], Any]  # (d_out, saved) -> gradients
@@ -64,7 +60,7 @@ class Method(NamedTuple):
     peak: Formula  # numbers in use at once, about
     longest: int | None = None  # beyond it a pass takes more than a few seconds, or gigabytes
     shortest: int = 1
-    parameters: Callable[[int, Setting, Generator], tuple[Array, ...]] = no_parameters
+    parameters: Callable[[int, Setting, Generator], tuple[Array, ...]] = lambda n, setting, rng: ()
 
 
 def run(method: Method, inputs: Inputs) -> int:
@@ -124,19 +120,12 @@ def linear_peak(n: int, s: Setting) -> int:
 
 def lsh(rounds: int) -> Method:
     """Reformer's attention with the queries as its shared vectors; the keys are handed to all methods, unused here."""
-
-    def parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
-        return (reformer.draw_rotations(rounds, setting.width, LSH_BUCKETS, rng, np.float32),)
-
-    def forward(q: Array, k: Array, v: Array, rotations: Array) -> tuple[Array, Any]:
-        return reformer.forward(q, v, rotations=rotations, chunk=LSH_CHUNK, kernels=jit)
-
     return Method(
-        forward,
+        lambda q, k, v, rotations: reformer.forward(q, v, rotations=rotations, chunk=LSH_CHUNK, kernels=jit),
         reformer.backward,
         kept=lambda n, s: s.heads * n * (s.width + 2 + rounds),
         peak=lambda n, s: s.heads * n * (5 * s.width + 8 + 2 * rounds),
-        parameters=parameters,
+        parameters=lambda n, s, rng: (reformer.draw_rotations(rounds, s.width, LSH_BUCKETS, rng, np.float32),),
     )
 
 
@@ -158,9 +147,7 @@ METHODS = {
     ),
     "linear": of(linear, partial(linear_kept, 1), linear_peak, kernels=jit),
     "linear_causal": of(linear, partial(linear_kept, 2), linear_peak, kernels=jit, causal=True),
-    "lsh_1": lsh(1),
-    "lsh_4": lsh(4),
-    "lsh_8": lsh(8),
+    **{f"lsh_{rounds}": lsh(rounds) for rounds in (1, 4, 8)},
 }
 
 

@@ -33,6 +33,8 @@ from linattn_ref.experiments.publishing.kit import Axes, Figure, NDArray, Result
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
+ORDERS = (1, 2, 4, 8)  # of `taylor_exp`
+SCORES = np.linspace(-8, 8, 65)  # x.y of pairs of vectors
 # Of each map: its marker, its colour and its name in words
 LOOKS = (
     ("o", style.MECHANISMS["linear"], "elu + 1"),
@@ -47,8 +49,6 @@ QUICK = {"lengths": (16, 32, 64, 128, 256), "widths": (4, 8)}
 def compute(
     *,
     seed: int = 0,
-    orders: Sequence[int] = (1, 2, 4, 8),
-    scores: Sequence[float] = tuple(np.linspace(-8, 8, 65)),
     lengths: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024, 2048),
     width: int = 16,
     widths: Sequence[int] = (4, 8, 16, 32),
@@ -59,24 +59,20 @@ def compute(
     ----------
     seed : int
         Draws the pairs; no count depends on it.
-    orders : sequence of int
-        Of ``taylor_exp``.
-    scores : sequence of float
-        The ``x.y`` of the pairs, random otherwise, of 3 entries each.
     lengths, width
         ``N = L`` and ``D = M`` of the middle panel.
     widths : sequence of int
         ``D = M`` of the right panel.
     """
-    x, y = pairs_with_scores(np.array(scores), np.random.default_rng(seed))
+    x, y = pairs_with_scores(SCORES, np.random.default_rng(seed))
     return Results(  # of a feature map by its name
-        orders=tuple(orders),  # (O,)
-        scores=np.array(scores),  # (P,), x.y of pairs of vectors
-        errors=np.array([truncation_errors(x, y, p) / np.exp(scores) for p in orders]),  # (O, P), over exp(x.y)
+        orders=ORDERS,  # (O,)
+        scores=SCORES,  # (P,)
+        errors=np.array([truncation_errors(x, y, p) / np.exp(SCORES) for p in ORDERS]),  # (O, P), over exp(x.y)
         lengths=np.array(lengths, np.int64),  # (T,), N = L
         width=width,  # D = M of the counts
-        softmax=np.array([softmax_multiply_adds(n, width, width) for n in lengths]),  # (T,), multiply-adds counted
-        linear={phi.name: np.array([linear_multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
+        softmax=np.array([multiply_adds(None, n, width, width) for n in lengths]),  # (T,), multiply-adds counted
+        linear={phi.name: np.array([multiply_adds(phi, n, width, width) for n in lengths]) for phi in MAPS},
         widths=np.array(widths, np.int64),  # (W,), D = M of the crossovers
         crossovers={phi.name: np.array([crossover(phi, d, d) for d in widths]) for phi in MAPS},  # least N that pays
     )
@@ -113,24 +109,18 @@ def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float6
 # --- Multiply-adds --------------------------------------------------------------------------------------------------
 
 
-def softmax_multiply_adds(n: int, key_width: int, value_width: int) -> int:
-    """Of a forward pass over ``N = L = n``, counted."""
+def multiply_adds(feature_map: FeatureMap | None, n: int, key_width: int, value_width: int) -> int:
+    """Of a forward pass over ``N = L = n``, counted: of linear attention or, without a feature map, of softmax."""
     qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
-    return count(softmax.forward, qk, qk, v).multiply_adds
-
-
-def linear_multiply_adds(feature_map: FeatureMap, n: int, key_width: int, value_width: int) -> int:
-    """The same of linear attention."""
-    qk, v = np.zeros((n, key_width), np.float32), np.zeros((n, value_width), np.float32)
-    return count(partial(linear.forward, feature_map=feature_map), qk, qk, v).multiply_adds
+    forward = partial(linear.forward, feature_map=feature_map) if feature_map else softmax.forward
+    return count(forward, qk, qk, v).multiply_adds
 
 
 def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     """The least ``N = L`` at which linear attention takes fewer multiply-adds than softmax, found by counting."""
 
     def pays(n: int) -> bool:
-        linear_count = linear_multiply_adds(feature_map, n, key_width, value_width)
-        return linear_count < softmax_multiply_adds(n, key_width, value_width)
+        return multiply_adds(feature_map, n, key_width, value_width) < multiply_adds(None, n, key_width, value_width)
 
     high = 1
     while not pays(high):
@@ -182,7 +172,6 @@ def _draw_counts(axes: Axes, results: Results) -> None:
         axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
     axes.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
     labels.ticks(axes, n[::2])
-    axes.set_ylim(axes.get_ylim())
     labels.at_ends(axes)
 
 

@@ -20,69 +20,56 @@ MARKERS: dict[rf.Unbiased, str] = {"trig": "o", "positive": "s", "hyperbolic": "
 LOOKS = {kind: (style.FEATURES[kind], marker) for kind, marker in MARKERS.items()}
 
 
+M, WIDTH = 64, 16  # directions, and D, of the upper panels
+LENGTH = 1.0  # |x| = |y| of the left one
+TURN, LONGEST = 120, 2.0  # degrees between, and the greatest length, of the right one
+WIDTHS = (4, 16, 64)  # m = D of orthogonal directions
+DELTA = (0.8, -0.5, 0.3)  # x - y of the kernels
 QUICK = {"trials": 200, "directions": (4, 16, 64)}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    m: int = 64,
-    width: int = 16,
-    length: float = 1.0,
-    turn: float = 120,
-    longest: float = 2.0,
-    widths: Sequence[int] = (4, 16, 64),
-    directions: Sequence[int] = (4, 16, 64, 256, 1024),
-    delta: Sequence[float] = (0.8, -0.5, 0.3),
-    trials: int = 4000,
-) -> Results:
+def compute(*, seed: int = 0, directions: Sequence[int] = (4, 16, 64, 256, 1024), trials: int = 4000) -> Results:
     """Evaluate the closed forms and measure some points of each.
 
     Parameters
     ----------
     seed : int
-    m, width : int
-        Directions, and ``D``, of the upper panels.
-    length, turn, longest : float
-        ``|x| = |y|`` of the left one; the angle in degrees and the greatest length of the right one.
-    widths : sequence of int
-        ``m = D`` of orthogonal directions.
-    directions, delta : sequence
-        ``m``, and ``x - y``, of the kernels.
+    directions : sequence of int
+        ``m`` of the kernels.
     trials : int
         Draws of all directions, a point.
     """
     rng = np.random.default_rng(seed)
     angles, points_angle = np.linspace(0, 180, 91), np.linspace(0, 180, 10)
-    lengths, points_length = np.linspace(0.02, longest, 91), np.linspace(0.2, longest, 10)
+    lengths, points_length = np.linspace(0.02, LONGEST, 91), np.linspace(0.2, LONGEST, 10)
     distances = np.linspace(0.02, 3, 150)
 
     def along(grid: tuple[Array, Array], points: tuple[Array, Array]) -> dict[str, Results]:
-        return {kind: _curve(kind, grid, points, m, trials, rng) for kind in LOOKS}
+        return {kind: _curve(kind, grid, points, trials, rng) for kind in LOOKS}
 
     return Results(
-        m=m,
-        width=width,  # D
-        length=length,  # |x| = |y| of the angles
+        m=M,
+        width=WIDTH,  # D
+        length=LENGTH,  # |x| = |y| of the angles
         angles=angles,  # (G,), in degrees
         points_angle=points_angle,  # (P,)
-        by_angle=along(pairs(length, angles, width), pairs(length, points_angle, width)),
-        turn=turn,  # the angle of the lengths
+        by_angle=along(pairs(LENGTH, angles), pairs(LENGTH, points_angle)),
+        turn=TURN,  # the angle of the lengths
         lengths=lengths,  # (G,)
         points_length=points_length,  # (P,)
-        by_length=along(pairs(lengths, turn, width), pairs(points_length, turn, width)),
+        by_length=along(pairs(lengths, TURN), pairs(points_length, TURN)),
         distances=distances,  # (G,), |s| of the gain
-        widths=tuple(widths),
-        gain={kind: [orthogonal_over_independent(kind, distances, d) for d in widths] for kind in LOOKS},
+        widths=WIDTHS,
+        gain={kind: [orthogonal_over_independent(kind, distances, d) for d in WIDTHS] for kind in LOOKS},
         directions=tuple(directions),  # (T,)
-        delta=tuple(delta),  # x - y of the kernels
+        delta=DELTA,  # x - y of the kernels
         kernels={  # errors over directions, not relative
-            name: _kernel_curve(kernel, np.array(delta), directions, trials, rng) for name, kernel in rf.KERNELS.items()
+            name: _kernel_curve(kernel, np.array(DELTA), directions, trials, rng) for name, kernel in rf.KERNELS.items()
         },
     )
 
 
-def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Array, Array]:
+def pairs(length: float | Array, degrees: float | Array, width: int = WIDTH) -> tuple[Array, Array]:
     """``x`` and ``y (P, D)`` of the same length at an angle; either may be an array ``(P,)``."""
     length, angle = np.broadcast_arrays(length, np.radians(degrees))
     x, y = np.zeros((2, *length.shape, width))
@@ -91,14 +78,14 @@ def pairs(length: float | Array, degrees: float | Array, width: int) -> tuple[Ar
 
 
 def _curve(
-    kind: rf.Unbiased, grid: tuple[Array, Array], points: tuple[Array, Array], m: int, trials: int, rng: Generator
+    kind: rf.Unbiased, grid: tuple[Array, Array], points: tuple[Array, Array], trials: int, rng: Generator
 ) -> Results:
     measured = []
     for x, y in zip(*points, strict=True):
-        errors = rf.squared_errors(kind, x, y, m, trials=trials, rng=rng)
+        errors = rf.squared_errors(kind, x, y, M, trials=trials, rng=rng)
         measured.append(rf.mean_of(errors / rf.softmax_kernel(x, y) ** 2))
     # Relative mean squared errors: (G,) on a fine grid, (P,) at some points of it
-    return Results(stated=rf.relative_mse(kind, *grid, m), measured=measured)
+    return Results(stated=rf.relative_mse(kind, *grid, M), measured=measured)
 
 
 def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64], width: int) -> NDArray[np.float64]:
@@ -131,10 +118,8 @@ def draw(results: Results) -> Figure:
     """
     figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)
-    angle.set(
-        title=f"By angle, |x| = |y| = {results.length:g}", xlabel="angle between x and y (degrees)", xlim=(-5, 185)
-    )
-    angle.set_xticks([0, 60, 120, 180])
+    angle.set(title=f"By angle, |x| = |y| = {results.length:g}", xlabel="angle between x and y (degrees)")
+    angle.set(xlim=(-5, 185), xticks=[0, 60, 120, 180])
     _draw_errors(length, results.lengths, results.points_length, results.by_length)
     length.set(title=f"By length, at {results.turn:g} degrees", xlabel="length |x| = |y|")
     labels.at_ends(length, rows=2)
@@ -182,9 +167,8 @@ def _draw_kernels(axes: Axes, results: Results) -> None:
     for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
         axes.plot(m, curve.stated, "-", color=colour, label=name)
         _points(axes, m, curve.measured, fmt=marker, color=colour)
-    axes.set(
-        title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error", xscale="log", yscale="log"
-    )
+    axes.set(title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error")
+    axes.set(xscale="log", yscale="log")
     labels.ticks(axes, m)
     labels.at_ends(axes, rows=2)
 

@@ -6,6 +6,7 @@ directions and with orthogonal ones. The matrix is what the mechanism makes of t
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,10 @@ __all__ = ["compute", "draw"]
 Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
 
 
-def _regular(m: int, width: int, rng: Generator, **dtype: Any) -> Array:
-    return feature_maps.orthogonal_gaussian(m, width, rng, regular=True, **dtype)
-
-
 DRAWS: dict[str, Draw] = {
     "independent": feature_maps.gaussian,
     "orthogonal": feature_maps.orthogonal_gaussian,
-    "regular": _regular,
+    "regular": partial(feature_maps.orthogonal_gaussian, regular=True),
 }
 WAYS: tuple[tuple[performer.Kind, str], ...] = (
     ("trig", "independent"),

@@ -27,8 +27,7 @@ from linattn_ref.experiments.measuring.heads import (
     Source,
     each_error,
     errors_by_way,
-    heads_from,
-    order_of_fit,
+    heads_to_fit,
     spread,
 )
 from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
@@ -96,14 +95,12 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, sources = heads_from(heads, seed, rng)
-        total, _, n_heads, length, width = found.v.shape
-        order, new = order_of_fit(found, unseen, epochs, rng), range(unseen)
+        found, order, settings = heads_to_fit(heads, seed, rng, unseen, epochs)
+        new, (_, _, n_heads, length, width) = range(unseen), found.v.shape
         reduced, sharing_reduced = tuple(r for r in reduced if r <= length), min(sharing_reduced, length)
         errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, steps_one, rng), reduced, found, new)
         sharing = sharing_modes(sharing_reduced, found, new, order)
         means, _ = each_error(found, new, lambda q, k, v: v.mean(axis=-2, keepdims=True))
-    settings = {"seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "steps": steps_one}
     return Results(  # relative errors in the Frobenius norm
         reduced=reduced,  # (K,), R
         shape=(n_heads, length, width),  # (H, N, M)
@@ -111,7 +108,7 @@ def compute(
         mean_of_values=spread(means),  # error of the output's replacement by the mean of the values
         sharing_reduced=sharing_reduced,
         sharing=sharing,  # mode -> errors at sharing_reduced
-        settings={**sources, **settings},
+        settings={**settings, "steps": steps_one},
     )
 
 
@@ -226,10 +223,8 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
     """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
     rows = np.arange(len(modes))
-    for name, colour, label, side in (
-        ("output", style.BLUE, "new texts", "left"),
-        ("seen", style.GREY, "fitted texts", "right"),
-    ):
+    looks = ("output", style.BLUE, "new texts", "left"), ("seen", style.GREY, "fitted texts", "right")
+    for name, colour, label, side in looks:
         by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
         mean = by_text.mean(axis=1)
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)

@@ -108,17 +108,17 @@ def linformer_loss(e: Array, f: Array, batch: Batch) -> tuple[float, Array, Arra
     return float((error**2).mean()), grads.e, grads.f
 
 
-def train_long_short(r: int, length: int, steps: int, rng: Generator, *, rate: float = 0.05) -> Array:
+def train_long_short(r: int, length: int, steps: int, rng: Generator) -> Array:
     """``W_p (D, R)`` learned from small random numbers."""
     w_p = 0.1 * rng.standard_normal((WIDTH, r))
     state = adam.init_state(w_p)
     for _ in range(steps):
         _, gradient = long_short_loss(w_p, draw_batch(rng, length))
-        state = adam.step(w_p, gradient, state, learning_rate=rate)
+        state = adam.step(w_p, gradient, state, learning_rate=0.05)
     return w_p
 
 
-def train_linformer(r: int, length: int, steps: int, rng: Generator, *, rate: float = 0.003) -> tuple[Array, Array]:
+def train_linformer(r: int, length: int, steps: int, rng: Generator) -> tuple[Array, Array]:
     """``E`` and ``F (R, L)``, learned from where (1) comes from: sums over segments for keys, means for values.
 
     Its steps cost little: it gets four times as many, on batches four times as large, at a rate that falls to 0.
@@ -129,7 +129,7 @@ def train_linformer(r: int, length: int, steps: int, rng: Generator, *, rate: fl
     state = adam.init_state(params)
     for step in range(1, 4 * steps + 1):
         _, *grads = linformer_loss(e, f, draw_batch(rng, length, size=64))
-        state = adam.step(params, np.stack(grads), state, learning_rate=rate * (1 - step / (4 * steps)))
+        state = adam.step(params, np.stack(grads), state, learning_rate=0.003 * (1 - step / (4 * steps)))
     return e, f
 
 

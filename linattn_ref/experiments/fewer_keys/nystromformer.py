@@ -31,8 +31,7 @@ from linattn_ref.experiments.measuring.heads import (
     Source,
     each_error,
     errors_by_way,
-    heads_from,
-    order_of_fit,
+    heads_to_fit,
     relative_error,
     spread,
 )
@@ -92,21 +91,19 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, sources = heads_from(heads, seed, rng)
-        total, _, n_heads, length, width = found.v.shape
-        order, new = order_of_fit(found, unseen, epochs, rng), range(unseen)
+        found, order, settings = heads_to_fit(heads, seed, rng, unseen, epochs)
+        new, (_, _, n_heads, length, width) = range(unseen), found.v.shape
         reduced = tuple(r for r in reduced if r <= length)
-        products = shifted_products(found, range(unseen, total), taps)
+        products = shifted_products(found, sorted(set(order)), taps)
         errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, products), reduced, found, new)
         by_iteration = np.stack([errors_by_iteration(r, found, new, most_iterations) for r in reduced])
-    settings = {"seed": seed, "sentences": total - unseen, "unseen": unseen, "epochs": epochs, "taps": taps}
     return Results(  # relative errors in the Frobenius norm
         reduced=reduced,  # (K,), R
         shape=(n_heads, length, width),  # (H, N, M)
         **errors,
         most_iterations=most_iterations,  # I
         by_iteration=spread(by_iteration),  # error of the output after 0 to I iterations, (K, I + 1, ...)
-        settings={**sources, **settings},
+        settings={**settings, "taps": taps},
     )
 
 

@@ -34,6 +34,8 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generato
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
 
+MOST_ITERATIONS = 20
+FILTERED_ITERATIONS = (2, 6, 10, 14)  # of the curves in the middle
 QUICK: dict[str, Any] = {"conditions": (1.0, 30.0), "size": 8, "landmarks": (4, 16)}
 QUICK["heads"] = Random(sentences=2, layers=2, heads=2, length=64, width=8)
 
@@ -44,8 +46,6 @@ def compute(
     heads: Heads | Source | Random = Source(sentences=4),  # noqa: B008  # a tuple
     conditions: Sequence[float] = (1.0, 10.0, 100.0, 1000.0, 10000.0),
     size: int = 32,
-    most_iterations: int = 20,
-    filtered_iterations: Sequence[int] = (2, 6, 10, 14),
     landmarks: Sequence[int] = (8, 16, 32, 64, 128, 256),
 ) -> Results:
     """Measure all three.
@@ -58,29 +58,26 @@ def compute(
         Whose landmarks; by default all heads of a pretrained network on a text.
     conditions, size : sequence of float, int
         Of the matrices on the left: largest over smallest singular value, and how many rows and columns.
-    most_iterations : int
-    filtered_iterations : sequence of int
-        Of the curves in the middle.
     landmarks : sequence of int
         ``R`` on the right; those above the length are left out.
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        runs = [converge(with_condition(size, kappa, rng), most_iterations) for kappa in conditions]
+        runs = [converge(with_condition(size, kappa, rng), MOST_ITERATIONS) for kappa in conditions]
         found, sources = heads_from(heads, seed, rng)
         landmarks = tuple(r for r in landmarks if r <= found.q.shape[-2])
         real = np.stack([condition_by_layer(found, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)
-    filtered = [inverted_share(values**2, n)[-1] for n in filtered_iterations]
+    filtered = [inverted_share(values**2, n)[-1] for n in FILTERED_ITERATIONS]
     starts = [start for _, start in runs]
     return Results(
         conditions=tuple(conditions),  # (C,)
         size=size,  # R
-        most_iterations=most_iterations,  # I
+        most_iterations=MOST_ITERATIONS,  # I
         measured=np.stack([measured for measured, _ in runs]),  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
-        predicted=np.stack([1 - inverted_share(x, most_iterations) for x in starts]),  # 1 - t of the smallest value
-        newton=np.stack([newton_error(x, most_iterations) for x in starts]),  # for two Newton-Schulz steps each
-        filtered_iterations=tuple(filtered_iterations),  # (F,)
+        predicted=np.stack([1 - inverted_share(x, MOST_ITERATIONS) for x in starts]),  # 1 - t of the smallest value
+        newton=np.stack([newton_error(x, MOST_ITERATIONS) for x in starts]),  # for two Newton-Schulz steps each
+        filtered_iterations=FILTERED_ITERATIONS,  # (F,)
         singular_values=values,  # (S,), over sqrt(c)
         filtered=np.stack(filtered),  # (F, S), t
         landmarks=landmarks,  # (K,), R
@@ -179,7 +176,8 @@ def _draw_convergence(axes: Axes, results: Results) -> None:
         labels.at(axes, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
     for look, name in (("o", "measured"), ("-", "recursion"), (":", "Newton–Schulz")):
         axes.plot([], [], look, color=style.GREY, label=name)
-    style.legend_below(axes, columns=3)
+    under: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}  # the label, where no line passes
+    axes.legend(**under, ncols=3, columnspacing=1, handlelength=1.6, borderpad=0)
 
 
 def _draw_share(axes: Axes, results: Results) -> None:

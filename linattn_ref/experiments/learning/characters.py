@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import ALICE, Text, read_reviews, read_text
-from linattn_ref.experiments.learning import options
 from linattn_ref.experiments.learning.learn import Ready, settings, sizes
+from linattn_ref.experiments.learning.options import Option, Peak, TextFile
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -122,9 +122,9 @@ def yardsticks(found: Corpus) -> dict[str, float]:
 
 def begin(
     *,
-    text: options.TextFile = None,
-    attention: Annotated[str, options.Option(choices=MECHANISMS)] = "linear",
-    peak: options.Peak = 4e-3,
+    text: TextFile = None,
+    attention: Annotated[str, Option(choices=MECHANISMS)] = "linear",
+    peak: Peak = 4e-3,
     steps: int = 1000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant

@@ -39,15 +39,11 @@ def _title(one: Results) -> str:
 
 def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
     """Of each: accuracy before and after; the error of a head's output, for those that were fitted."""
-    return [
-        (
-            title,
-            finetune_result.told(one.before),
-            finetune_result.told(one.after),
-            "–" if one.fitted_error is None else f"{one.pooled_error:.2f} to {one.fitted_error:.2f}",
-        )
-        for title, one in rows_of(source).items()
-    ]
+    rows = []
+    for title, one in rows_of(source).items():
+        error = "–" if one.fitted_error is None else f"{one.pooled_error:.2f} to {one.fitted_error:.2f}"
+        rows.append((title, finetune_result.told(one.before), finetune_result.told(one.after), error))
+    return rows
 
 
 def draw(results: Results) -> Figure:

@@ -5,7 +5,7 @@ alone, in half precision. :data:`SHIPPED` is such a file, a network with linear 
 its ``facts`` hold the command that trained it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from linattn_ref.nn import logistic_mixture
 from linattn_ref.nn.embedding import check_tokens
 from linattn_ref.op import Array
 from linattn_ref.op.options import check_sizes
+from linattn_ref.telling import Progress, Say, silent
 from linattn_ref.training import checkpoint
 
 __all__ = ["SHIPPED", "Network", "bits", "check_png", "draw", "load", "measure", "read_image", "write_grid"]
@@ -78,9 +79,7 @@ def load(path: Path = SHIPPED) -> Network:
     return Network(params, model, head, (side, side) if colours == 1 else (side, side, colours), steps, facts)
 
 
-def bits(
-    network: Network, pixels: Pixels, *, progress: Callable[[Iterable[int]], Iterable[int]] = iter
-) -> tuple[Array, Array]:
+def bits(network: Network, pixels: Pixels, *, progress: Progress = iter) -> tuple[Array, Array]:
     """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first."""
     attention, shape = network.facts["attention"], Shape(**network.facts["shape"])
     return images.bits(network.params, attention, network.head, shape, pixels, progress=progress)
@@ -94,7 +93,7 @@ def draw(
     begun: Pixels | None = None,
     temperature: float = 1.0,
     way: str | None = None,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    progress: Progress = iter,
 ) -> Bytes:
     """Images, each pixel drawn from what the network says after those before it.
 
@@ -147,12 +146,7 @@ def draw(
 
 
 def measure(
-    weights: Path,
-    *,
-    data: Path | None = None,
-    count: int | None = None,
-    command: str = "",
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    weights: Path, *, data: Path | None = None, count: int | None = None, command: str = "", progress: Progress = iter
 ) -> Results:
     """Read the network and the images, and count, with standard errors over the images.
 
@@ -198,7 +192,7 @@ def _mean_and_error(each: Array) -> tuple[float, float]:
 # --- Files ----------------------------------------------------------------------------------------------------------
 
 
-def read_image(path: Path, shape: tuple[int, ...], say: Callable[[str], object] = lambda line: None) -> Bytes:
+def read_image(path: Path, shape: tuple[int, ...], say: Say = silent) -> Bytes:
     """An image file's pixels, ``(side, side)`` or ``(side, side, 3)``, as a viewer shows them on black.
 
     Parameters

@@ -17,8 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
-from linattn_ref.experiments.learning import causal_attention, options
+from linattn_ref.experiments.learning import causal_attention
 from linattn_ref.experiments.learning.learn import Ready, settings
+from linattn_ref.experiments.learning.options import Heads, Layers, Option, Width
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -40,11 +41,11 @@ AFTER = "steps after which the rate is divided by ten (default: eight tenths of 
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: options.Width = 64
-    heads: options.Heads = 2
-    layers: options.Layers = 2
-    length: Annotated[int, options.Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
-    batch: Annotated[int, options.Option("sequences a step", "B")] = 32
+    width: Width = 64
+    heads: Heads = 2
+    layers: Layers = 2
+    length: Annotated[int, Option("places (default: 68, for words of 17 to 32 symbols)", "S", 5)] = 68
+    batch: Annotated[int, Option("sequences a step", "B")] = 32
 
 
 class Batch(NamedTuple):
@@ -63,17 +64,9 @@ def model_of(attention: str, shape: Shape, rng: np.random.Generator) -> Model:
 
 def start(attention: str, shape: Shape, rng: np.random.Generator) -> Params:
     """What it learns, before it does."""
-    params = causal.draw(
-        rng,
-        tokens=SYMBOLS + 1,
-        places=shape.length,
-        width=shape.width,
-        hidden=4 * shape.width,
-        layers=shape.layers,
-        sinusoids=shape.width // 2,
-        reads=causal_attention.reads(attention),
-        dtype=np.float32,
-    )
+    network = {"width": shape.width, "hidden": 4 * shape.width, "layers": shape.layers, "sinusoids": shape.width // 2}
+    read = {"tokens": SYMBOLS + 1, "places": shape.length, "reads": causal_attention.reads(attention)}
+    params = causal.draw(rng, **network, **read, dtype=np.float32)
     params.embedding.table[...] /= 0.02  # of size 1, as the sinusoids are
     return params
 
@@ -114,11 +107,11 @@ def task(attention: str, shape: Shape) -> loop.Task:
 
 def begin(
     *,
-    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
     steps: int = 10_000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    reduce_after: Annotated[int | None, options.Option(AFTER, "S")] = None,
+    reduce_after: Annotated[int | None, Option(AFTER, "S")] = None,
 ) -> Ready:
     """Make it ready for `learn.run`.
 
@@ -140,15 +133,9 @@ def begin(
         if reduce_after >= steps:
             raise ValueError(f"reduce_after: expected fewer than the {steps} steps, got {reduce_after}")
         facts["reduce_after"] = at = reduce_after
-    how = settings(
-        steps,
-        seed,
-        partial(schedule.milestones, rate=1e-3, at=(at,)),
-        radam,
-        every=max(1, min(100, steps // 4)),
-        clipped=clip.each,
-        options={"weight_decay": 0.01, "decoupled": True},
-    )
+    falling, every = partial(schedule.milestones, rate=1e-3, at=(at,)), max(1, min(100, steps // 4))
+    decay = {"weight_decay": 0.01, "decoupled": True}
+    how = settings(steps, seed, falling, radam, every=every, clipped=clip.each, options=decay)
 
     def said(run: Run, params: Params) -> Iterator[str]:
         loss, right = run.curves["loss"][-1], run.curves["accuracy"][-1]

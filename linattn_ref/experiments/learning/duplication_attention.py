@@ -19,7 +19,7 @@ from linattn_ref.data.duplication import Words
 from linattn_ref.data.duplication import draw as draw_words
 from linattn_ref.experiments.learning import duplication, runs
 from linattn_ref.experiments.learning.duplication import Shape
-from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, setp, style
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 
@@ -111,6 +111,5 @@ def draw(results: Results) -> Figure:
             told = "n back: {:.0%}\nseparator: {:.0%}".format(*on)
             panel.text(0.97, 0.95, told, transform=panel.transAxes, ha="right", va="top", fontsize=size)
         row[0].set_ylabel("query")
-    for panel in axes[-1]:
-        panel.set_xlabel("key")
+    setp(axes[-1], xlabel="key")
     return figure

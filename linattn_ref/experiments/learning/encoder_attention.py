@@ -13,7 +13,7 @@ from linattn_ref.attention import linear, linformer, long_short, nystromformer, 
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.attention.sparse import bigbird, local, longformer
-from linattn_ref.experiments.learning import options
+from linattn_ref.experiments.learning.options import Option
 from linattn_ref.kernels import jit
 from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
@@ -23,8 +23,8 @@ __all__ = ["NAMES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make",
 LEAST = 8  # keys a query
 # As `begin` of tasks takes it; 0: a quarter of the length
 PRICE = "keys, mixtures or features a query (default: 64, or a quarter of the length with --quick)"
-Price = Annotated[int, options.Option(PRICE, "K")]
-Shared = Annotated[Sharing, options.Option("of linformer's projections")]
+Price = Annotated[int, Option(PRICE, "K")]
+Shared = Annotated[Sharing, Option("of linformer's projections")]
 
 
 class Setting(NamedTuple):

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch, splits, subwords
-from linattn_ref.experiments.learning import encoder_attention, options
+from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
 from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
+from linattn_ref.experiments.learning.options import Option, Peak
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
@@ -45,11 +46,11 @@ QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, 
 class Shape(NamedTuple):
     """What is read."""
 
-    length: Annotated[int, options.Option("tokens a text", "N", 8)] = 128
-    batch: Annotated[int, options.Option("texts a step", "B")] = 16
-    examples: Annotated[int, options.Option("texts to learn from", "S")] = 8000
-    watched: Annotated[int, options.Option("validation texts at each evaluation", "S")] = 100
-    tested: Annotated[int, options.Option("test texts in the end", "S")] = 500
+    length: Annotated[int, Option("tokens a text", "N", 8)] = 128
+    batch: Annotated[int, Option("texts a step", "B")] = 16
+    examples: Annotated[int, Option("texts to learn from", "S")] = 8000
+    watched: Annotated[int, Option("validation texts at each evaluation", "S")] = 100
+    tested: Annotated[int, Option("test texts in the end", "S")] = 500
 
 
 class Examples(NamedTuple):
@@ -110,34 +111,26 @@ def interval(right: int, count: int) -> tuple[float, float]:
 def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
     """Accuracy on ``given``, and for each text 1 where it is right, for a paired test."""
     right = scores_of(params, given, model).argmax(axis=-1) == given.labels
-    count = int(right.sum())
-    return {
-        "accuracy": count / len(right),
-        "interval": interval(count, len(right)),
-        "right": "".join(map(str, right.astype(int))),
-    }
+    count, each = int(right.sum()), "".join(map(str, right.astype(int)))
+    return {"accuracy": count / len(right), "interval": interval(count, len(right)), "right": each}
 
 
 def begin(
     *,
-    model: Annotated[
-        Path | None, options.Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")
-    ] = None,
+    model: Annotated[Path | None, Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")] = None,
     data: Annotated[
-        Path | None, options.Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
+        Path | None, Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
     ] = None,
-    source: Annotated[str, options.Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
-    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
+    source: Annotated[str, Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
+    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
     k: Price = 64,
     sharing: Shared = "headwise",
-    fitted: Annotated[
-        bool, options.Option("linformer's E and F begin fitted to the network, not as mean pooling")
-    ] = False,
+    fitted: Annotated[bool, Option("linformer's E and F begin fitted to the network, not as mean pooling")] = False,
     start_from: Annotated[
-        Path | None, options.Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
+        Path | None, Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
     ] = None,
     steps: int = 500,
-    peak: options.Peak = 1e-4,
+    peak: Peak = 1e-4,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
 ) -> Ready:
@@ -215,9 +208,8 @@ def begin(
         measured = run.facts["result"]
         for when in ("before", "after"):
             if of := measured[when]:
-                told = "{:.1%} of {} test texts ({:.1%} to {:.1%})".format(
-                    of["accuracy"], measured["texts"], *of["interval"]
-                )
+                low, high = of["interval"]
+                told = f"{of['accuracy']:.1%} of {measured['texts']} test texts ({low:.1%} to {high:.1%})"
                 yield f"{when} training: {told}"
 
     learned = task(given["training"], given["validation"], how, shape.batch)

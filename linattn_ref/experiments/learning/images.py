@@ -20,7 +20,7 @@ Loshchilov and Hutter (2017), "SGDR: stochastic gradient descent with warm resta
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -29,13 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data import cifar, digits, fetch
-from linattn_ref.experiments.learning import causal_attention, options, runs
+from linattn_ref.experiments.learning import causal_attention, runs
 from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
+from linattn_ref.experiments.learning.options import Heads, Inner, Layers, Option, Width
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.op import Array
+from linattn_ref.telling import Progress
 from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
 
@@ -63,11 +65,11 @@ Pixels = NDArray[np.integer]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: options.Width = 64
-    hidden: options.Inner = 256
-    heads: options.Heads = 2
-    layers: options.Layers = 4
-    batch: Annotated[int, options.Option("images a step", "B")] = 8
+    width: Width = 64
+    hidden: Inner = 256
+    heads: Heads = 2
+    layers: Layers = 4
+    batch: Annotated[int, Option("images a step", "B")] = 8
 
 
 class Batch(NamedTuple):
@@ -84,14 +86,8 @@ def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator
 
 def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator, *, colours: int = 1) -> Params:
     """What it learns, before it does, for images of ``side * side * colours`` numbers."""
-    params = causal.draw(
-        rng,
-        tokens=VALUES + 1,
-        places=side * side * colours,
-        outputs=HEADS[head],
-        reads=causal_attention.reads(attention),
-        **sizes(shape),
-    )
+    read = {"tokens": VALUES + 1, "places": side * side * colours, "reads": causal_attention.reads(attention)}
+    params = causal.draw(rng, **read, outputs=HEADS[head], **sizes(shape))
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
     params.positions.table[...] = rows_and_columns(side, shape.width, colours)  # type: ignore[union-attr]
     return params
@@ -158,13 +154,7 @@ def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pix
 
 
 def bits(
-    params: Params,
-    attention: str,
-    head: str,
-    shape: Shape,
-    pixels: Pixels,
-    *,
-    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    params: Params, attention: str, head: str, shape: Shape, pixels: Pixels, *, progress: Progress = iter
 ) -> tuple[Array, Array]:
     """Bits per dimension of each of the images ``(images, N)``: over all pixels, and without the first.
 
@@ -197,17 +187,17 @@ def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifa
 
 def begin(
     *,
-    data: Annotated[Path | None, options.Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
-    collection: Annotated[str, options.Option(choices=COLLECTIONS)] = "mnist",
-    attention: Annotated[str, options.Option(choices=causal_attention.NAMES)] = "linear",
-    head: Annotated[str, options.Option("what is said of a pixel", choices=HEADS)] = "softmax",
+    data: Annotated[Path | None, Option("the original files (default: MNIST's, fetched once)", "DIR")] = None,
+    collection: Annotated[str, Option(choices=COLLECTIONS)] = "mnist",
+    attention: Annotated[str, Option(choices=causal_attention.NAMES)] = "linear",
+    head: Annotated[str, Option("what is said of a pixel", choices=HEADS)] = "softmax",
     steps: int = 4000,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
-    peak: Annotated[float, options.Option(PEAK, "RATE")] = 3e-3,
-    start_from: Annotated[Path | None, options.Option(ON, "FILE", word="--start")] = None,
+    peak: Annotated[float, Option(PEAK, "RATE")] = 3e-3,
+    start_from: Annotated[Path | None, Option(ON, "FILE", word="--start")] = None,
     cut: int | None = None,
-    every: Annotated[int, options.Option("steps from one evaluation to the next", "S")] = 500,
+    every: Annotated[int, Option("steps from one evaluation to the next", "S")] = 500,
 ) -> Ready:
     """Make it ready for `learn.run`.
 

@@ -86,9 +86,8 @@ def draw(results: Results) -> Figure:
     count = 1 + len(results.rows)
     figure, axes = style.figure(2, count, height=0.42, height_ratios=(1, 1.3))
     (original,), means = from_text(results.original), from_text(results.means)
-    for one, picture, title in zip(
-        axes[0], (original, *means), ("the image", *(f"{rows} rows" for rows in results.rows)), strict=True
-    ):
+    titles = "the image", *(f"{rows} rows" for rows in results.rows)
+    for one, picture, title in zip(axes[0], (original, *means), titles, strict=True):
         one.imshow(picture, cmap="gray", vmin=0, vmax=255, interpolation="none")
         one.set(title=title, xticks=[], yticks=[])
     for one, rows in zip(axes[0, 1:], results.rows, strict=True):
@@ -100,7 +99,6 @@ def draw(results: Results) -> Figure:
         below.plot(results.pixels, results.ranks[:, layer], color=colour)
     trained = list(below.lines)
     below.plot(results.pixels, results.before, color=style.GREY, linestyle="--", linewidth=0.6)
-    below.set(xlabel="pixels read", ylabel="effective rank")
-    below.set_ylim(bottom=0)
+    below.set(xlabel="pixels read", ylabel="effective rank", ylim=(0, None))
     labels.at_ends(below, trained, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
     return figure

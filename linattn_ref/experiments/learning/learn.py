@@ -17,6 +17,7 @@ import numpy as np
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import runs
 from linattn_ref.kernels import jit
+from linattn_ref.telling import Say, silent
 from linattn_ref.training import adam, folder, loop, schedule
 
 __all__ = ["Learned", "Ready", "check_heads", "rate", "result", "run", "settings", "sizes"]
@@ -48,7 +49,7 @@ def run(
     *,
     resume: bool = False,
     command: str = "",
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
     watch: Callable[[Ready], loop.Watch] = lambda ready: loop.Watch(),
     **options: Any,
 ) -> Learned:

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
-from linattn_ref.experiments.learning import encoder_attention, ngrams, options
+from linattn_ref.experiments.learning import encoder_attention, ngrams
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
 from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
 from linattn_ref.experiments.learning.mlm_start import begun
+from linattn_ref.experiments.learning.options import Heads, Inner, Layers, Option, Peak, TextFile, Width
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
@@ -53,13 +54,13 @@ Tokens = NDArray[np.integer[Any]]
 class Shape(NamedTuple):
     """How large the network is, and what it reads at a time."""
 
-    width: options.Width = 128
-    hidden: options.Inner = 512
-    heads: options.Heads = 4
-    layers: options.Layers = 4
-    length: Annotated[int, options.Option("tokens a sequence", "N", 8)] = 512
-    tokens: Annotated[int, options.Option("a step, in sequences of that length", "S", 8)] = 8192
-    vocabulary: Annotated[int, options.Option("pieces of the vocabulary", "V", 260)] = 8000
+    width: Width = 128
+    hidden: Inner = 512
+    heads: Heads = 4
+    layers: Layers = 4
+    length: Annotated[int, Option("tokens a sequence", "N", 8)] = 512
+    tokens: Annotated[int, Option("a step, in sequences of that length", "S", 8)] = 8192
+    vocabulary: Annotated[int, Option("pieces of the vocabulary", "V", 260)] = 8000
 
 
 class Corpus(NamedTuple):
@@ -204,17 +205,17 @@ def projections(params: Params) -> list[Array]:
 
 def begin(
     *,
-    text: options.TextFile = None,
-    attention: Annotated[str, options.Option(choices=encoder_attention.NAMES)] = "softmax",
+    text: TextFile = None,
+    attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
     k: Price = 64,
     sharing: Shared = "headwise",
-    pooled: Annotated[bool, options.Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
+    pooled: Annotated[bool, Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
     own_rate: Annotated[
-        float | None, options.Option("of linformer's projections, times the others' (default: 1 / N)", "R")
+        float | None, Option("of linformer's projections, times the others' (default: 1 / N)", "R")
     ] = None,
-    drawn: Annotated[bool, options.Option("the network begins as drawn; its heads look beside, otherwise")] = False,
+    drawn: Annotated[bool, Option("the network begins as drawn; its heads look beside, otherwise")] = False,
     steps: int = 2000,
-    peak: options.Peak = 2e-3,
+    peak: Peak = 2e-3,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,

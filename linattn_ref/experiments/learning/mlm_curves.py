@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.experiments.learning import runs, seeds
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Line2D, labels, setp, style
 from linattn_ref.experiments.publishing.kit import Results as Stored
 
 __all__ = ["SHARINGS", "Curve", "Results", "compute", "draw", "panels", "table_rows"]
@@ -129,15 +129,12 @@ def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
     """Of each curve of a panel, at the end: perplexity at ``[MASK]``, of all hidden tokens, CPU seconds; by seed."""
-    return [
-        (
-            name,
-            " and ".join(f"{x:.0f}" for x in curve.perplexity),
-            " and ".join(f"{x:.0f}" for x in np.exp(curve.loss[:, -1])),
-            " and ".join(f"{x:.0f}" for x in curve.cpu_seconds[:, -1]),
-        )
-        for name, curve in panels(results)[panel].items()
-    ]
+
+    def told(by_seed: Array) -> str:
+        return " and ".join(f"{x:.0f}" for x in by_seed)
+
+    found = panels(results)[panel].items()
+    return [(name, told(c.perplexity), told(np.exp(c.loss[:, -1])), told(c.cpu_seconds[:, -1])) for name, c in found]
 
 
 def draw(results: Results) -> Figure:
@@ -165,10 +162,8 @@ def draw(results: Results) -> Figure:
         axis.axhline(alone, color=style.GREY, linestyle=":")
         axis.set(title=title)
         labels.at_ends(axis, lines, list(curves), rows=2, width=12)
-    for axis in axes[1]:
-        axis.set_xlabel("updates")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("perplexity at [MASK]")
+    setp(axes[1], xlabel="updates")
+    setp(axes[:, 0], ylabel="perplexity at [MASK]")
     return figure
 
 

@@ -18,21 +18,21 @@ What would count lies in each folder before its run begins, and ``linattn-ref ga
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import json
 import math
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import learn, runs
-from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.experiments.measuring.spread import spread
+from linattn_ref.telling import Say, silent
 from linattn_ref.training import loop
 
 __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
@@ -93,12 +93,9 @@ def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
 
 
 def _allowed(task: str) -> list[str]:
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
-    return [
-        name
-        for name in (*inspect.signature(module.begin).parameters, *module.Shape._fields)
-        if name not in ("seed", "shape")
-    ]
+    module = module_of(task)
+    names = *inspect.signature(module.begin).parameters, *module.Shape._fields
+    return [name for name in names if name not in ("seed", "shape")]
 
 
 def command(planned: Planned, out: Path) -> str:
@@ -128,18 +125,12 @@ def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
 
 
 def _steps(planned: Planned) -> int:
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{planned.task}")
+    module = module_of(planned.task)
     return int(planned.options.get("steps", inspect.signature(module.begin).parameters["steps"].default))
 
 
 def run(
-    path: Path,
-    out: Path,
-    *,
-    workers: int = 1,
-    dask: str | None = None,
-    say: Callable[[str], object] = lambda line: None,
-    only: str = "",
+    path: Path, out: Path, *, workers: int = 1, dask: str | None = None, say: Say = silent, only: str = ""
 ) -> list[Planned]:
     """Run what is missing of a plan, a folder each in ``out``; return the runs.
 
@@ -193,7 +184,7 @@ def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: st
     import numba
 
     numba.set_num_threads(1)
-    module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
+    module = module_of(task)
     shape = module.Shape(**{name: options.pop(name) for name in module.Shape._fields if name in options})
     found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
     return f"{Path(out).name}: loss {found.curves['loss'][-1]:.4g} {found.after}"

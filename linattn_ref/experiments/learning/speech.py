@@ -16,7 +16,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3 and Table 3.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
-from linattn_ref.experiments.learning import causal_attention, options
+from linattn_ref.experiments.learning import causal_attention
 from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings
+from linattn_ref.experiments.learning.options import Heads, Option
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
 from linattn_ref.kernels import jit
@@ -37,6 +38,7 @@ from linattn_ref.nn import ctc, ctc_decoding
 from linattn_ref.nn.dropout import check_options
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
+from linattn_ref.telling import Say
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
@@ -54,10 +56,10 @@ SEEN = 0.05  # a symbol that is nowhere as likely is left out
 class Shape(NamedTuple):
     """How large the network is, and what it hears at a time."""
 
-    width: Annotated[int, options.Option("and the units of an LSTM in each direction", "E", 2)] = 128
+    width: Annotated[int, Option("and the units of an LSTM in each direction", "E", 2)] = 128
     hidden: int = 512
-    heads: options.Heads = 4
-    layers: Annotated[int, options.Option("of a transformer", "L")] = 4
+    heads: Heads = 4
+    layers: Annotated[int, Option("of a transformer", "L")] = 4
     frames: int = 1600  # a step, stacked ones
     lstms: int = 3
 
@@ -212,12 +214,12 @@ def begin(
     *,
     data: Annotated[
         Path | Corpus | None,
-        options.Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR"),
+        Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR"),
     ] = None,
-    attention: Annotated[str, options.Option(choices=NAMES)] = "linear",
+    attention: Annotated[str, Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
-    peak: Annotated[float, options.Option("the first, and highest, learning rate", "RATE")] = 2e-3,
-    dropout: Annotated[float, options.Option("the probability that a number is left out", "P")] = 0.0,
+    peak: Annotated[float, Option("the first, and highest, learning rate", "RATE")] = 2e-3,
+    dropout: Annotated[float, Option("the probability that a number is left out", "P")] = 0.0,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
@@ -276,7 +278,7 @@ def begin(
     return Ready(task(attention, shape, training, validation, dropout), first, how, facts, said, ended, tuple(notes))
 
 
-def read(folder: Path | None, cut: int | None, say: Callable[[str], object]) -> Corpus:
+def read(folder: Path | None, cut: int | None, say: Say) -> Corpus:
     """The recordings in a folder; or the synthesised corpus, or a small one like it."""
     from tqdm import tqdm
 

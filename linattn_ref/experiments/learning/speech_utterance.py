@@ -72,8 +72,7 @@ def draw(results: Results) -> Figure:
         draw_likely(axis, heard, COLOURS[name])
         axis.set_ylabel(TITLES[name])
         axis.text(0, 1.04, " ".join(heard.said), transform=axis.transAxes, fontsize=8 * _unit(), va="bottom")
-    axes[-1].set_xlabel("seconds")
-    axes[-1].set_xlim(0, seconds)
+    axes[-1].set(xlabel="seconds", xlim=(0, seconds))
     return figure
 
 

@@ -1,7 +1,7 @@
 """What ``linattn-ref train`` can learn: the tasks by their names.
 
-The command line, README's tests and the tests of all tasks read this list, which imports nothing: ``--help`` comes at
-once. All else that is special to a task is in the module of its name:
+The command line, README's tests and the tests of all tasks read this list, which loads no module of a task: ``--help``
+comes at once. All else that is special to a task is in the module of its name:
 
 ``begin``   takes the options, of which each says what the command line is to say of it (`options.Option`), and returns
             what `learn.run` learns
@@ -9,9 +9,10 @@ once. All else that is special to a task is in the module of its name:
 ``QUICK``   what is otherwise with ``--quick``
 """
 
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
-__all__ = ["TASKS", "Task"]
+__all__ = ["TASKS", "Task", "module_of"]
 
 
 class Task(NamedTuple):
@@ -48,3 +49,8 @@ TASKS = {
         "result.json (accuracy on the test part), times.jsonl and the checkpoints",
     ),
 }
+
+
+def module_of(task: str) -> Any:
+    """Where ``begin``, ``Shape`` and ``QUICK`` of a task are."""
+    return importlib.import_module(f"linattn_ref.experiments.learning.{task}")

@@ -8,8 +8,8 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.attention import softmax
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring import pretrained
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert
 from linattn_ref.op import Array
@@ -17,7 +17,7 @@ from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.eckart_young import tail_frobenius
 
 __all__ = ["Heads", "Random", "Source", "Spread", "each_error", "errors_by_way", "heads_from", "heads_of"]
-__all__ += ["order_of_fit", "random_heads", "read_heads", "relative_error", "spread", "truncated_svd"]
+__all__ += ["heads_to_fit", "random_heads", "read_heads", "relative_error", "spread", "truncated_svd"]
 
 
 class Heads(NamedTuple):
@@ -99,12 +99,17 @@ def heads_from(given: Heads | Source | Random, seed: int, rng: Generator) -> tup
     return (given if isinstance(given, Heads) else random_heads(rng, *given)), {}
 
 
-def order_of_fit(heads: Heads, unseen: int, epochs: int, rng: Generator) -> list[int]:
-    """The sentences to fit to: all but the first ``unseen``, in one random order over and over."""
-    total = len(heads.q)
-    if not 1 <= unseen < total:
-        raise ValueError(f"unseen: expected 1 to {total - 1} of {total} sentences, got {unseen}")
-    return [int(s) for _ in range(epochs) for s in unseen + rng.permutation(total - unseen)]
+def heads_to_fit(
+    given: Heads | Source | Random, seed: int, rng: Generator, unseen: int, epochs: int
+) -> tuple[Heads, list[int], dict[str, Any]]:
+    """The heads of `heads_from`; the sentences to fit to, all but the first ``unseen``, in one random order over and
+    over; and what all that is, for a record."""
+    heads, sources = heads_from(given, seed, rng)
+    seen = len(heads.q) - unseen
+    if not 1 <= unseen < len(heads.q):
+        raise ValueError(f"unseen: expected 1 to {len(heads.q) - 1} of {len(heads.q)} sentences, got {unseen}")
+    order = [int(s) for _ in range(epochs) for s in unseen + rng.permutation(seen)]
+    return heads, order, {**sources, "seed": seed, "sentences": seen, "unseen": unseen, "epochs": epochs}
 
 
 def random_heads(

@@ -1,8 +1,5 @@
 """A pretrained network, and sentences of a real text for it to read."""
 
-import os
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data import fetch, text
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.models import bert
+from linattn_ref.telling import Say, silent
 
-__all__ = ["PathLike", "read"]
-
-PathLike = str | os.PathLike[str]
+__all__ = ["read"]
 
 
 class Pretrained(NamedTuple):
@@ -27,13 +24,7 @@ class Pretrained(NamedTuple):
 
 
 def read(
-    folder: PathLike | None,
-    text_file: PathLike | None,
-    *,
-    sentences: int,
-    length: int,
-    seed: int,
-    say: Callable[[str], object] = lambda line: None,
+    folder: PathLike | None, text_file: PathLike | None, *, sentences: int, length: int, seed: int, say: Say = silent
 ) -> Pretrained:
     """A network, and sentences drawn from a text.
 
@@ -58,22 +49,13 @@ def read(
     model = bert.load(place)
     if length > model.config.max_tokens:
         raise ValueError(f"length: the model has positions for {model.config.max_tokens} tokens, got {length}")
-    reviews = read_text(text_file, say)
+    if text_file is None:
+        reviews = text.read_reviews(fetch.open_content(fetch.REVIEWS, progress=say))
+    else:
+        reviews = text.read_text(text_file)
     assert model.tokenizer is not None
     rng = np.random.default_rng(choice)
     chosen = text.choose_sentences(reviews, model.tokenizer, count=sentences, length=length, rng=rng, say=say)
-    name = model_name(place)
+    name = place.resolve().name if isinstance(place, Path) else "all-MiniLM-L6-v2"
     sources = {"model": name, "model_sha256": model.sha256, "text": reviews.name, "text_sha256": reviews.sha256}
     return Pretrained(model._replace(tokenizer=None), chosen.tokens, name, sources)
-
-
-def read_text(file: PathLike | None, say: Callable[[str], object]) -> text.Text:
-    """The text in ``file``, by default the pinned IMDB reviews."""
-    if file is not None:
-        return text.read_text(file)
-    return text.read_reviews(fetch.open_content(fetch.REVIEWS, progress=say))
-
-
-def model_name(place: Path | zipfile.Path) -> str:
-    """What to call the model in figure and record."""
-    return place.resolve().name if isinstance(place, Path) else "all-MiniLM-L6-v2"

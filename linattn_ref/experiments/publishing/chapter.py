@@ -32,8 +32,8 @@ from matplotlib.figure import Figure
 from linattn_ref import clone
 from linattn_ref.experiments.publishing import catalogue, markdown, style
 
-__all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "record", "results", "show", "source", "source_text"]
-__all__ += ["table"]
+__all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "in_few_colours", "record", "results", "show", "source"]
+__all__ += ["source_text", "table"]
 
 # The page that nbconvert makes shows code inside an output in the font of its surroundings; hence the div.
 IN_CODE_FONT = '<div style="font-family: var(--jp-code-font-family, monospace)">\n\n```python\n{}\n```\n\n</div>'
@@ -132,13 +132,18 @@ def show(draw: Callable[..., Figure], *arguments: Any, alt: str, look: str = "pa
 
 
 def _image(figure: Figure, alt: str) -> Image:
-    drawn, stored = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI)
+    stored = io.BytesIO()
     # 256 colours take a third of the bytes, and a committed notebook is to stay below a megabyte.
-    colours = PIL.Image.open(drawn).convert("RGB").quantize(256, dither=PIL.Image.Dither.NONE)
-    colours.save(stored, format="png", optimize=True)  # no version in it: the same bytes everywhere
+    in_few_colours(figure, DPI, 256).save(stored, format="png", optimize=True)  # no version: the same bytes everywhere
     width = round(figure.get_figwidth() * DISPLAY_DPI)
     return Image(stored.getvalue(), format="png", width=width, alt=alt)
+
+
+def in_few_colours(figure: Figure, dpi: int, count: int) -> PIL.Image.Image:
+    """The figure as a picture of so many colours."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    return PIL.Image.open(drawn).convert("RGB").quantize(count, dither=PIL.Image.Dither.NONE)
 
 
 def record(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import importlib.util
 import inspect
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.publishing import catalogue, record, style, tables
 from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, MINUTES
+from linattn_ref.telling import Say, silent
 
 __all__ = ["compute", "draw", "make", "save"]
 
@@ -33,7 +34,7 @@ def make(
     workers: int = 1,
     redraw: bool = False,
     parts: Path | None = None,
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
 ) -> None:
     """Draw figures into ``out``, write the gallery there, and the tables into the README.md beside ``out``.
 

@@ -22,6 +22,7 @@ class Headline(NamedTuple):
 
 
 BOTH = "forward + backward"
+ONE_TOKEN = {"batch": 1, "what": "step"}
 # A bench, and of each row what it is called here and in the record
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "bench_softmax": {
@@ -37,12 +38,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         "The gated delta rule, forward, N = 4096": {"size": 4096, "task": "gated delta", "passes": "forward"},
     },
     "bench_steps": {
-        "The gated delta rule, one token, D = 64, B = 1": {
-            "task": "gated delta",
-            "size": 64,
-            "batch": 1,
-            "what": "step",
-        },
+        "The gated delta rule, one token, D = 64, B = 1": {**ONE_TOKEN, "task": "gated delta", "size": 64},
     },
     "bench_training": {
         "A training step: 8 layers of 256, linear attention, N = 784": {"layers": 8, "attention": "linear"},

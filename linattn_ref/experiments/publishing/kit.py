@@ -1,5 +1,6 @@
 """What the modules of figures are made of, in one line of imports: types, what a figure found, and how it is drawn."""
 
+from matplotlib.artist import setp
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,4 +14,4 @@ from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array, Mask
 
 __all__ = ["PAIRS", "Array", "Axes", "Figure", "Generator", "Line2D", "Mask", "NDArray", "Results", "labels"]
-__all__ += ["markdown", "over_reduced", "paint", "style", "with_range"]
+__all__ += ["markdown", "over_reduced", "paint", "setp", "style", "with_range"]

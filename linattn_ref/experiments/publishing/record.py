@@ -73,17 +73,9 @@ def save(
     OSError
         A file cannot be written (full disk, no permission); none of the four is then changed.
     """
-    document = {
-        "name": name,
-        "caption": caption,
-        "command": command,
-        "seed": seed,
-        **plain(dict(extra or {})),
-        "versions": versions(),
-        "machine": machine(),
-        "results": plain(results),
-    }
-    return write(figure, document, out_dir, name)
+    about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(dict(extra or {}))}
+    found = {"versions": versions(), "machine": machine(), "results": plain(results)}
+    return write(figure, {**about, **found}, out_dir, name)
 
 
 def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLike[str], name: str) -> list[Path]:

@@ -21,7 +21,7 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "BROWN", "FEATURES", "GREEN", "GREY", "MECHANISMS", "ORANGE", "PURPLE", "ROLES", "SKY"]
-__all__ += ["VERMILLION", "figure", "legend_below", "sequence", "text_colour", "use"]
+__all__ += ["VERMILLION", "figure", "sequence", "text_colour", "use"]
 
 STYLES = ("paper", "projector")
 PRINTED_HEIGHT = 0.38  # the paper style's height over width
@@ -101,12 +101,6 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = PRINTED_HEIGHT, *
     page_width, page_height = matplotlib.rcParams["figure.figsize"]
     drawn = Figure(figsize=(page_width, page_height * height / PRINTED_HEIGHT))
     return drawn, drawn.subplots(rows, columns, **options)
-
-
-def legend_below(axis: Any, columns: int = 2, **what: Any) -> None:
-    """The axes' legend under its label, where no line passes."""
-    look = {"columnspacing": 1, "handlelength": 1.6, "borderpad": 0, **what}
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, **look)
 
 
 def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, float, float]]:

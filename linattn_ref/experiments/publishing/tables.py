@@ -184,12 +184,9 @@ def routes_table(folder: Path) -> str:
     minutes = [sum(course.sittings(folder / f"{row.name}.py")) for row in chapters(folder)]
     numbers = [path.name[:2].lstrip("0") for path, *_ in stops]
     talk = _minutes_of_deck(folder / "slides" / f"{course.LECTURE}.md")
+    parts = f"parts of chapters {', '.join(numbers[:-1])} and {numbers[-1]}"
     lines = [
-        (
-            "One evening",
-            f"parts of chapters {', '.join(numbers[:-1])} and {numbers[-1]}",
-            _hours(sum(s[2] for s in stops)),
-        ),
+        ("One evening", parts, _hours(sum(s[2] for s in stops))),
         ("One lecture", "`linattn-ref slides short`, one deck with its spoken text", f"{talk} minutes"),
         ("The whole", f"{len(minutes)} chapters, none of them longer than two sittings", _hours(sum(minutes))),
     ]

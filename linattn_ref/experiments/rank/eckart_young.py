@@ -1,7 +1,5 @@
 """Eckart-Young-Mirsky measured: the truncated SVD's error is the spectrum's tail, and nothing of that rank beats it."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from linattn_ref.attention import softmax
@@ -10,6 +8,8 @@ from linattn_ref.theory.eckart_young import COMPETITORS, rank_errors
 
 __all__ = ["compute", "draw"]
 
+RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 192)  # those below the matrix's are used
+WIDTH, TEMPERATURE = 32, 2.0  # of queries and keys; the standard deviation of their scores
 LABELS = {
     "johnson_lindenstrauss": "P RᵀR (Theorem 1)",
     "projection": "random projection",
@@ -21,16 +21,7 @@ LABELS = {
 QUICK = {"length": 64, "draws": 1}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    matrix: Array | None = None,
-    ranks: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 192),
-    length: int = 256,
-    width: int = 32,
-    temperature: float = 2.0,
-    draws: int = 4,
-) -> Results:
+def compute(*, seed: int = 0, matrix: Array | None = None, length: int = 256, draws: int = 4) -> Results:
     """The errors of the truncated SVD and its competitors at every rank.
 
     Parameters
@@ -38,17 +29,16 @@ def compute(
     seed : int
     matrix : ndarray ``(N, L)``, optional
         What to approximate, such as a head of a pretrained network; unless given, softmax attention of normal queries
-        and keys, ``length`` long and ``width`` wide, scores with the standard deviation ``temperature``, in float64.
-    ranks : sequence of int
-        Those below ``min(N, L)`` are used.
+        and keys, ``length`` long, in float64.
+    length : int
     draws : int
         Competitors of each kind.
     """
     rng = np.random.default_rng(seed)
     if matrix is None:
-        q, k = rng.standard_normal((2, length, width))
-        matrix = softmax.matrix(q, k, scale=temperature / np.sqrt(width))
-    ranks = [k for k in ranks if k < min(matrix.shape)]
+        q, k = rng.standard_normal((2, length, WIDTH))
+        matrix = softmax.matrix(q, k, scale=TEMPERATURE / np.sqrt(WIDTH))
+    ranks = [k for k in RANKS if k < min(matrix.shape)]
     errors = rank_errors(matrix, ranks, rng=rng, draws=draws)
     return Results(
         length=len(matrix),

@@ -13,74 +13,62 @@ __all__ = ["COLOURS", "compute", "draw", "draw_failures"]
 
 PROJECTIONS: dict[str, jl.Projection] = {"gaussian": jl.gaussian_projection, "signs": jl.sign_projection}
 COLOURS = (style.BLUE, style.VERMILLION, style.GREEN)
+EPSILONS, DIMENSIONS = (0.1, 0.2, 0.4), tuple(2**i for i in range(3, 12))
+WIDTH, POINTS = 32, 24  # n, of the vectors projected; m, of the points in the middle panel
+INNER_EPS, COSINES = 0.4, (1.0, 0.5, 0.1, 0.01)  # of the panel on inner products
 
 
 QUICK = {"dimensions": (8, 16, 32, 64, 128), "trials": 200, "fine": 9}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    epsilons: Sequence[float] = (0.1, 0.2, 0.4),
-    dimensions: Sequence[int] = (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
-    width: int = 32,
-    points: int = 24,
-    trials: int = 2000,
-    inner_eps: float = 0.4,
-    cosines: Sequence[float] = (1.0, 0.5, 0.1, 0.01),
-    fine: int = 41,
-) -> Results:
+def compute(*, seed: int = 0, dimensions: Sequence[int] = DIMENSIONS, trials: int = 2000, fine: int = 41) -> Results:
     """Count failures at every dimension.
 
     Parameters
     ----------
     seed : int
-    epsilons, dimensions : sequence
-        The lemma's ``eps`` and ``k``.
-    width, points : int
-        The vectors' ``n``, and how many points the pairs are made of.
+    dimensions : sequence of int
+        The lemma's ``k``.
     trials : int
         Draws of ``R`` for one vector; a quarter as many for the points.
-    inner_eps, cosines
-        The panel on inner products.
     fine : int
         Points of the lines.
     """
     rng = np.random.default_rng(seed)
-    x, cloud = rng.standard_normal(width), rng.standard_normal((points, width))
-    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in epsilons] for name in PROJECTIONS}
-    pairs: list[list[Failure]] = [[] for _ in epsilons]
-    vectors = points * (points - 1) // 2  # the pairs' differences
+    x, cloud = rng.standard_normal(WIDTH), rng.standard_normal((POINTS, WIDTH))
+    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in EPSILONS] for name in PROJECTIONS}
+    pairs: list[list[Failure]] = [[] for _ in EPSILONS]
+    vectors = POINTS * (POINTS - 1) // 2  # the pairs' differences
     for k in dimensions:
         for name, projection in PROJECTIONS.items():
-            _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), epsilons, k, 1)
+            _count(norms[name], jl.norm_errors(x, k, trials=trials, rng=rng, projection=projection), k, 1)
         worst = jl.pairwise_errors(cloud, k, trials=trials // 4, rng=rng).max(axis=1)
-        _count(pairs, worst, epsilons, k, vectors)
+        _count(pairs, worst, k, vectors)
     grid = np.unique(np.geomspace(dimensions[0], dimensions[-1], fine).round().astype(int))
-    bound = np.array([jl.failure_bound(eps, grid) for eps in epsilons])  # (Q, G)
-    inner = [[jl.inner_product_failure(c, inner_eps, int(k)) for k in grid] for c in cosines]
-    printed = [[jl.inner_product_failure(c, inner_eps * c, int(k)) for k in grid] for c in cosines]
+    bound = np.array([jl.failure_bound(eps, grid) for eps in EPSILONS])  # (Q, G)
+    inner = [[jl.inner_product_failure(c, INNER_EPS, int(k)) for k in grid] for c in COSINES]
+    printed = [[jl.inner_product_failure(c, INNER_EPS * c, int(k)) for k in grid] for c in COSINES]
     return Results(
-        epsilons=tuple(epsilons),  # (Q,)
+        epsilons=EPSILONS,  # (Q,)
         dimensions=tuple(dimensions),  # (K,)
-        width=width,  # n, of the vectors projected
-        points=points,  # m, in the middle panel
+        width=WIDTH,
+        points=POINTS,
         norms=norms,  # projection -> [Q][K]
         pairs=pairs,  # [Q][K], normal entries, some pair of the points fails
         grid=grid,  # (G,), finer, for lines
         norms_bound=np.minimum(1, bound),  # (Q, G)
-        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in epsilons]),  # (Q, G), normal entries
+        norms_exact=np.array([jl.norm_failure(eps, grid) for eps in EPSILONS]),  # (Q, G), normal entries
         pairs_bound=np.minimum(1, vectors * bound),  # (Q, G)
-        inner_eps=inner_eps,
-        inner_bound=np.minimum(1, jl.failure_bound(inner_eps, grid)),  # (G,)
-        cosines=tuple(cosines),  # (C,)
+        inner_eps=INNER_EPS,
+        inner_bound=np.minimum(1, jl.failure_bound(INNER_EPS, grid)),  # (G,)
+        cosines=COSINES,  # (C,)
         inner_by_norms=np.array(inner),  # (C, G), exact: error above inner_eps |x| |y|
         inner_as_printed=np.array(printed),  # (C, G), exact: error above inner_eps |x.y|
     )
 
 
-def _count(rows: list[list[Failure]], errors: Any, epsilons: Sequence[float], k: int, vectors: int) -> None:
-    for row, eps in zip(rows, epsilons, strict=True):
+def _count(rows: list[list[Failure]], errors: Any, k: int, vectors: int) -> None:
+    for row, eps in zip(rows, EPSILONS, strict=True):
         row.append(jl.count_failures(errors, eps, vectors * jl.failure_bound(eps, k)))
 
 
@@ -112,7 +100,7 @@ def _draw_one(axis: Axes, results: Results) -> None:
         axis.plot(results.grid, results.norms_bound[i], "--", color=colour)
         draw_failures(axis, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
         draw_failures(axis, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
-        _name_eps(axis, results.grid, results.norms_exact[i], eps, colour)
+        _beside(axis, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
     axis.set_title("one vector's length")
 
 
@@ -126,10 +114,10 @@ def _draw_pairs(axis: Axes, results: Results) -> None:
     axis.set_title(f"distances of {results.points} points")
 
 
-def _name_eps(axis: Axes, x: Any, line: Any, eps: float, colour: str) -> None:
-    """Beside its line, low down."""
-    low = int(np.argmin(np.maximum(line, 3 * axis.get_ylim()[0])))
-    labels.at(axis, x[low], line[low], f"{eps:g}", colour, ha="right", va="center", xytext=(-4, 0))
+def _beside(axis: Axes, x: Any, line: Any, above: float, name: str, colour: Any, **look: Any) -> None:
+    """A name beside its line, low down: so many times ``above`` where the axis begins."""
+    low = int(np.argmin(np.maximum(line, above * axis.get_ylim()[0])))
+    labels.at(axis, x[low], line[low], name, colour, va="center", **look)
 
 
 def _draw_inner(axis: Axes, results: Results) -> None:
@@ -140,16 +128,11 @@ def _draw_inner(axis: Axes, results: Results) -> None:
         if as_printed[-1] > axis.get_ylim()[0]:
             labels.at_ends(axis, line, [f"cosine\n{cosine:g}"])
         elif not np.array_equal(by_norms, as_printed):
-            _name_cosine(axis, results, as_printed, cosine, shade)
+            _beside(axis, results.grid, as_printed, 8, f"cosine\n{cosine:g}", shade, ha="left", xytext=(6, 0))
     axis.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
     labels.at(axis, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
     labels.at(axis, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
     axis.set_title(f"inner product, eps = {results.inner_eps:g}")
-
-
-def _name_cosine(axis: Axes, results: Results, line: Any, cosine: float, shade: Any) -> None:
-    low = int(np.argmin(np.maximum(line, 8 * axis.get_ylim()[0])))
-    labels.at(axis, results.grid[low], line[low], f"cosine\n{cosine:g}", shade, ha="left", va="center", xytext=(6, 0))
 
 
 def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:

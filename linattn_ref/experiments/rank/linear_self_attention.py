@@ -13,40 +13,30 @@ from linattn_ref.theory.johnson_lindenstrauss import count_failures
 __all__ = ["compute", "draw"]
 
 MEANS = (1.0, 0.0)
+WIDTH, EPS = 32, 0.4  # d of queries, keys and values; the theorem's, for the stated k and the failure rates
+DIMENSIONS = (16, 32, 64, 128, 256, 512)  # k, as far as the length; the stated one is added where it is
 
 
 QUICK = {"length": 128, "trials": 4}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    length: int = 512,
-    width: int = 32,
-    eps: float = 0.4,
-    dimensions: Sequence[int] = (16, 32, 64, 128, 256, 512),
-    trials: int = 40,
-) -> Results:
+def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
     """Measure the construction for several ``delta``, the paper's ``1/2^n`` first.
 
     Parameters
     ----------
     seed : int
-    length, width : int
-        ``n``, and ``d`` of queries, keys and values, all normal.
-    eps : float
-        The theorem's, for the stated ``k`` and the failure rates.
-    dimensions : sequence of int
-        ``k``, at most ``length``; the stated one is added where it is.
+    length : int
+        ``n`` of queries, keys and values, all normal.
     trials : int
         Draws of ``R`` at every ``k`` and ``delta``.
     """
-    stated = linear_self_attention.stated_dimension(length, width, eps)
-    dimensions = sorted({k for k in (*dimensions, stated) if k <= length})
+    stated = linear_self_attention.stated_dimension(length, WIDTH, EPS)
+    dimensions = sorted({k for k in (*DIMENSIONS, stated) if k <= length})
     deltas = (2.0**-length, 1 / length, 1.0)
     rng = np.random.default_rng(seed)
-    q, k = rng.standard_normal((2, length, width), np.float32)
-    noise = rng.standard_normal((length, width), np.float32)
+    q, k = rng.standard_normal((2, length, WIDTH), np.float32)
+    noise = rng.standard_normal((length, WIDTH), np.float32)
     measured = {
         (mean, delta, reduced): linear_self_attention.attention_errors(
             q, k, np.float32(mean) + noise, reduced, delta, trials=trials, rng=rng
@@ -63,11 +53,11 @@ def compute(
 
     return Results(
         length=length,
-        width=width,
-        eps=eps,
+        width=WIDTH,
+        eps=EPS,
         deltas=deltas,
         dimensions=tuple(dimensions),
-        curves=[_curves(measured, mean, deltas, dimensions, stated, eps) for mean in MEANS],  # in the order of MEANS
+        curves=[_curves(measured, mean, deltas, dimensions, stated) for mean in MEANS],  # in the order of MEANS
         exponents=exponents,  # delta = 2^-exponent in the right panel
         dependence={np.dtype(x).name: dependence(x) for x in (np.float32, np.float64)},  # largest |k weight - 1|
     )
@@ -79,7 +69,6 @@ def _curves(
     deltas: Sequence[float],
     dimensions: Sequence[int],
     stated: int,
-    eps: float,
 ) -> Results:
     """Root mean squares over rows and trials, in units of ``|softmax(w)| |V|``, for values of one mean."""
 
@@ -99,7 +88,7 @@ def _curves(
         uniform=rms(first[0].uniform),
         stated_dimension=stated,
         failures={  # of the first row to be within eps, at the stated k
-            name: count_failures(getattr(at_stated, name)[:, 0], eps, 0.0) for name in events
+            name: count_failures(getattr(at_stated, name)[:, 0], EPS, 0.0) for name in events
         },
     )
 

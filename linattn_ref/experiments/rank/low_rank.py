@@ -12,6 +12,9 @@ from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
 __all__ = ["compute", "draw"]
 
+EPSILONS = (0.3, 0.5, 0.7)  # of the left panel
+DIMENSIONS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # k of it
+GROWTH_EPS, FAILURE = 0.5, 0.1  # eps and target failure rate of the growth curves
 # What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
 GROWTHS = {
     ("entry_by_norms", 1.0): "each entry",
@@ -28,13 +31,8 @@ def compute(
     *,
     seed: int = 0,
     lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096, 8192),
-    epsilons: Sequence[float] = (0.3, 0.5, 0.7),
-    dimensions: Sequence[int] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     length: int = 1024,
-    growth_eps: float = 0.5,
-    failure: float = 0.1,
     trials: int = 400,
-    temperature: float = 1.0,
 ) -> Results:
     """Measure both parts; a length of 8192 takes about a second, no ``n x n`` array is made.
 
@@ -43,33 +41,29 @@ def compute(
     seed : int
     lengths : sequence of int
         ``n`` of the growth curves.
-    epsilons, dimensions, length
-        ``eps``, ``k`` and ``n`` of the left panel.
-    growth_eps, failure : float
-        ``eps`` and target failure rate of the growth curves.
+    length : int
+        ``n`` of the left panel.
     trials : int
         Draws of the projection at every length.
-    temperature : float
-        Standard deviation of the attention scores.
     """
     rng = np.random.default_rng(seed)
-    draw = partial(dimension_growth.random_action, trials=trials, rng=rng, temperature=temperature)
+    draw = partial(dimension_growth.random_action, trials=trials, rng=rng)
     acted: dict[float, dict[int, low_rank.Action]] = {mean: {} for _, mean in GROWTHS}
     for n in lengths:
         for mean, by_length in acted.items():
             by_length[n] = draw(n, value_mean=mean)
     one = draw(length)
-    errors = {k: low_rank.errors_at(one, k, "entry_by_norms") for k in dimensions}
+    errors = {k: low_rank.errors_at(one, k, "entry_by_norms") for k in DIMENSIONS}
     return Results(
         length=length,  # n of the left panel
-        epsilons=tuple(epsilons),
-        dimensions=tuple(dimensions),
+        epsilons=EPSILONS,
+        dimensions=DIMENSIONS,
         failures=[  # [eps][k], every entry within eps |p_i| |v|
-            [count_failures(errors[k], eps, low_rank.stated_failure(length, eps, k)) for k in dimensions]
-            for eps in epsilons
+            [count_failures(errors[k], eps, low_rank.stated_failure(length, eps, k)) for k in DIMENSIONS]
+            for eps in EPSILONS
         ],
-        stated_dimensions=tuple(low_rank.stated_dimension(length, eps) for eps in epsilons),  # at that n
-        growth=[dimension_growth.growth(acted[mean], growth_eps, event, failure=failure) for event, mean in GROWTHS],
+        stated_dimensions=tuple(low_rank.stated_dimension(length, eps) for eps in EPSILONS),  # at that n
+        growth=[dimension_growth.growth(acted[mean], GROWTH_EPS, event, failure=FAILURE) for event, mean in GROWTHS],
         amplification={  # |P| |v| / |P v| by mean of the values, an entry a length
             f"{mean:g}": [low_rank.amplification(by_length[n]) for n in sorted(by_length)]
             for mean, by_length in acted.items()

@@ -9,16 +9,17 @@ References
 Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
 from linattn_ref.experiments.rank import spectrum_inputs
-from linattn_ref.experiments.rank.spectrum_inputs import PathLike
+from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values
 from linattn_ref.visible import visible
 
@@ -42,7 +43,7 @@ def compute(
     text: PathLike | None = None,
     arrays: PathLike | None = None,
     workers: int = 1,
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
     **where: Any,
 ) -> Results:
     """The singular values of every attention matrix of a model on some sentences, summed up.
@@ -78,13 +79,8 @@ def compute(
         else:
             choice: dict[str, Any] = {"sentences": sentences, "length": length, "seed": seed, "say": say}
             inputs = spectrum_inputs.from_model(model, text, baselines=baselines, **choice)
-        settings = {
-            **({} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}),
-            **inputs.sources,
-            "baselines": baselines,
-            "seed": seed,
-            "method": method,
-        }
+        read = {} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}
+        settings = {**read, **inputs.sources, "baselines": baselines, "seed": seed, "method": method}
         tasks = {task.name: task.call(method) for group in inputs.tasks.values() for task in group}
         values = measure_all(tasks, settings, workers=workers, unit="sentence", **where)
         loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None
@@ -218,8 +214,7 @@ def _frame(axes: Axes, results: Results, columns: int = 1) -> None:
     """The axes of a panel of curves, with a mark at the heat map's index and the values there in the legend."""
     last = min(results.shape[1:])
     axes.axvline(results.k, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
-    axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01))
-    axes.set_xticks(sorted({0, results.k, last // 2, last}))
+    axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01), xticks=sorted({0, results.k, last // 2, last}))
     legend = axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, borderpad=0.1)
     legend.set_alignment("left")
     legend.set_frame_on(True)

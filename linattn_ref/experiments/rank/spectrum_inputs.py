@@ -12,10 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring import pretrained
-from linattn_ref.experiments.measuring.pretrained import PathLike
 from linattn_ref.models import bert
 from linattn_ref.op import Array
+from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import Method, singular_values
 
 __all__ = ["Inputs", "Task", "from_arrays", "from_model", "of_noise"]
@@ -65,11 +66,6 @@ def of_noise(heads: int, n: int, n_keys: int, width: int, seed: np.random.SeedSe
     yield softmax.matrix(q, k)
 
 
-def of_matrices(p: Array) -> Iterator[Array]:
-    """The layers of a user's own ``P (T, H, N, L)``."""
-    yield from p
-
-
 def of_queries_keys(q: Array, k: Array) -> Iterator[Array]:
     """Each layer's ``P (H, N, L)`` of a user's own ``Q (T, H, N, D)`` and ``K (T, H, L, D)``."""
     for q_layer, k_layer in zip(q, k, strict=True):
@@ -113,9 +109,7 @@ def from_model(
     return Inputs(tasks, name, shape, sources)
 
 
-def from_arrays(
-    file: PathLike, *, baselines: int, seed: int, say: Callable[[str], object] = lambda line: None
-) -> Inputs:
+def from_arrays(file: PathLike, *, baselines: int, seed: int, say: Say = silent) -> Inputs:
     """A user's own matrices, or queries and keys, in a ``.npz`` file.
 
     Parameters
@@ -140,7 +134,7 @@ def from_arrays(
     if "p" in arrays:
         if remark := _unlike_attention(arrays["p"]):
             say(f"{Path(file).name}: {remark}")
-        of_one: Callable[..., Iterator[Array]] = of_matrices
+        of_one: Callable[..., Iterator[Array]] = iter  # its layers
         sentences: list[tuple[Array, ...]] = [(p,) for p in arrays["p"]]
         (_, _, heads, n, n_keys), width = arrays["p"].shape, 64
     else:
@@ -177,10 +171,12 @@ def read_arrays(path: Path) -> dict[str, Array]:
     arrays = {name: _five_axes(name, arrays[name]) for name in sorted(names, reverse=True)}
     if "p" in arrays and not arrays["p"].any(axis=(-2, -1)).all():
         raise ValueError(f"arrays: p holds a matrix of zeros alone in {path}, which has no share of singular values")
-    if "q" in arrays and arrays["q"].dtype != arrays["k"].dtype:
-        raise ValueError(f"arrays: q is {arrays['q'].dtype} and k {arrays['k'].dtype}; they must be of one type")
-    if "q" in arrays and not _fit(arrays["q"].shape, arrays["k"].shape):
-        raise ValueError(f"arrays: q {arrays['q'].shape} and k {arrays['k'].shape} may differ only in the last but one")
+    if "q" in arrays:
+        q, k = arrays["q"], arrays["k"]
+        if q.dtype != k.dtype:
+            raise ValueError(f"arrays: q is {q.dtype} and k {k.dtype}; they must be of one type")
+        if (*q.shape[:-2], q.shape[-1]) != (*k.shape[:-2], k.shape[-1]):
+            raise ValueError(f"arrays: q {q.shape} and k {k.shape} may differ only in the last but one")
     return arrays
 
 
@@ -205,7 +201,3 @@ def _five_axes(name: str, array: Array) -> Array:
     if not np.isfinite(array).all():
         raise ValueError(f"arrays: {name} holds NaN or infinity")
     return array.reshape((1,) * (5 - array.ndim) + array.shape)
-
-
-def _fit(q: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    return (*q[:-2], q[-1]) == (*k[:-2], k[-1])

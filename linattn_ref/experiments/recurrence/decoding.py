@@ -174,6 +174,5 @@ def draw(results: Results) -> Figure:
         axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", title=title)
         ticks = results.positions[::2]
         labels.ticks(axis, ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])
-        axis.set_ylim(axis.get_ylim())
         labels.at_ends(axis, width=10)
     return figure

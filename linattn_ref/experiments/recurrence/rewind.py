@@ -21,7 +21,7 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray,
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 
 LENGTHS = tuple(2**p for p in range(6, 15))
-GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)
+GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)  # g of (1), one constant a run
 HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH
 SAMPLES = 120  # positions kept for a curve
 NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
@@ -32,7 +32,7 @@ ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the 
 QUICK = {"lengths": LENGTHS[:4]}
 
 
-def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[float] = GATES) -> Results:
+def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> Results:
     """Errors of both ways along the longest sequence, and the worst of them at every length.
 
     Parameters
@@ -41,8 +41,6 @@ def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[
         Keys and values are independent and normal; the keys then go through elu + 1.
     lengths : sequence of int
         Rising; each sequence is the beginning of the longest.
-    gates : sequence of float
-        ``g`` of (1), one constant a run, above 0 and at most 1.
     """
     longest, rng = lengths[-1], np.random.default_rng(seed)
     phi_k, _ = elu_plus_one.forward(rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32))
@@ -51,7 +49,7 @@ def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS, gates: Sequence[
 
     some = np.unique(np.geomspace(1, longest, SAMPLES).astype(np.int64)) - 1
     rows = []
-    for gate in np.array(gates, np.float32):
+    for gate in np.array(GATES, np.float32):
         truth = forward_states(phi_k.astype(np.float64), v.astype(np.float64), gate.astype(np.float64))
         again = forward_states(phi_k, v, gate)
         s_again, z_again = errors(again, truth)

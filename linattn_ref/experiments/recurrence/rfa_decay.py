@@ -13,7 +13,6 @@ output is to be the value at the last mark. All queries and keys are the same, s
 close (``g`` near 0: forget all, take this) at a mark and to stay open (``g`` near 1) elsewhere.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +25,11 @@ from linattn_ref.training import adam
 
 __all__ = ["FORMS", "compute", "draw", "latch_loss"]
 
-GATES = (0.5, 0.8, 0.9, 0.95, 0.99)
+GATES = (0.5, 0.8, 0.9, 0.95, 0.99)  # g of (1)
+DIRECTIONS, WIDTH = 64, 16  # of omega: m and D
 SHARE = 0.9  # of the weight, in the middle panel
 MARKED = 0.1  # of the tokens of the latch task
+VALUES = 4  # M
 EXTRA = 2  # entries of a token beside the mark: noise that the gate has to ignore
 FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
 
@@ -36,34 +37,21 @@ FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned 
 QUICK = {"length": 128, "heads": 64, "steps": 120}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    gates: Sequence[float] = GATES,
-    length: int = 512,
-    heads: int = 512,
-    directions: int = 64,
-    width: int = 16,
-    steps: int = 300,
-) -> Results:
+def compute(*, seed: int = 0, length: int = 512, heads: int = 512, steps: int = 300) -> Results:
     """Weights of the last query of random heads, and three runs of the latch task.
 
     Parameters
     ----------
     seed : int
-    gates : sequence of float
-        ``g`` of (1).
     length, heads : int
         Length of the random sequences, and over how many of them weights are averaged.
-    directions, width : int
-        Of omega: ``m`` and ``D``.
     steps : int
         Of gradient descent (Adam).
     """
     rng = np.random.default_rng(seed)
-    omega = orthogonal_gaussian(directions, width, rng)
+    omega = orthogonal_gaussian(DIRECTIONS, WIDTH, rng)
     weights, reach = [], []
-    for gate in (None, *gates):
+    for gate in (None, *GATES):
         rows = [last_row(omega, gate, length, rng) for _ in range(heads)]
         mean = np.mean(rows, axis=0)
         weights.append(mean)
@@ -72,7 +60,7 @@ def compute(
     return Results(
         length=length,  # N
         heads=heads,
-        gates=np.array(gates),  # (G,)
+        gates=np.array(GATES),  # (G,)
         distances=np.arange(length),  # (N,)
         weights=np.array(weights[1:]),  # (G, N), mean over the heads, of the last query
         without=weights[0],  # (N,), the same with no gate
@@ -114,17 +102,17 @@ class Batch(NamedTuple):
     marked: NDArray[np.bool_]  # (B, N)
 
 
-def draw_batch(rng: Generator, *, size: int = 16, length: int = 64, value_width: int = 4) -> Batch:
+def draw_batch(rng: Generator, *, size: int = 16, length: int = 64) -> Batch:
     """Sequences whose first token is marked, and every other with probability `MARKED`."""
     marked = rng.random((size, length)) < MARKED
     marked[:, 0] = True
-    v = rng.standard_normal((size, length, value_width))
+    v = rng.standard_normal((size, length, VALUES))
     last = np.maximum.accumulate(np.where(marked, np.arange(length), 0), axis=1)  # (B, N), the place of the last mark
     x = np.concatenate([marked[..., None], rng.standard_normal((size, length, EXTRA))], axis=-1)
     return Batch(x, v, np.take_along_axis(v, last[..., None], axis=1), marked)
 
 
-def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> Results:
+def train_latch(form: str, steps: int, rng: Generator) -> Results:
     """Learn ``w_g`` and ``b_g`` from the squared error, by hand from the loss to the parameters."""
     params = np.zeros(2 + EXTRA)  # gates of 1/2
     w_g, b_g = params[:-1], params[-1:].reshape(())  # views: they move with it
@@ -136,7 +124,7 @@ def train_latch(form: str, steps: int, rng: Generator, *, rate: float = 0.1) -> 
         loss, gate, d_w_g, d_b_g = latch_loss(form, w_g, b_g, omega, batch)
         losses.append(loss)
         grads = np.append(d_w_g if form == "learned" else np.zeros_like(w_g), d_b_g)
-        state = adam.step(params, grads, state, learning_rate=rate)
+        state = adam.step(params, grads, state, learning_rate=0.1)
     return Results(
         losses=np.array(losses),  # (S,), mean squared error before each step; that of answering 0 is 1
         gate_marked=float(gate[batch.marked].mean()),  # at marked tokens, at the end

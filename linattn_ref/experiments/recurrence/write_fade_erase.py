@@ -39,6 +39,8 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generato
 __all__ = ["RULES", "Answer", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
 VALUES = 512  # in the list
+WIDTH = 64  # C = M
+TIMES = (1, 2, 4, 8, 16, 32)  # how often 8 other keys are written after 8 keys
 GATE = 1 - 1 / 32
 RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
 SOFTMAX = (*RULES, "softmax")  # and softmax attention beside them
@@ -57,11 +59,9 @@ QUICK = {"draws": 16, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)
 def compute(
     *,
     seed: int = 0,
-    width: int = 64,
     draws: int = 64,
     length: int = 1024,
     counts: Sequence[int] = (8, 16, 32, 64, 96, 128, 192, 256),
-    times: Sequence[int] = (1, 2, 4, 8, 16, 32),
     betas: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
 ) -> Results:
     """Every task by every rule.
@@ -69,25 +69,23 @@ def compute(
     Parameters
     ----------
     seed : int
-    width : int
-        ``C = M``.
     draws : int
         Of keys and values, over which is averaged; at each beta, over 16 at most.
     length : int
         Of the stream.
-    counts, times : sequence of int
-        Keys that are written once, and how often 8 others are written after 8.
+    counts : sequence of int
+        Keys that are written once.
     betas : sequence of float
         Step sizes at which the delta rule is asked.
     """
     rng = np.random.default_rng(seed)
     ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1
-    draw = partial(tokens, rng, draws, width)
-    ask = [recall(draw([(n, 1)])) for n in counts], [recall(draw([(8, 1), (8, t)]), slice(8)) for t in times]
+    draw = partial(tokens, rng, draws, WIDTH)
+    ask = [recall(draw([(n, 1)])) for n in counts], [recall(draw([(8, 1), (8, t)]), slice(8)) for t in TIMES]
     once, again = ({rule: np.array([found[rule].recall for found in part]) for rule in RULES} for part in ask)
     k, v, _ = draw([(length, 1)])
     stream = {rule: errors(answers(rule, k, v, k), v).mean(axis=0)[::-1][ages] for rule in RULES}
-    draw_few = partial(tokens, np.random.default_rng([seed, 1]), min(draws, 16), width)
+    draw_few = partial(tokens, np.random.default_rng([seed, 1]), min(draws, 16), WIDTH)
     sets = {n: draw_few([(n, 1)]) for n in (64, 128, 192, 256)}
     three = draw_few([(32, 3)])
 
@@ -95,7 +93,7 @@ def compute(
         return np.array([recall(written, asked, ("delta",), beta=beta)["delta"].recall for beta in betas])
 
     return Results(
-        width=width,  # C = M
+        width=WIDTH,
         gate=GATE,  # of the rule that fades
         tasks={  # by task, by rule
             "64 keys once": recall(draw([(64, 1)])),
@@ -106,7 +104,7 @@ def compute(
         },
         counts=np.array(counts),  # of keys written once
         once=once,  # by rule: recall at each count
-        times=np.array(times),  # how often 8 other keys are written after 8 keys
+        times=np.array(TIMES),
         again=again,  # by rule: recall of the first 8, after so many times
         length=length,  # of the stream
         ages=ages,  # keys that came after

@@ -52,13 +52,7 @@ PARTS = {
 QUICK = {"blocks": (16, 32, 64), "draws": 2}
 
 
-def compute(
-    *,
-    rng: Generator,
-    blocks: Sequence[int] = (16, 32, 64, 128, 256, 512),
-    draws: int = 5,
-    lengths: Sequence[int] = LENGTHS,
-) -> Results:
+def compute(*, rng: Generator, blocks: Sequence[int] = (16, 32, 64, 128, 256, 512), draws: int = 5) -> Results:
     """Both parts.
 
     Parameters
@@ -69,8 +63,6 @@ def compute(
         Nodes of the graphs, at least 10, so that there are blocks outside a window to draw from.
     draws : int
         Of each pattern with random blocks.
-    lengths : sequence of int
-        ``N`` of the pair counts, squares.
     """
     graphs = {name: Results(diameter=[], clustering=[]) for name in PARTS}  # [length][draw], one where none is drawn
     for n in blocks:
@@ -84,8 +76,8 @@ def compute(
         blocks=tuple(blocks),
         graphs=graphs,  # by the names of PARTS
         unseen=unseen,  # the share of blocks that no other draws, random alone, one a draw at the last length
-        lengths=tuple(lengths),  # N of the pair counts
-        pairs=count_pairs(lengths),
+        lengths=LENGTHS,
+        pairs=count_pairs(LENGTHS),
     )
 
 

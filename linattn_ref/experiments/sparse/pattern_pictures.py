@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, style
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, setp, style
 
 __all__ = ["Picture", "compute", "draw", "draw_picture"]
 
@@ -23,24 +23,18 @@ class Picture(NamedTuple):
     reasons: NDArray[np.int8]  # (rows, columns), as `pairs.paint` makes them
 
 
-def compute(*, rng: Generator, n: int = 16, side: int = 6, query: int = 27) -> Results:
+def compute(*, rng: Generator) -> Results:
     """The three rows of pictures.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Draws BigBird's random blocks.
-    n : int
-        Tokens of Longformer, blocks of BigBird.
-    side : int
-        The stride of the Sparse Transformer, on pictures of ``side * side`` pixels.
-    query : int
-        The pixel whose view is drawn.
     """
     return Results(
-        longformer=longformer_pictures(n),
-        bigbird=bigbird_pictures(n, rng),
-        sparse_transformer=sparse_transformer_pictures(side, query),
+        longformer=longformer_pictures(16),  # tokens
+        bigbird=bigbird_pictures(16, rng),  # blocks
+        sparse_transformer=sparse_transformer_pictures(6, 27),  # pixels of 6 * 6, and what number 27 sees
     )
 
 
@@ -111,8 +105,7 @@ def draw(results: Results) -> Figure:
         for panel, picture in zip(row, pictures, strict=True):
             draw_picture(panel, picture)
         row[0].set_ylabel(f"{paper.replace('_', ' ').title().replace('Bigbird', 'BigBird')}\nquery i")
-    for panel in axes[-1][::2]:
-        panel.set_xlabel("key j")
+    setp(axes[-1][::2], xlabel="key j")
     colours = [Patch(facecolor=colour, edgecolor=style.GREY, lw=0.4) for colour in PAIRS.values()]
     figure.legend(colours[1:], list(PAIRS)[1:], loc="outside lower center", ncols=3)
     return figure

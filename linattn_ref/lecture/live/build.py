@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +40,15 @@ def make(out: Path, *, runs: Sequence[Path] | None = None, home: str | None = No
     data = {"pixels.html": pixels(runs), "sums.html": {"head": head.read()}}
     texts = {name: page.inline(name, its, links=page.navigation(name, home=home)) for name, its in data.items()}
     texts |= frames.pages(home=home)
-    return write_all({out / name: partial(_write, text=text) for name, text in texts.items()})
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    return write_all({out / name: text for name, text in texts.items()})
 
 
 def pixels(runs: Sequence[Path] | None = None) -> dict[str, Any]:
     """The data of ``pixels.html``: both networks, linear first."""
     trained = sorted((weights.read(path) for path in runs or weights.SHIPPED), key=attention_of)
     if [attention_of(one) for one in trained] != ["linear", "softmax"]:
-        raise ValueError(
-            "runs: expected one with linear and one with softmax attention, got "
-            + " and ".join(map(attention_of, trained))
-        )
+        got = " and ".join(map(attention_of, trained))
+        raise ValueError(f"runs: expected one with linear and one with softmax attention, got {got}")
     told = [origin(one) for one in trained]
     if trained[0].step != trained[1].step:
         told.append("They have not seen as many images as each other: compare memory and time, not the drawings.")

@@ -56,7 +56,7 @@ def draw(number: str, command: str) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):  # what a chapter shows on its way
         sliders = [_slider(*given) for given in slices.calls(chapter)]
     document = {"command": command, "source": source_hash(chapter), "title": _title(chapter), "sliders": sliders}
-    write_all({out: lambda part: part.write_text(json.dumps(document, indent=0) + "\n", encoding="utf-8")})
+    write_all({out: json.dumps(document, indent=0) + "\n"})
     return out
 
 
@@ -92,8 +92,6 @@ def _slider(given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
 
 def _frame(panel: Any, value: Any, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A drawing, and the lines that stand at its axes."""
-    import PIL.Image
-
     from linattn_ref.experiments.publishing import chapter, style
 
     with style.use(options.pop("look", "paper")):
@@ -101,9 +99,7 @@ def _frame(panel: Any, value: Any, options: dict[str, Any]) -> tuple[dict[str, A
         for axes in figure.axes:  # side by side one legend does for all drawings
             if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:
                 axes.legend()
-        drawn, stored = io.BytesIO(), io.BytesIO()
-        figure.savefig(drawn, format="png", dpi=DPI)
-    colours = PIL.Image.open(drawn).convert("RGB").quantize(COLOURS, dither=PIL.Image.Dither.NONE)
+        colours, stored = chapter.in_few_colours(figure, DPI, COLOURS), io.BytesIO()
     colours.convert("RGB").save(stored, format="webp", lossless=True, method=3, quality=100)
     written = [text for axes in figure.axes for text in (axes.get_title(), *axes.get_xlabel().split("\n"))]
     encoded = base64.b64encode(stored.getvalue()).decode()
@@ -134,28 +130,23 @@ def guesses(number: str) -> dict[str, dict[str, str]]:
 
 
 def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:
-    here = f"frames/{number}.html"
-    asked = guesses(number)
+    title, asked = document["title"], guesses(number)
     sliders = [{**slider, **asked[slider["name"]]} for slider in document["sliders"]]
-    data = {"title": document["title"], "sliders": sliders}
-    links = page.navigation(here, home=home and f"../{home}")
-    return page.inline(
-        "frames.html", {"chapter": data, "title": page.Html(html.escape(document["title"]))}, links=links
-    )
+    data = {"chapter": {"title": title, "sliders": sliders}, "title": page.Html(html.escape(title))}
+    links = page.navigation(f"frames/{number}.html", home=home and f"../{home}")
+    return page.inline("frames.html", data, links=links)
 
 
 def _index(kept: Mapping[str, Any], home: str | None) -> str:
-    rows = "\n".join(
-        f'<li class="card"><a href="{number}.html"><img alt="" src="data:image/webp;base64,{_middle(document)}"></a>'
-        f'<h2><a href="{number}.html">{html.escape(document["title"])}</a></h2>'
-        f'<p class="small">{html.escape(", ".join(one["name"] for one in document["sliders"]))}</p></li>'
-        for number, document in kept.items()
-    )
+    rows = []
+    for number, document in kept.items():
+        frames, names = document["sliders"][0]["frames"], ", ".join(one["name"] for one in document["sliders"])
+        middle = f"data:image/webp;base64,{frames[len(frames) // 2]['image']}"
+        rows.append(
+            f'<li class="card"><a href="{number}.html"><img alt="" src="{middle}"></a>'
+            f'<h2><a href="{number}.html">{html.escape(document["title"])}</a></h2>'
+            f'<p class="small">{html.escape(names)}</p></li>\n'
+        )
     links = page.navigation("frames/index.html", home=home and f"../{home}")
-    return page.inline("frames_index.html", {"list": page.Html(f'<ol class="chapters">\n{rows}\n</ol>')}, links=links)
-
-
-def _middle(document: Mapping[str, Any]) -> str:
-    frames = document["sliders"][0]["frames"]
-    found: str = frames[len(frames) // 2]["image"]
-    return found
+    listed = page.Html(f'<ol class="chapters">\n{"".join(rows)}</ol>')
+    return page.inline("frames_index.html", {"list": listed}, links=links)

@@ -8,7 +8,6 @@ sees both sides of a token. The page lets each query see the tokens up to its ow
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.attention import softmax
+from linattn_ref.telling import Say, silent
 
 __all__ = ["RECORD", "compute", "read", "save"]
 
@@ -29,7 +29,7 @@ FROM, TO = "it", "animal"
 DIGITS = 4  # after the point
 
 
-def compute(say: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
+def compute(say: Say = silent) -> dict[str, Any]:
     """Read the text by the pinned network, which is fetched once."""
     from linattn_ref.data import fetch
     from linattn_ref.models import bert
@@ -53,13 +53,8 @@ def save(found: dict[str, Any], command: str, path: Path = RECORD) -> None:
 
     if path == RECORD:
         clone.check("live --head")
-    document = {
-        "command": command,
-        "versions": versions(("numpy", "tokenizers")),
-        "machine": machine(),
-        "results": found,
-    }
-    write_all({path: lambda part: part.write_text(json.dumps(document) + "\n", encoding="utf-8")})
+    made_with = {"command": command, "versions": versions(("numpy", "tokenizers")), "machine": machine()}
+    write_all({path: json.dumps({**made_with, "results": found}) + "\n"})
 
 
 def read(path: Path = RECORD) -> dict[str, Any]:

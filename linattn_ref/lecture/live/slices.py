@@ -8,8 +8,8 @@ Random numbers come in an order: what draws from a generator that is needed is k
 from __future__ import annotations
 
 import ast
+import re
 import symtable
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,22 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # what `chapter.explore` is given
 def calls(chapter: Path) -> list[Call]:
     """The arguments of each call of ``chapter.explore`` at the top of a chapter's file, in order."""
     found: list[Call] = []
-    body = [_collecting(one) for one in _kept(chapter)]
+    text = re.sub(r"^chapter\.explore\(", "_collect(", source(chapter), flags=re.MULTILINE)
     names = {"__name__": chapter.stem, "_collect": lambda *given, **options: found.append((given, options))}
-    exec(compile(ast.Module(body, []), str(chapter), "exec"), names)
+    exec(compile(text, f"<sliders of {chapter.name}>", "exec"), names)
     return found
 
 
 def source(chapter: Path) -> str:
     """The statements that :func:`calls` runs; comments and blanks do not count."""
-    return "\n".join(ast.unparse(one) for one in _kept(chapter))
-
-
-def _kept(chapter: Path) -> list[ast.stmt]:
     statements = ast.parse(chapter.read_text(encoding="utf-8"), str(chapter)).body
-    return [statements[i] for i in sorted({i for at in explored(statements) for i in leading_to(at, statements)})]
+    kept = sorted({i for at in explored(statements) for i in leading_to(at, statements)})
+    return "\n".join(ast.unparse(statements[i]) for i in kept)
 
 
-def explored(statements: list[ast.stmt]) -> Iterator[int]:
+def explored(statements: list[ast.stmt]) -> list[int]:
     """Which statements are calls of ``chapter.explore``."""
-    for i, one in enumerate(statements):
-        if isinstance(one, ast.Expr) and ast.unparse(one).startswith("chapter.explore("):
-            yield i
+    return [i for i, one in enumerate(statements) if ast.unparse(one).startswith("chapter.explore(")]
 
 
 def leading_to(at: int, statements: list[ast.stmt]) -> set[int]:
@@ -112,11 +107,3 @@ def changed(one: ast.AST) -> set[str]:
     """The names whose contents it changes."""
     stores = (x for x in ast.walk(one) if isinstance(x, ast.Subscript | ast.Attribute) and isinstance(x.ctx, ast.Store))
     return {x.id for store in stores for x in ast.walk(store.value) if isinstance(x, ast.Name)}
-
-
-def _collecting(one: ast.stmt) -> ast.stmt:
-    """``chapter.explore(...)`` as ``_collect(...)``; any other statement as it is."""
-    if isinstance(one, ast.Expr) and ast.unparse(one).startswith("chapter.explore("):
-        assert isinstance(one.value, ast.Call)
-        one.value.func = ast.copy_location(ast.Name("_collect", ast.Load()), one.value.func)
-    return one

@@ -50,13 +50,9 @@ def read(path: Path) -> Network:
     got = {"attention": found.facts["attention"], "head": found.head, "shape": found.shape}
     for name, expected in (("attention", tuple(ATTENTIONS)), ("head", ("softmax",)), ("shape", ((SIDE, SIDE),))):
         if got[name] not in expected:
-            raise ValueError(f"{path}: a page needs a network with {name} {one_of(expected)}, got {got[name]}")
+            either = " or ".join(map(str, expected))
+            raise ValueError(f"{path}: a page needs a network with {name} {either}, got {got[name]}")
     return found
-
-
-def one_of(values: tuple[Any, ...]) -> str:
-    """For an error: ``a or b``."""
-    return " or ".join(map(str, values))
 
 
 # --- Rounded --------------------------------------------------------------------------------------------------------
@@ -74,13 +70,8 @@ def packed(trained: Network) -> dict[str, Any]:
         at += len(found[-1])
     if at > LARGEST:
         raise ValueError(f"the network takes {at:,} bytes even as int8, a page has room for {LARGEST:,}")
-    return {
-        "attention": trained.facts["attention"],
-        "sizes": _sizes(trained),
-        "format": form,
-        "arrays": arrays,
-        "data": base64.b64encode(b"".join(found)).decode(),
-    }
+    what = {"attention": trained.facts["attention"], "sizes": _sizes(trained), "format": form}
+    return {**what, "arrays": arrays, "data": base64.b64encode(b"".join(found)).decode()}
 
 
 def _sizes(trained: Network) -> dict[str, int]:

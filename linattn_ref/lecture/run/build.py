@@ -7,8 +7,6 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +17,7 @@ from linattn_ref.data import fetch, npm, pyodide, splits, text
 from linattn_ref.lecture.run.fetched import NETWORK, REVIEWS, only
 from linattn_ref.models import bert
 from linattn_ref.models.bert import rounded
+from linattn_ref.telling import Say, silent
 
 __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page", "page_foot", "sources"]
 
@@ -32,15 +31,10 @@ WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network and
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
-PACKAGES = {  # what runs them
-    "cells": OF_CELLS,
-    "network": OF_CELLS,
-    "pages": ("numpy",),
-    "sentence": ("numpy", "scipy"),
-}
-CHECKED = re.compile(
-    r"linattn_ref\.attention\.(?:sparse\.)?\w+"
-)  # modules whose pages are checked, if they have a gradient
+# What runs them
+PACKAGES = {"cells": OF_CELLS, "network": OF_CELLS, "pages": ("numpy",), "sentence": ("numpy", "scipy")}
+# Modules whose pages are checked, if they have a gradient.
+CHECKED = re.compile(r"linattn_ref\.attention\.(?:sparse\.)?\w+")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
 COPIED = {
     "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
@@ -53,14 +47,7 @@ READ = ((8, 0), (8, np.random.SeedSequence(0).spawn(1)[0]))  # sentences of 512 
 LEFT_OUT = ("*.pyc", "*.nbi", "*.nbc", "digits_softmax.safetensors")
 
 
-def make(
-    root: Path,
-    out: Path,
-    *,
-    cells: bool = True,
-    sentence: bool = False,
-    say: Callable[[str], object] = lambda line: None,
-) -> None:
+def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, say: Say = silent) -> None:
     """Write into the folder ``out`` what chapters' ``cells`` and pages need, and what one's own ``sentence`` needs.
 
     Raises
@@ -93,7 +80,7 @@ def make(
     scripts["about.js"] = f"const ABOUT = {json.dumps(about)};\n".encode()
     copied = [*COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
     scripts |= {name: (HERE / name).read_bytes() for name in copied}
-    write_all({out / name: partial(Path.write_bytes, data=content) for name, content in scripts.items()})
+    write_all({out / name: content for name, content in scripts.items()})
 
 
 def _script(name: str, content: bytes) -> bytes:
@@ -106,7 +93,7 @@ def _script(name: str, content: bytes) -> bytes:
     return start.encode("utf-16-le") + letters + end.encode("utf-16-le")
 
 
-def _network(say: Callable[[str], object]) -> bytes:
+def _network(say: Say) -> bytes:
     """The pretrained network, rounded."""
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
     assert model.tokenizer is not None
@@ -114,7 +101,7 @@ def _network(say: Callable[[str], object]) -> bytes:
     return rounded.pack(model, sorted(numbers, key=numbers.__getitem__))
 
 
-def _reviews(say: Callable[[str], object]) -> bytes:
+def _reviews(say: Say) -> bytes:
     """The short reviews, and of the long ones those that chapters read on their way to sentences of 512 tokens."""
     place = fetch.open_content(fetch.REVIEWS, progress=say)
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
@@ -139,9 +126,9 @@ def _reviews(say: Callable[[str], object]) -> bytes:
 
 def sources(root: Path) -> bytes:
     """An archive of the checkout ``root`` as chapters need it, with the packages in ``PURE``."""
-    held = {path.relative_to(root).as_posix(): path for path in _files(root / "linattn_ref")}
+    files = (path for path in (root / "linattn_ref").rglob("*") if not any(map(path.match, LEFT_OUT)))
     figures = [*(root / "figures").glob("*.json"), *(root / "figures" / "records").rglob("*.*")]
-    held |= {path.relative_to(root).as_posix(): path for path in figures}
+    held = {path.relative_to(root).as_posix(): path for path in (*files, *figures) if path.is_file()}
     held |= {name: root / name for name in ("pyproject.toml", "notebooks/README.md")}
     for name in PURE:
         for file in importlib.metadata.files(name) or []:
@@ -156,10 +143,6 @@ def _zipped(held: dict[str, bytes]) -> bytes:
         for name, content in sorted(held.items()):
             made.writestr(zipfile.ZipInfo(name, DATE), content)
     return archive.getvalue()
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not any(map(path.match, LEFT_OUT)))
 
 
 def foot(chapter: str, cells: list[dict[str, Any]]) -> str:

@@ -58,19 +58,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "long_short": {"window": 2},
     "longformer": {"window": 1, "global_tokens": [0]},
     "nystromformer": {"landmarks": R},
-    "reformer": {
-        "chunk": 2,
-        "buckets": np.array([[0, 1, 0, 1, 0], [1, 1, 0, 0, 1]]),
-    },  # held fixed: a hash has no slope
+    # Held fixed: a hash has no slope
+    "reformer": {"chunk": 2, "buckets": np.array([[0, 1, 0, 1, 0], [1, 1, 0, 0, 1]])},
     "rfa": {"causal": True},  # as its gate needs
     "sparse_transformer": {"kind": "strided", "stride": 2},
 }
 # Constants of a page that are made smaller, so that there is more than one tile or chunk.
-SMALL: dict[str, dict[str, int]] = {
-    "chunked_delta": {"T": 2},
-    "chunked_linear": {"T": 2},
-    "online_softmax": {"TILE": 2},
-}
+SMALL = {"chunked_delta": {"T": 2}, "chunked_linear": {"T": 2}, "online_softmax": {"TILE": 2}}
 
 
 def calls(page: ModuleType) -> list[Call]:

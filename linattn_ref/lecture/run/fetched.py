@@ -109,12 +109,9 @@ def to_bytes(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     start = 0
     for name, array in arrays.items():
-        header[name] = {
-            "dtype": NAMES[array.dtype],
-            "shape": array.shape,
-            "data_offsets": (start, start + array.nbytes),
-        }
-        start += array.nbytes
+        end = start + array.nbytes
+        header[name] = {"dtype": NAMES[array.dtype], "shape": array.shape, "data_offsets": (start, end)}
+        start = end
     told = json.dumps(header).encode()
     told += b" " * (-len(told) % 8)
     return b"".join([struct.pack("<Q", len(told)), told, *(array.tobytes() for array in arrays.values())])

@@ -85,10 +85,7 @@ class Kernel:
         """Show a slider that draws anew where it is moved to; what it draws first, the page asks for."""
         from linattn_ref.experiments.publishing import chapter
 
-        def move(to: int) -> None:
-            redraw(values[to])
-
-        self.sliders.append(move)
+        self.sliders.append(lambda to: redraw(values[to]))
         labels = [chapter.cell_text(value) for value in values]
         self.send("slider", json.dumps({"number": len(self.sliders) - 1, "name": name, "labels": labels}))
 

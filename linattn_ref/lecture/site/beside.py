@@ -11,7 +11,7 @@ import inspect
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from linattn_ref.lecture.site import prose
@@ -33,11 +33,15 @@ class Segment(NamedTuple):
 
 def page_html(source: str) -> str:
     """HTML of a file's page, without its title: the docstring, then rows of text and code."""
-    tree = ast.parse(source)
-    docstring = inspect.cleandoc(ast.get_docstring(tree) or "")
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+
+    docstring = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
     known = prose.equations(docstring)
     parts = segments(source)
-    lines = _coloured(source)
+    coloured = highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    lines = str(coloured).split("\n")
     computed = {number: part.lines[0] for part in reversed(parts) for number in part.numbers if number in known}
 
     def to_code(number: str) -> str:
@@ -54,7 +58,7 @@ def page_html(source: str) -> str:
     for part in parts:
         beside = prose.to_html(part.docstring, link=to_formula) if part.docstring else ""
         here = [number for number in part.numbers if number in known]
-        beside += "".join(_equation_html(known[number], to_formula) for number in here)
+        beside += "".join(prose.row_html(known[number]._replace(remark=""), to_formula) for number in here)
         code = "\n".join(_linked(lines[line - 1], known) for line in part.lines).strip("\n").split("\n")
         shown = f'<div class="highlight"><pre>{"".join(map(_hanging, code))}</pre></div>'
         if code[0].startswith('<span class="kn">'):
@@ -143,14 +147,6 @@ def _with_comments(lines: list[str], first: int) -> int:
 # --- HTML -----------------------------------------------------------------------------------------------------------
 
 
-def _coloured(source: str) -> list[str]:
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import PythonLexer
-
-    return str(highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))).split("\n")
-
-
 def _hanging(line: str) -> str:
     """A line that is broken where there is no room for it goes on further right than it began."""
     text = html.unescape(TAGS.sub("", line))
@@ -161,13 +157,6 @@ def _hanging(line: str) -> str:
 def _linked(line: str, known: dict[str, prose.Equation]) -> str:
     """A coloured line whose comment's equation numbers lead to the formula."""
     code, comment, rest = line.partition('<span class="c1">')
-    link = re.compile(r"\((\d+)\)")
     own = ELSEWHERE.sub("", rest)
-    linked = link.sub(lambda m: f'<a href="#eq-{m[1]}">({m[1]})</a>' if m[1] in known else m[0], own)
+    linked = prose.REFERENCE.sub(lambda m: f'<a href="#eq-{m[1]}">({m[1]})</a>' if m[1] in known else m[0], own)
     return code + comment + linked + rest[len(own) :]
-
-
-def _equation_html(equation: prose.Equation, link: Callable[[str], str]) -> str:
-    numbers = " ".join(link(number) for number in equation.numbers)
-    number = f'<span class="number">{numbers}</span>'
-    return f'<div class="equation"{prose.about(equation.numbers)}>{prose.formula_html(equation)}{number}</div>'

@@ -6,21 +6,21 @@ import importlib.util
 import multiprocessing
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from linattn_ref.atomic import move_into_place
+from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
+from linattn_ref.telling import Say, silent
 
 __all__ = ["EXTRAS", "make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
-TYPESETTING = "es5/tex-svg.js"  # of MathJax
 LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
 EXTRAS = ("slides", "live")  # pages that others make
@@ -34,7 +34,7 @@ def make(
     run: bool = False,
     sentence: bool = False,
     without: Collection[str] = (),
-    say: Callable[[str], object] = lambda line: None,
+    say: Say = silent,
 ) -> None:
     """Build the site of the checkout ``root`` into ``out``, which is replaced when the new one is whole.
 
@@ -87,17 +87,13 @@ def make(
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
 
 
-def _build(
-    root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Callable[[str], object]
-) -> Path:
+def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Say) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
     from linattn_ref.lecture.run import build as runtime
     from linattn_ref.lecture.site import lines, pages, sections, settings
 
     html = folder / "html"
-    fetch.fetch(npm.MATHJAX, progress=say)
-    npm.extract(npm.MATHJAX, [TYPESETTING], folder / "mathjax")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
         live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
@@ -110,11 +106,11 @@ def _build(
         if drawn:
             say("slides")
             drawn.result()
-    (html / "_static" / "mathjax").mkdir(parents=True, exist_ok=True)
-    for file in (TYPESETTING, "LICENSE"):
-        shutil.copy(folder / "mathjax" / file, html / "_static" / "mathjax")
+    fetch.fetch(npm.MATHJAX, progress=say)
+    typesetting, licence = (html / "_static" / "mathjax" / name for name in ("tex-svg.js", "LICENSE"))
+    write_all({typesetting: npm.read(npm.MATHJAX, "es5/tex-svg.js"), licence: npm.read(npm.MATHJAX, "LICENSE")})
     if drawn:
-        _share(html / "slides", html / "_static", html / "_static" / "mathjax" / Path(TYPESETTING).name)
+        _share(html / "slides", html / "_static", typesetting)
         for path in (html / "slides").glob("*.html"):
             path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
     lines.write(html)
@@ -124,22 +120,15 @@ def _build(
     return html
 
 
-def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
+def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
 
     complaints = folder / "complaints.txt"
     with complaints.open("w", encoding="utf-8") as warning, docutils_namespace():
-        app = Sphinx(
-            srcdir=folder / "source",
-            confdir=folder / "source",
-            outdir=html,
-            doctreedir=folder / "doctrees",
-            buildername="html",
-            status=None,
-            warning=warning,
-            parallel=len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1,
-        )
+        source, cores = folder / "source", len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+        quiet: dict[str, Any] = {"status": None, "warning": warning}
+        app = Sphinx(source, source, html, folder / "doctrees", "html", **quiet, parallel=cores)
         say("Sphinx: reading and writing")
         app.build()
     lines = complaints.read_text(encoding="utf-8").replace(f"{folder / 'source'}/", "").splitlines()
@@ -148,11 +137,10 @@ def _run_sphinx(folder: Path, html: Path, say: Callable[[str], object]) -> None:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
 
 
-def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]] | None]:
-    """The decks, if this package has them, from a chapter's name to the deck's address; and their being made."""
-    if importlib.util.find_spec("linattn_ref.lecture.slides") is None:
-        return {}, None
-    slides = importlib.import_module("linattn_ref.lecture.slides.build")
+def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]]]:
+    """The decks, from a chapter's name to the deck's address; and their being made."""
+    from linattn_ref.lecture.slides import build as slides
+
     decks = slides.decks()
     addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
     return addresses, pool.submit(slides.make, list(decks), folder)
@@ -163,7 +151,8 @@ def _share(decks: Path, shared: Path, typesetting: Path) -> None:
 
     Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages.
     """
-    in_script = importlib.import_module("linattn_ref.lecture.slides.page").in_script
+    from linattn_ref.lecture.slides.page import in_script
+
     known = {in_script(typesetting.read_text(encoding="utf-8")): typesetting}
 
     def moved(match: re.Match[str]) -> str:
@@ -182,17 +171,15 @@ def _share(decks: Path, shared: Path, typesetting: Path) -> None:
         deck.write_text(re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, text, flags=re.DOTALL), encoding="utf-8")
 
 
-def _live(folder: Path, say: Callable[[str], object]) -> tuple[dict[str, str], dict[str, str]]:
-    """The pages that run in the browser, if this package has them, from their address to their title; and of those with
-    the sliders of a chapter, from the chapter's number to the address."""
-    if importlib.util.find_spec("linattn_ref.lecture.live") is None:
-        return {}, {}
+def _live(folder: Path, say: Say) -> tuple[dict[str, str], dict[str, str]]:
+    """The pages that run in the browser, from their address to their title; and of those with the sliders of a chapter,
+    from the chapter's number to the address."""
+    from linattn_ref.lecture.live import build, page
+
     say("pages that run in the browser")
-    written = importlib.import_module("linattn_ref.lecture.live.build").make(folder, home="../index.html")
-    titles = importlib.import_module("linattn_ref.lecture.live.page").PAGES
-    addresses = [path.relative_to(folder).as_posix() for path in written]
+    addresses = [path.relative_to(folder).as_posix() for path in build.make(folder, home="../index.html")]
     sliders = {address[-7:-5]: f"live/{address}" for address in addresses if re.search(r"/\d\d\.html$", address)}
-    return {f"live/{name}": title for name, title in titles.items() if name in addresses}, sliders
+    return {f"live/{name}": title for name, title in page.PAGES.items()}, sliders
 
 
 def _replace(out: Path, html: Path) -> None:

@@ -26,46 +26,18 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from linattn_ref.lecture.site import symbols
 from linattn_ref.lecture.site.layout import Item, grown, joined, with_fractions
-from linattn_ref.lecture.site.symbols import (
-    BIG,
-    FUNCTIONS,
-    NAMES,
-    accent,
-    escaped,
-    function,
-    index_tex,
-    is_index,
-    is_symbol,
-    number,
-    symbol,
-)
 
 __all__ = ["FormulaError", "is_formula", "tex"]
 
-RELATIONS = {
-    "=": "=",
-    "==": "=",
-    "<": "<",
-    ">": ">",
-    "<=": r"\le",
-    ">=": r"\ge",
-    "!=": r"\ne",
-    "<-": r"\leftarrow",
-    "->": r"\to",
-    "+=": r"\mathrel{+}=",
-    "~": r"\approx",
-}
-OPERATORS = {
-    "+": "+",
-    "-": "-",
-    "×": r"\times",
-    "*": r"\odot",
-    ".": r"\cdot",
-    "⊗": r"\otimes",
-    "mod": r"\bmod",
-    "u": r"\cup",
-}
+RELATIONS = {"=": "=", "==": "=", "<": "<", ">": ">", "<=": r"\le", ">=": r"\ge", "!=": r"\ne", "~": r"\approx"}
+RELATIONS |= {"<-": r"\leftarrow", "->": r"\to", "+=": r"\mathrel{+}="}
+SIGNS = {sign: Item("relation", drawn) for sign, drawn in RELATIONS.items()}
+SIGNS |= {"//": Item("quotient", "//"), "...": Item("atom", r"\dots"), "!": Item("atom", "!", tight=True)}
+SIGNS |= {",": Item("comma", ","), ";": Item("comma", ";"), ":": Item("comma", r"\mathrel{:}")}
+OPERATORS = {"+": "+", "-": "-", "×": r"\times", "*": r"\odot", ".": r"\cdot", "⊗": r"\otimes"}
+OPERATORS |= {"mod": r"\bmod", "u": r"\cup"}
 CODE = re.compile(
     r"""[\w)]\.[a-z_]{2,} | \w_\w*_ | =[A-Za-z\d] | \w= | == | (?<!\.)\.\. [ ] | [ ]:[ ] | [#@"`] |
     \b[a-z]{2,}_[a-z]{3,} | \bd_out\b | ^\([^()]*,[^()]*\)$ | \(\.\.\. | \.\.\.[,\])] | ^\[\w,[ ]\w\]$ | ^\W$ """,
@@ -106,14 +78,14 @@ def tex(formula: str, *, display: bool = False) -> str:
 
 def is_formula(text: str) -> bool:
     """Whether ``text``, between two pairs of backticks, is mathematics: no code, no shape, no word of prose."""
-    if CODE.search(text) or (re.fullmatch(r"\w{2,}", text) and not is_symbol(text)):
+    if CODE.search(text) or (re.fullmatch(r"\w{2,}", text) and not symbols.is_symbol(text)):
         return False
     try:
         made = tex(text)
     except FormulaError:
         return False
     functions = re.findall(r"\\operatorname\{(.+?)\}", made)
-    return r"\text{" not in made and all(name.replace("\\", "") in FUNCTIONS for name in functions)
+    return r"\text{" not in made and all(name.replace("\\", "") in symbols.FUNCTIONS for name in functions)
 
 
 def _tokens(formula: str) -> Iterator[Token]:
@@ -169,25 +141,17 @@ class _Parser:
         if token.kind == "word":
             return self.word(token, last, tight)
         if token.kind == "number":
-            return Item("atom", self.scripts(number(token.text)), tight=tight)
+            return Item("atom", self.scripts(symbols.number(token.text)), tight=tight)
         if token.text in PAIRS:
             return self.bracket(token, tight)
         if token.text == "/":
             return Item("stroke", "/", tight=tight)
-        if token.text == "//":
-            return Item("quotient", "//")
-        if token.text in RELATIONS:
-            return Item("relation", RELATIONS[token.text])
-        if token.text == "*" and last is not None and (last.tex == "!" or self.peek().text in NAMES):
+        if token.text in SIGNS:
+            return SIGNS[token.text]
+        if token.text == "*" and last is not None and (last.tex == "!" or self.peek().text in symbols.NAMES):
             return Item("operator", r"\cdot")  # of numbers
         if token.text in OPERATORS:
             return Item("operator", OPERATORS[token.text], tight=tight)
-        if token.text == "...":
-            return Item("atom", r"\dots")
-        if token.text in (",", ";", ":"):
-            return Item("comma", {",": ",", ";": ";", ":": r"\mathrel{:}"}[token.text])
-        if token.text == "!":
-            return Item("atom", "!", tight=True)
         raise FormulaError(f"{token.text!r} stands alone")
 
     def bracket(self, token: Token, tight: bool) -> Item:
@@ -215,16 +179,17 @@ class _Parser:
         base, _, index = text.partition("_")
         if follows.text == "of" and not index:
             return Item("text", text)  # a sum of these, the maximum of those
-        if base in BIG:
-            return Item("big", self.scripts(BIG[base] + (f"_{{{index_tex(index)}}}" if index else "")))
-        if text in FUNCTIONS or (base in FUNCTIONS and base != "log" and is_index(index)):
-            made = self.scripts(function(text if text in FUNCTIONS else base, "" if text in FUNCTIONS else index))
+        if base in symbols.BIG:
+            return Item("big", self.scripts(symbols.BIG[base] + (f"_{{{symbols.index_tex(index)}}}" if index else "")))
+        name, of = (text, "") if text in symbols.FUNCTIONS else (base, index)
+        if name in symbols.FUNCTIONS and (not of or (name != "log" and symbols.is_index(of))):
+            made = self.scripts(symbols.function(name, of))
             called = self.peek().text == "(" and not self.peek().before.isspace()
             return Item("function", made + (self.bracket(self.take(), True).tex if called else ""), tight=tight)
-        drawn = symbol(text)
+        drawn = symbols.symbol(text)
         if drawn is None:
             if follows.text == "(" and not follows.before.isspace():
-                drawn = rf"\operatorname{{{escaped(text)}}}"
+                drawn = rf"\operatorname{{{symbols.escaped(text)}}}"
             else:
                 return Item("text", text)
         made = self.scripts(drawn)
@@ -237,7 +202,7 @@ class _Parser:
         follows = self.take()
         if follows.text == "(":
             return rf"\sqrt{{{self.sequence(')')}}}"
-        return rf"\sqrt{{{number(follows.text) if follows.kind == 'number' else symbol(follows.text)}}}"
+        return rf"\sqrt{{{symbols.number(follows.text) if follows.kind == 'number' else symbols.symbol(follows.text)}}}"
 
     def scripts(self, base: str) -> str:
         """What is over, under and beside a symbol, in any order."""
@@ -249,11 +214,11 @@ class _Parser:
             if token.text == "'":
                 above += r"\prime "
             elif token.text == "~":
-                base = accent("tilde", base)
+                base = symbols.accent("tilde", base)
             elif token.text == "-" and re.match(r"[\s^),=_;\]]", token.after) and re.search(r"[A-Za-z]\Z", base):
-                base = accent("bar", base)
+                base = symbols.accent("bar", base)
             elif token.text == "^" and re.match(r"[\s),=|_;^\]]", token.after):
-                base = accent("hat", base)
+                base = symbols.accent("hat", base)
             elif token.text == "^":
                 self.take()
                 above += self.script()
@@ -280,11 +245,13 @@ class _Parser:
                     Token("sign", "_", name[-1], rest[0]),
                     Token("word", rest, "_", token.after),
                 ]
-            return r"\top" if name == "T" and token.before == "^" else index_tex(name)
+            return r"\top" if name == "T" and token.before == "^" else symbols.index_tex(name)
         if token.text in ("+", "-"):
             follows = self.peek()
             return token.text + (
-                index_tex(self.take().text) if follows.kind in ("word", "number") and follows.before != " " else ""
+                symbols.index_tex(self.take().text)
+                if follows.kind in ("word", "number") and follows.before != " "
+                else ""
             )
         if token.kind == "number":
             return token.text

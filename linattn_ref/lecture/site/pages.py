@@ -37,28 +37,20 @@ FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
     """Write all sources of the checkout ``root``'s site into ``folder``."""
-    shutil.copytree(
-        root / "figures",
-        folder / "figures",
-        ignore=shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames"),
-    )
+    ignored = shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames")
+    shutil.copytree(root / "figures", folder / "figures", ignore=ignored)
     listed = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code", extras.run)
     for each in listed:
         chapters.write(root, folder / "chapters", each.name, literate, extras)
-    _write_course(root, folder / "chapters")
+    course = (root / "notebooks" / "README.md").read_text(encoding="utf-8")  # the decks' sources are not here
+    save(folder / "chapters" / "course.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", course))
     _write_gallery(root, folder)
     write_papers(root, folder, {module: page_of(module) for module in literate})
     write_api(folder / "api")
     if extras.sentence:
         save(folder / "sentence.md", f"# {SENTENCE}\n\n{raw(run.page())}")
     _write_index(folder, listed, extras)
-
-
-def _write_course(root: Path, folder: Path) -> None:
-    """The course's page: routes, chapters and their minutes, claims."""
-    text = (root / "notebooks" / "README.md").read_text(encoding="utf-8")
-    save(folder / "course.md", re.sub(r"\[([^\]]*)\]\(slides/?\)", r"\1", text))  # the decks' sources are not here
 
 
 # --- Formula beside line --------------------------------------------------------------------------------------------
@@ -78,11 +70,11 @@ def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
             module = ".".join(path.relative_to(root).with_suffix("").parts)
             title, said = _title(docstring, path.stem)
             made[part].append((module, title, said))
-            text = [f"# {title}", _where(module)]
+            text = [f"# {title}", f"`{module.replace('.', '/')}.py`"]
             if module in drawn:
                 forward = docstring.partition(GRADIENT)[0]
                 text.append(drawing.drawing(path.stem, title, prose.equations(forward)))
-            text.append(raw(_one_block(beside.page_html(source))))
+            text.append(raw(beside.page_html(source).replace("```", "&#96;&#96;&#96;")))  # which would end the block
             if can_run and run.is_checked(module):
                 text.append(raw(run.page_foot(module)))
             save(folder.parent / f"{page_of(module)}.md", "\n\n".join(text))
@@ -95,16 +87,6 @@ def _title(docstring: str, stem: str) -> tuple[str, str]:
     first = " ".join(docstring.split("\n\n")[0].split())
     name = re.match(r"^([^(:,.]{3,50}?)(?: \([^)]+\))?[:,.]", first)
     return (name[1] if name else stem.replace("_", " ").capitalize()), first
-
-
-def _where(module: str) -> str:
-    file = module.replace(".", "/")
-    return f"`{file}.py`"
-
-
-def _one_block(text: str) -> str:
-    """Blank lines in code would not end a raw block, but three backticks would."""
-    return text.replace("```", "&#96;&#96;&#96;")
 
 
 def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) -> str:
@@ -124,20 +106,17 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
     for part, heading in LITERATE.items():
         rows = sorted(made[part], key=lambda row: row[0] not in mechanisms)
         parts.append(f"## {heading}\n")
-        cards = [row for row in rows if row[0] in mechanisms]
+        cards = []
+        for module, title, _ in rows:
+            if one := mechanisms.get(module):
+                gives, picture = typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"
+                cards.append((f"/{page_of(module)}", title, gives, picture))
         if cards:
-            parts.append(
-                grid((f"/{page_of(m)}", t, typeset(mechanisms[m].fields["Gives"]), _schematic(m)) for m, t, _ in cards)
-            )
-            parts.append("### What they are made of\n")
+            parts += [grid(cards), "### What they are made of\n"]
         rest = (row for row in rows if row[0] not in mechanisms)
         parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title, _ in rest))
         listed += [f"/{page_of(module)}" for module, _, _ in rows]
     return "\n".join([*parts, toctree(listed)])
-
-
-def _schematic(module: str) -> str:
-    return f"/figures/schematic_{module.rpartition('.')[2]}.svg"
 
 
 # --- The gallery ----------------------------------------------------------------------------------------------------
@@ -146,11 +125,8 @@ def _schematic(module: str) -> str:
 def _write_gallery(root: Path, folder: Path) -> None:
     """The committed gallery; what is not copied is not linked."""
     text = (root / "figures" / "README.md").read_text(encoding="utf-8")
-    text = re.sub(
-        r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)",
-        r' · <a href="../_images/\1.svg">svg</a>',
-        text,
-    )
+    files = r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)"
+    text = re.sub(files, r' · <a href="../_images/\1.svg">svg</a>', text)
     text = FIGURE.sub(_titled, text)
     (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
@@ -185,11 +161,8 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
             "[each mechanism's](code/index.md) is checked there.\n"
         )
     for heading, numbers in PARTS.items():
-        cards = [
-            (f"/chapters/{each.name}", each.title, each.question, "")
-            for each in chapters
-            if int(each.name[:2]) in numbers
-        ]
+        here = (each for each in chapters if int(each.name[:2]) in numbers)
+        cards = ((f"/chapters/{each.name}", each.title, each.question, "") for each in here)
         parts += [f"## {heading}\n", grid(cards, "1 1 2 2")]
     short = (f"{each.title.partition(':')[0]} <chapters/{each.name}>" for each in chapters)
     parts.append(toctree(short, "Chapters"))

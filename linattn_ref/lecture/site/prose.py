@@ -14,7 +14,7 @@ from typing import NamedTuple
 from linattn_ref.lecture.site.formula import FormulaError, is_formula, tex
 from linattn_ref.lecture.site.markdown import EMPHASIS
 
-__all__ = ["Equation", "about", "code_block", "equations", "formula_html", "inline", "to_html"]
+__all__ = ["REFERENCE", "Equation", "about", "code_block", "equations", "inline", "row_html", "to_html"]
 
 NUMBER = re.compile(r"(?:\(\d+\)\s*)+\Z")
 REFERENCE = re.compile(r"\((\d+)\)")
@@ -105,7 +105,7 @@ def _block_html(block: str, link: Callable[[str], str], anchor: str) -> str:
     lines = block.splitlines()
     if _is_display(block):
         try:
-            return _display_html(_rows(block), link, anchor)
+            return f'<div class="display">{"".join(row_html(row, link, anchor) for row in _rows(block))}</div>'
         except FormulaError:
             return _table_html(lines, link)
     if lines[0].startswith("    "):
@@ -119,7 +119,8 @@ def _block_html(block: str, link: Callable[[str], str], anchor: str) -> str:
         rest = "\n".join(lines[2:])
         heading = f"<h3>{inline(lines[0], link)}</h3>"
         if lines[0] == "References":
-            return heading + _references_html(lines[2:])
+            entries = re.split(r"\n(?=[A-ZÖŁ][^\n]*\(\d{4}\))", rest)
+            return f'{heading}<ul class="papers">{"".join(f"<li>{inline(entry)}</li>" for entry in entries)}</ul>'
         return heading + (_block_html(rest, link, anchor) if rest else "")
     if FIELD.match(lines[0]):
         return _fields_html(block, link)
@@ -165,11 +166,6 @@ def _fields_html(block: str, link: Callable[[str], str]) -> str:
     return f'<table class="fields">{body}</table>'
 
 
-def _references_html(lines: list[str]) -> str:
-    entries = re.split(r"\n(?=[A-ZÖŁ][^\n]*\(\d{4}\))", "\n".join(lines))
-    return '<ul class="papers">' + "".join(f"<li>{inline(entry)}</li>" for entry in entries) + "</ul>"
-
-
 def _table_html(lines: list[str], link: Callable[[str], str]) -> str:
     rows = ("".join(f"<td>{inline(cell, link)}</td>" for cell in re.split(r"\s{2,}", line.strip())) for line in lines)
     return '<table class="plain">' + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
@@ -209,31 +205,22 @@ def _cells_tex(cells: list[str]) -> str:
     return BESIDE.join(tex(cell, display=True) for cell in cells)
 
 
-def _display_html(rows: list[Equation], link: Callable[[str], str], anchor: str) -> str:
-    return '<div class="display">' + "".join(_row_html(row, link, anchor) for row in rows) + "</div>"
-
-
-def _row_html(row: Equation, link: Callable[[str], str], anchor: str) -> str:
-    """An equation, its number, its remark."""
+def row_html(row: Equation, link: Callable[[str], str], anchor: str = "") -> str:
+    """An equation, its number, its remark; its formulas can stand below one another on a narrow page."""
     identity = f' id="{anchor}{row.numbers[0]}"' if anchor and row.numbers else ""
     others = "".join(f'<span id="{anchor}{number}"></span>' for number in row.numbers[1:]) if anchor else ""
     number = others + " ".join(link(number) for number in row.numbers)
     remark = f'<span class="remark">{inline(_remark(row.remark), link)}</span>' if row.remark else ""
-    attributes = identity + about(row.numbers)
-    return f'<div class="equation"{attributes}>{formula_html(row)}<span class="number">{number}</span>{remark}</div>'
+    parts = [row.tex] if row.tex.startswith(r"\begin") else row.tex.split(BESIDE)
+    spans = "".join(rf'<span class="formula math">\[{html.escape(part, quote=False)}\]</span>' for part in parts)
+    shown = f'<span class="formulas">{spans}</span><span class="number">{number}</span>{remark}'
+    return f'<div class="equation"{identity}{about(row.numbers)}>{shown}</div>'
 
 
 def about(numbers: Iterable[str]) -> str:
     """An attribute with the numbers of equations: parts of a page that share one light up together, see `beside.js`."""
     listed = " ".join(numbers)
     return f' data-equations="{listed}"' if listed else ""
-
-
-def formula_html(row: Equation) -> str:
-    """The formulas of a row, each for itself, so that they can stand below one another on a narrow page."""
-    parts = [row.tex] if row.tex.startswith(r"\begin") else row.tex.split(BESIDE)
-    spans = (rf'<span class="formula math">\[{html.escape(part, quote=False)}\]</span>' for part in parts)
-    return f'<span class="formulas">{"".join(spans)}</span>'
 
 
 def _remark(text: str) -> str:

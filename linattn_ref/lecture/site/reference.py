@@ -15,16 +15,8 @@ from linattn_ref.lecture.site.markdown import plain, save, toctree
 __all__ = ["write_api", "write_papers"]
 
 API = (
-    "attention",
-    "attention.sparse",
-    "attention.features",
-    "attention.parts",
-    "nn",
-    "training",
-    "models",
-    "models.bert",
-    "theory",
-    "data",
+    *("attention", "attention.sparse", "attention.features", "attention.parts", "nn", "training", "models"),
+    *("models.bert", "theory", "data"),
 )
 SEARCH = "https://scholar.google.com/scholar?q="
 SINGLE = ("conform", "gradcheck", "homework")
@@ -47,10 +39,8 @@ def write_api(folder: Path) -> None:
         _write_module(folder, full)
         pages.append(full)
         parts.append(f"- [{name}]({full}.rst): {_first_sentence(importlib.import_module(full))}")
-    save(
-        folder / "index.md",
-        "\n".join(parts) + "\n" + toctree(f"{name.removeprefix('linattn_ref.')} <{name}>" for name in pages),
-    )
+    tree = toctree(f"{name.removeprefix('linattn_ref.')} <{name}>" for name in pages)
+    save(folder / "index.md", "\n".join(parts) + "\n" + tree)
 
 
 def _modules(package: ModuleType) -> list[str]:

@@ -2,19 +2,8 @@
 
 import re
 
-__all__ = [
-    "BIG",
-    "FUNCTIONS",
-    "NAMES",
-    "accent",
-    "escaped",
-    "function",
-    "index_tex",
-    "is_index",
-    "is_symbol",
-    "number",
-    "symbol",
-]
+__all__ = ["BIG", "FUNCTIONS", "NAMES", "accent", "escaped", "function", "index_tex", "is_index", "is_symbol", "number"]
+__all__ += ["symbol"]
 
 # eps is the round one
 GREEK = set(

@@ -1,22 +1,19 @@
 """From a chapter's number to its file."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.slides import deck, page
+from linattn_ref.telling import Say, silent
 
 __all__ = ["decks", "make", "rendered"]
 
-COURSES = {
-    "00_course": "all",
-    "00_short": "short",
-}  # decks that take slides from the chapters', and how they are called
+COURSES = {"00_course": "all", "00_short": "short"}  # decks that take slides from the chapters', and their words
 
 
-def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lambda line: None) -> list[Path]:
+def make(wanted: Sequence[str], out: Path, *, say: Say = silent) -> list[Path]:
     """Write ``out/NN_name.html`` for chapters by number, and the decks of `COURSES` for ``"all"`` and ``"short"``.
 
     Parameters
@@ -53,7 +50,7 @@ def make(wanted: Sequence[str], out: Path, *, say: Callable[[str], object] = lam
     for name in dict.fromkeys(names):
         file = out / f"{known[name].stem}.html"
         text = rendered(known[name], found)
-        written += write_all({file: functools.partial(_write, text)})
+        written += write_all({file: text})
         say(f"{file}: {len(text.encode()) / 1e6:.1f} MB")
     return written
 
@@ -75,7 +72,3 @@ def rendered(path: Path, found: page.Libraries) -> str:
     """The HTML of one deck."""
     titles = {number: deck.read(file).title for number, file in decks().items()}
     return page.page(deck.read(path), titles, clone.ROOT, found)
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")

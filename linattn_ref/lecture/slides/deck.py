@@ -28,9 +28,7 @@ from typing import NamedTuple
 __all__ = ["KINDS", "Deck", "Picture", "Slide", "parse", "read"]
 
 KINDS = {  # and what stands above the title
-    "title": "",
-    "part": "",
-    "plan": "",
+    **dict.fromkeys(("title", "part", "plan"), ""),
     "question": "The question",
     "idea": "The idea",
     "formula": "The formula",

@@ -30,14 +30,12 @@ WIDTH, LETTER, LARGEST = 1080, 0.603, 28  # of a line of code in pixels, of a le
 
 def to_html(text: str) -> str:
     """A slide's text, or its notes."""
-    rendered: str = _markdown().render(text)
-    return rendered
+    return str(_markdown().render(text))
 
 
 def to_inline(text: str) -> str:
     """A title, without a paragraph around it."""
-    rendered: str = _markdown().renderInline(text)
-    return rendered
+    return str(_markdown().renderInline(text))
 
 
 def excerpt(name: str, lines: Sequence[str]) -> str:

@@ -17,10 +17,16 @@ HERE = Path(__file__).parent
 SOURCES = 900  # letters of quotations on one slide
 TALL_ENOUGH = 1.25  # width over height of a picture that stands beside the text, not below it
 FONTS = {
-    "normal 400": "source-sans-pro-regular",
-    "italic 400": "source-sans-pro-italic",
-    "normal 600": "source-sans-pro-semibold",
+    "source-sans-pro-regular": "font-style: normal; font-weight: 400",
+    "source-sans-pro-italic": "font-style: italic; font-weight: 400",
+    "source-sans-pro-semibold": "font-style: normal; font-weight: 600",
 }
+
+
+LICENCES = (
+    *((package, "LICENSE") for package in (npm.MATHJAX, npm.REVEAL)),
+    (npm.REVEAL, "dist/theme/fonts/source-sans-pro/LICENSE"),
+)
 
 
 class Libraries(NamedTuple):
@@ -40,27 +46,17 @@ def libraries() -> Libraries:
         They are not there, and cannot be had.
     """
     faces = []
-    for look, name in FONTS.items():
-        slant, weight = look.split()
+    for name, look in FONTS.items():
         letters = base64.b64encode(npm.read(npm.REVEAL, f"dist/theme/fonts/source-sans-pro/{name}.woff")).decode()
         source = f"src: url(data:font/woff;base64,{letters})"
-        faces.append(
-            f"@font-face {{font-family: 'Source Sans Pro'; font-style: {slant}; font-weight: {weight}; {source}}}"
-        )
+        faces.append(f"@font-face {{font-family: 'Source Sans Pro'; {look}; {source}}}")
     own = (HERE / "slides.css").read_text(encoding="utf-8")
     return Libraries(
         "\n".join([_text(npm.REVEAL, "dist/reset.css"), _text(npm.REVEAL, "dist/reveal.css"), *faces, own]),
         _text(npm.MATHJAX, "es5/tex-svg.js"),
         _text(npm.REVEAL, "dist/reveal.js"),
         _text(npm.REVEAL, "plugin/notes/notes.js"),
-        "\n\n".join(
-            f"{package.name} {package.version}, {path}\n\n{_text(package, path)}"
-            for package, path in (
-                (npm.MATHJAX, "LICENSE"),
-                (npm.REVEAL, "LICENSE"),
-                (npm.REVEAL, "dist/theme/fonts/source-sans-pro/LICENSE"),
-            )
-        ),
+        "\n\n".join(f"{one.name} {one.version}, {path}\n\n{_text(one, path)}" for one, path in LICENCES),
     )
 
 
@@ -74,7 +70,6 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
     """
     sections = [_section(slide, deck, titles, root) for slide in deck.slides]
     slides = "\n".join([*sections, *_provenance(deck)])
-    start = (HERE / "start.js").read_text(encoding="utf-8")
     parts = {
         "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
         "style": found.style + markup.CODE_STYLE,
@@ -82,7 +77,7 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
         "typeset": in_script(found.typeset),
         "reveal": in_script(found.slides),
         "notes": in_script(found.notes),
-        "start": start,
+        "start": (HERE / "start.js").read_text(encoding="utf-8"),
         "licences": html.escape(found.licences),
     }
     frame = (HERE / "frame.html").read_text(encoding="utf-8")
@@ -143,14 +138,10 @@ def plan(slides: Sequence[Slide]) -> str:
         rows[-1] = (*rows[-1][:2], rows[-1][2] + slide.minutes)
         at += slide.minutes
     lines = "".join(
-        f"<tr><td>{_clock(begin)}</td><td>{markup.to_inline(title)}</td><td>{minutes} min</td></tr>"
+        f"<tr><td>{begin // 60}:{begin % 60:02}</td><td>{markup.to_inline(title)}</td><td>{minutes} min</td></tr>"
         for title, begin, minutes in rows
     )
     return f"<table><tbody>{lines}</tbody></table>"
-
-
-def _clock(minutes: int) -> str:
-    return f"{minutes // 60}:{minutes % 60:02}"
 
 
 def _text(package: fetch.Package, member: str) -> str:

@@ -95,12 +95,8 @@ def _sharing(axes: Any, side: str) -> list[Any]:
 def _of_chapter(chapter: str, which: int, notebooks: Path) -> Drawn:
     (path,) = notebooks.glob(f"{chapter}_*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    found = [
-        output["data"]["image/png"]
-        for cell in cells
-        for output in cell.get("outputs", ())
-        if "image/png" in output.get("data", {})
-    ]
+    shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    found = [data["image/png"] for data in shown if "image/png" in data]
     if not 1 <= which <= len(found):
         raise ValueError(f"{path.name} has {len(found)} pictures, counted from 1; got {which}")
     png = base64.b64decode(found[which - 1])

@@ -9,6 +9,7 @@
 ``heads``                 heads of arrays with any strides, and where results are written
 ``cache``                 the compilation cache
 ``entrance``              what axes and lengths a kernel may be given, looked at before it is called
+``tasks``                 the loop over a kernel's tasks, which is compiled apart from it
 ``threads``               several Python threads, forked processes
 ``softmax``               softmax attention; a token of decoding is in ``softmax_step``
 ``pattern_softmax``       the same over an allowed set of pairs

@@ -12,7 +12,6 @@ to know to put several numbers into an instruction.
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
@@ -28,17 +27,16 @@ def step(params, grads, m, v, *, betas, size, root, eps, decay=0.0, keep=1.0):
     numbers = np.array([*betas, *(1 - beta for beta in betas), size, root, eps, decay, keep], params.dtype)
     moved = params, m, v
     rows = [without_gaps(x).reshape(-1) for x in moved]
-    _step(rows[0], without_gaps(grads).reshape(-1), *rows[1:], numbers)
+    _step(-(-rows[0].size // BLOCK), rows[0], without_gaps(grads).reshape(-1), *rows[1:], numbers)
     for x, row in zip(moved, rows, strict=True):
         if not x.flags.carray:  # then the row is a copy
             x[...] = row.reshape(x.shape)
 
 
 @kernel(params="n", grads="n", m="n", v="n", numbers="9")
-def _step(params, grads, m, v, numbers):
-    for task in prange((params.size + BLOCK - 1) // BLOCK):
-        some = slice(task * BLOCK, min((task + 1) * BLOCK, params.size))
-        _block(params[some], grads[some], m[some], v[some], numbers)
+def _step(task, params, grads, m, v, numbers):
+    some = slice(task * BLOCK, min((task + 1) * BLOCK, params.size))
+    _block(params[some], grads[some], m[some], v[some], numbers)
 
 
 @inner(error_model="numpy")  # a look at every denominator would keep the loop from being vectorised

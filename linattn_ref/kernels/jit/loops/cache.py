@@ -17,11 +17,13 @@ import hashlib
 import warnings
 from pathlib import Path
 
-from numba import njit
+from numba import njit, typeof, types
 from numba.core.caching import FunctionCache
 
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.jit.loops.entrance import Entrance, Kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.tasks import have_its_address_found, loop_of
 
 
 def source_files():
@@ -40,14 +42,14 @@ SOURCES = _digest(source_files())
 
 
 class PackageCache(FunctionCache):
-    """Numba's cache of one function, with `SOURCES` in the key, and whether it has threads."""
+    """Numba's cache of one function, with `SOURCES` in the key, and what of it is kept."""
 
-    def __init__(self, function, parallel):
+    def __init__(self, function, word):
         super().__init__(function)
-        self.parallel = parallel
+        self.word = word
 
     def _index_key(self, sig, codegen):
-        return (*super()._index_key(sig, codegen), SOURCES, self.parallel)
+        return (*super()._index_key(sig, codegen), SOURCES, self.word)
 
     def load_overload(self, sig, target_context):
         try:
@@ -77,42 +79,52 @@ def _say(what):
 
 
 def kernel(function=None, **said):
-    """Compile ``function`` with ``numba.njit(parallel=True)`` and keep the result in the cache.
+    """Compile ``function(task, ...)``, and keep the result in the cache; it is called as ``function(tasks, ...)``.
 
-    For the entry points called from Python. What they call is `inner`: it is compiled into them. The axes of
-    arrays are ``said`` as in `entrance`.
+    Tasks count from 0 on and are shared out among Numba's threads. For the entry points called from Python. What they
+    call is `inner`: it is compiled into them. The axes of arrays are ``said`` as in `entrance`.
     """
     if function is None:
         return functools.partial(kernel, **said)
     entrance = Entrance(function, said)
-    return Kernel(*(_compiled(function, entrance, parallel) for parallel in (True, False)), entrance)
+    task = _kept(inner(function), function, "task")
+    loops = (_kept(njit(parallel=parallel)(loop_of(task)), function, parallel) for parallel in (True, False))
+    return Kernel(task, *(_behind(entrance, loop, task) for loop in loops), entrance)
 
 
 def serial_kernel(function=None, *, written=None, **said):
-    """The same without threads, for what is done sooner than a thread is woken.
+    """``function`` itself, without threads, for what is done sooner than a thread is woken.
 
     With the names of what it has ``written``, it takes arrays of any layout: those with gaps, or not to be written to,
     are copied first, and what is written is copied back. Calls with other arrays do not pay for this.
     """
     if function is None:
         return functools.partial(serial_kernel, written=written, **said)
-    return _compiled(function, Entrance(function, said, written), parallel=False)
+    return _behind(Entrance(function, said, written), _kept(njit(function), function, False))
 
 
-def _compiled(function, entrance, parallel):
-    dispatcher = njit(parallel=parallel)(function)
+def _behind(entrance, dispatcher, task=None):
+    """The dispatcher, which looks at types that are new; those of a loop over tasks are the task's as well."""
     compile_for = dispatcher._compile_for_args  # Numba calls it for types that it has no machine code for
 
     def through_copies(*arguments):
         return entrance.call_with_copies(dispatcher, arguments)
 
-    def check_then_compile(*arguments):  # Numba calls what this returns
+    def check_then_compile(*given):  # Numba calls what this returns
+        arguments = given if task is None else (given[0], *given[1])
         entrance.check_types(arguments)
-        return through_copies if entrance.wants_copies(arguments) else compile_for(*arguments)
+        if task is not None:
+            have_its_address_found(task, (types.intp, *map(typeof, given[1])))
+        return through_copies if entrance.wants_copies(arguments) else compile_for(*given)
 
     dispatcher._compile_for_args = check_then_compile
+    return dispatcher
+
+
+def _kept(dispatcher, function, word):
+    """The dispatcher, with a cache under the name of ``function`` and this word."""
     try:
-        dispatcher._cache = PackageCache(function, parallel)
+        dispatcher._cache = PackageCache(function, word)
     except RuntimeError:  # no folder that can be written to
         _say(f"no folder for compiled kernels can be written to: {WITHOUT}")
     return dispatcher

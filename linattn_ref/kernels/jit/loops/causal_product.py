@@ -193,7 +193,7 @@ def _scan(a, b, u, out, s, rows, *, step=1, ones=None):
     z = np.empty((heads, tasks, z_end.shape[1]), s.dtype)  # (heads, tasks, C)
     z[...] = z_end[:, None]
     denominators = np.empty((heads, tasks, denominator.shape[1]), s.dtype)  # each task writes its own, all the same
-    scan(table_of(a, b, u, out), states, step, columns, rows, z, eps, denominators)
+    scan(heads * tasks, table_of(a, b, u, out), states, step, columns, rows, z, eps, denominators)
     if ones is not None:
         z_end[...], denominator[...] = z[:, 0], denominators[:, 0]
     return states

@@ -6,26 +6,24 @@ vectors without changing the order of any sum. The gradients are the same loop, 
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.rows import as_heads
 
 
 @kernel(a="heads N C", b="heads N C", u="heads N M", out="heads N M", s="heads C M")
-def scan_plain(a, b, u, out, s, step):
-    """``S += b_i u_i^T``, ``out_i = S^T a_i``, for each head; ``step`` 1 from the first row on, -1 from the last.
+def scan_plain(h, a, b, u, out, s, step):
+    """``S += b_i u_i^T``, ``out_i = S^T a_i``, for head ``h``; ``step`` 1 from the first row on, -1 from the last.
 
     ``a, b (heads, N, C)``, ``u, out (heads, N, M)``; ``s (heads, C, M)`` is brought up to date.
     """
-    for h in prange(a.shape[0]):
-        for t in range(a.shape[1]):
-            i = t if step > 0 else a.shape[1] - 1 - t
-            out[h, i] = 0
-            for c in range(a.shape[2]):
-                for m in range(u.shape[2]):
-                    s[h, c, m] += b[h, i, c] * u[h, i, m]
-                    out[h, i, m] += a[h, i, c] * s[h, c, m]
+    for t in range(a.shape[1]):
+        i = t if step > 0 else a.shape[1] - 1 - t
+        out[h, i] = 0
+        for c in range(a.shape[2]):
+            for m in range(u.shape[2]):
+                s[h, c, m] += b[h, i, c] * u[h, i, m]
+                out[h, i, m] += a[h, i, c] * s[h, c, m]
 
 
 def forward_by_row(phi_q, phi_k, v, state):
@@ -51,7 +49,8 @@ def backward_by_row(d_out, d_state, phi_q, phi_k, v, state):
 
 def _scan(a, b, u, s, step):
     out = np.empty(u.shape, u.dtype)
-    scan_plain(*(as_heads(x) for x in (a, b, u, out, s)), step)
+    heads = [as_heads(x) for x in (a, b, u, out, s)]
+    scan_plain(len(heads[0]), *heads, step)
     return out
 
 

@@ -33,7 +33,7 @@ column ``Z``; instead ``Z`` is scanned with the features in the lanes, before th
 """
 
 import numpy as np
-from numba import prange, types
+from numba import types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.loops.cache import kernel
@@ -56,8 +56,8 @@ BLOCK = 96  # rows that all panels go over before the next rows: what the panels
     z="heads tasks *",
     denominator="heads tasks *",
 )
-def scan(table, states, step, columns, rows, z, eps, denominator):
-    """Equations (1) and (2) for every head.
+def scan(index, table, states, step, columns, rows, z, eps, denominator):
+    """Equations (1) and (2) for some columns of a head; there are ``heads tasks`` of them.
 
     Parameters
     ----------
@@ -77,14 +77,13 @@ def scan(table, states, step, columns, rows, z, eps, denominator):
     """
     heads, _, width = states.shape
     tasks = (width + columns - 1) // columns
-    for index in prange(heads * tasks):
-        head, task = index // tasks, index % tasks
-        head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
-        a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
-        u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
-        own = slice(task * columns, (task + 1) * columns)
-        arrays = a, b, u[:, own], out[:, own], states[head, :, own]
-        _scan_columns(*arrays, step, at(rows, head), z[head, task : task + 1], eps, denominator[head, task])
+    head, task = index // tasks, index % tasks
+    head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
+    a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
+    u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
+    own = slice(task * columns, (task + 1) * columns)
+    arrays = a, b, u[:, own], out[:, own], states[head, :, own]
+    _scan_columns(*arrays, step, at(rows, head), z[head, task : task + 1], eps, denominator[head, task])
 
 
 def at(x, index):

@@ -6,7 +6,6 @@ The gradient is made where the exponentials are: one array, over which a row goe
 import math
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
@@ -31,15 +30,14 @@ def forward(scores, targets, share):
     """
     rows = as_rows(scores)
     log_p, d_scores = np.empty(len(rows), scores.dtype), np.empty_like(rows)
-    _forward(rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), d_scores, log_p)
+    _forward(len(rows), rows, without_gaps(targets, np.intp).ravel(), without_gaps(share).ravel(), d_scores, log_p)
     return log_p.reshape(targets.shape), d_scores.reshape(scores.shape)
 
 
 @kernel(scores="rows V", targets="rows < V", share="rows", d_scores="rows V", log_p="rows")
-def _forward(scores, targets, share, d_scores, log_p):
-    for i in prange(len(scores)):
-        some = slice(i, i + 1)
-        log_p[i] = _row(scores[some], targets[i], share[i], d_scores[some])
+def _forward(i, scores, targets, share, d_scores, log_p):
+    some = slice(i, i + 1)
+    log_p[i] = _row(scores[some], targets[i], share[i], d_scores[some])
 
 
 @inner(error_model="numpy")

@@ -17,7 +17,6 @@ what is left of (7) is a softmax over the states, because they sum to ``p`` in e
 import math
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.cross_entropy import exp_of_row
@@ -48,7 +47,7 @@ def forward(scores, targets, frames, lengths, share):
     losses, d_scores = np.empty(len(scores), scores.dtype), np.empty(scores.shape, scores.dtype)
     targets = np.where(np.arange(targets.shape[-1]) < lengths[:, None], targets, 0)  # the others may be anything
     counts = [without_gaps(x, np.intp) for x in (targets, frames, lengths)]
-    _forward(without_gaps(scores), *counts, without_gaps(share), losses, d_scores)
+    _forward(len(scores), without_gaps(scores), *counts, without_gaps(share), losses, d_scores)
     return losses, d_scores
 
 
@@ -56,11 +55,10 @@ def forward(scores, targets, frames, lengths, share):
 
 
 @kernel(scores="B T V", targets="B S < V", frames="B <= T", lengths="B <= S", share="B", losses="B", d_scores="B T V")
-def _forward(scores, targets, frames, lengths, share, losses, d_scores):
-    for b in prange(len(scores)):
-        d_scores[b, frames[b] :] = 0
-        used = slice(0, frames[b])
-        losses[b] = _sequence(scores[b, used], targets[b, : lengths[b]], share[b], d_scores[b, used])
+def _forward(b, scores, targets, frames, lengths, share, losses, d_scores):
+    d_scores[b, frames[b] :] = 0
+    used = slice(0, frames[b])
+    losses[b] = _sequence(scores[b, used], targets[b, : lengths[b]], share[b], d_scores[b, used])
 
 
 @inner(error_model="numpy")

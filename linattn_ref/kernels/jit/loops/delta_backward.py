@@ -17,8 +17,6 @@ of the state after each chunk: ``N C M / CHUNK`` numbers for each head that is a
 
 from typing import Any, NamedTuple
 
-from numba import prange
-
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops import delta_log_gate as of_gate
 from linattn_ref.kernels.jit.loops.cache import kernel
@@ -71,28 +69,27 @@ def _new_values(m, like, chunks):
     states="heads C M",
     d_states="heads C M",
 )
-def backward_heads(table, states, d_states):
+def backward_heads(head, table, states, d_states):
     """Write all gradients; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
 
     ``table`` is `heads.table_of` ``q, k, erase, log_gate, d_out, u``, the gradients of the first four, and ``d_v``;
     what is None has no columns.
     """
     dtype = states.dtype
-    for head in prange(len(states)):
-        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-        e, log_gate = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-        g, u = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
-        d_q, d_k = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
-        d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
-        d_v = head_of(table, 10, head, dtype)
-        chunks = (len(k) + CHUNK - 1) // CHUNK if log_gate.shape[1] else 1
-        room, state_t = shared.new_room(k.shape[1], k), states[head].T.copy()
-        values = _new_values(u.shape[1], k, chunks)
-        some_room, some_values = unowned(room), unowned(values)
-        _from_the_end(some_room, some_values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
-        _from_the_start(some_room, some_values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
-        hold(room)
-        hold(values)
+    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+    e, log_gate = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+    g, u = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
+    d_q, d_k = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+    d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
+    d_v = head_of(table, 10, head, dtype)
+    chunks = (len(k) + CHUNK - 1) // CHUNK if log_gate.shape[1] else 1
+    room, state_t = shared.new_room(k.shape[1], k), states[head].T.copy()
+    values = _new_values(u.shape[1], k, chunks)
+    some_room, some_values = unowned(room), unowned(values)
+    _from_the_end(some_room, some_values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_states[head])
+    _from_the_start(some_room, some_values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t)
+    hold(room)
+    hold(values)
 
 
 # --- From the end: R, d_k -------------------------------------------------------------------------------------------

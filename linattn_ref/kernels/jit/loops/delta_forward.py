@@ -15,8 +15,6 @@ So panels are read and written where the caller has them, if they are whole, and
 What is fetched ahead is worth more than all this: without it the pass would take half as long again at 4096 rows.
 """
 
-from numba import prange
-
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import write_back
@@ -37,7 +35,7 @@ from linattn_ref.kernels.jit.loops.views import columns_from, hold, load_row, ro
     ),
     states="heads C M",
 )
-def forward_heads(table, states, scale):
+def forward_heads(head, table, states, scale):
     """Write ``out`` and, where there is ``erase``, ``u``; ``states (heads, C, M)`` go from ``S_0`` to ``S_N``.
 
     ``table`` is `heads.table_of` ``q, k, v, erase, beta, log_gate, out, u``; what is None has no columns. With ``beta``
@@ -45,18 +43,17 @@ def forward_heads(table, states, scale):
     ``scale``: nothing of that is an array of its own.
     """
     dtype = states.dtype
-    for head in prange(len(states)):
-        state = states[head]
-        room, panels, s = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state), whole_panels(state)
-        room.factors[4] = dtype.type(scale)
-        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-        v, e = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-        beta, log_gate = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
-        out, u = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
-        _forward(unowned(room), unowned(panels), unowned(s), q, k, v, e, beta, log_gate, out, u)
-        hold(room)
-        hold(panels)
-        write_back(state, s)
+    state = states[head]
+    room, panels, s = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state), whole_panels(state)
+    room.factors[4] = dtype.type(scale)
+    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+    v, e = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+    beta, log_gate = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
+    out, u = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+    _forward(unowned(room), unowned(panels), unowned(s), q, k, v, e, beta, log_gate, out, u)
+    hold(room)
+    hold(panels)
+    write_back(state, s)
 
 
 @inner(forceinline=True)

@@ -9,7 +9,6 @@ An array is cut into blocks of rows, about ``BLOCK`` numbers, each a task, and e
 import math
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
 from linattn_ref.kernels.jit.loops.causal_step import step_rows
@@ -50,47 +49,37 @@ def _run(kernel, x, y):
     else:
         x = side_by_side(x)[0]
         x, y = (x[None], y[None]) if x.ndim < 2 else (x, y)
-    kernel(table_of(x, y), math.prod(x.shape[:-2]), np.zeros(1, x.dtype))
+    n = max(BLOCK // max(x.shape[-1], 1), 1)
+    kernel(math.prod(x.shape[:-2]) * -(-x.shape[-2] // n), table_of(x, y), n, np.zeros(1, x.dtype))
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
 
 
 @kernel(table=("heads N W", "heads N W"), zero="1")
-def write_phi(table, heads, zero):
-    """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``heads`` of them; ``zero (1,)`` in their dtype."""
-    n, tasks = _tasks(table)
-    for task in prange(heads * tasks):
-        x, phi = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
-        for first in range(0, x.shape[1], lanes(x)):
-            some_x, some_phi = columns_from(x, first), columns_from(phi, first)
-            for i in range(len(x)):
-                store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
+def write_phi(task, table, n, zero):
+    """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``n`` rows of a head; ``zero (1,)`` in their dtype."""
+    x, phi = _block(table, 0, task, n, zero), _block(table, 1, task, n, zero)
+    for first in range(0, x.shape[1], lanes(x)):
+        some_x, some_phi = columns_from(x, first), columns_from(phi, first)
+        for i in range(len(x)):
+            store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
 
 
 @kernel(table=("heads N W", "heads N W"), zero="1")
-def multiply_by_slope(table, heads, zero):
+def multiply_by_slope(task, table, n, zero):
     """``d_phi *= phi'`` of the arrays ``phi`` and ``d_phi``, likewise."""
-    n, tasks = _tasks(table)
-    for task in prange(heads * tasks):
-        phi, g = _block(table, 0, task, tasks, n, zero), _block(table, 1, task, tasks, n, zero)
-        for first in range(0, g.shape[1], lanes(g)):
-            some_g, some_phi = columns_from(g, first), columns_from(phi, first)
-            for i in range(len(g)):
-                slope = minimum(broadcast(g.dtype.type(1)), load_row(some_phi, i))
-                store_row(some_g, i, load_row(some_g, i) * slope)  # (2)
-
-
-@inner
-def _tasks(table):
-    """Rows a task, and tasks a head."""
-    rows, width = table[1, 1], table[1, 2]
-    n = max(BLOCK // max(width, 1), 1)
-    return n, (rows + n - 1) // n
+    phi, g = _block(table, 0, task, n, zero), _block(table, 1, task, n, zero)
+    for first in range(0, g.shape[1], lanes(g)):
+        some_g, some_phi = columns_from(g, first), columns_from(phi, first)
+        for i in range(len(g)):
+            slope = minimum(broadcast(g.dtype.type(1)), load_row(some_phi, i))
+            store_row(some_g, i, load_row(some_g, i) * slope)  # (2)
 
 
 @inner(forceinline=True)
-def _block(table, i, task, tasks, n, zero):
+def _block(table, i, task, n, zero):
+    tasks = (table[i + 1, 1] + n - 1) // n  # per head
     return head_of(table, i, task // tasks, zero.dtype)[task % tasks * n : (task % tasks + 1) * n]
 
 

@@ -32,11 +32,11 @@ SHAPE = operator.attrgetter("shape")
 
 
 class Kernel:
-    """A function compiled with threads, and without them for where there can be none, behind its entrance."""
+    """A compiled ``task``, and two loops over tasks: with threads, and without for where there can be none."""
 
-    def __init__(self, threaded, serial, entrance):
-        functools.update_wrapper(self, threaded.py_func)
-        self.threaded, self.serial, self.entrance = threaded, serial, entrance
+    def __init__(self, task, threaded, serial, entrance):
+        functools.update_wrapper(self, task.py_func)
+        self.task, self.threaded, self.serial, self.entrance = task, threaded, serial, entrance
 
     def __call__(self, *arguments):
         entrance, key = self.entrance, []

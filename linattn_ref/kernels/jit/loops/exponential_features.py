@@ -15,7 +15,6 @@ product. Of keys the exponents are made first, since their largest have to be kn
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.causal_scan import panels_of, write_back
@@ -34,21 +33,21 @@ def largest(exponent):
     """The largest of each column, ``(..., rows, C) -> (..., C)``."""
     a = as_heads(exponent)
     parts = np.empty((len(a), -(-a.shape[1] // ROWS), a.shape[2]), a.dtype)  # (heads, tasks, C)
-    largest_of_parts(a, parts)
+    largest_of_parts(parts.shape[0] * parts.shape[1], a, parts)
     return parts.max(axis=1).reshape(*exponent.shape[:-2], -1)
 
 
 def of_keys(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
     a = as_heads(exponent)
-    exp_of_keys(a, _scale(r, a))
+    exp_of_keys(_tasks(a), a, _scale(r, a))
     return a.reshape(exponent.shape)
 
 
 def of_queries(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
     a = as_heads(exponent)
-    exp_of_queries(a, _scale(r, a))
+    exp_of_queries(_tasks(a), a, _scale(r, a))
     return a.reshape(exponent.shape)
 
 
@@ -73,9 +72,14 @@ def over_all_keys(x_q, x_k, directions, v):
     phi_q, phi_k = np.empty((heads, n, c), v.dtype), np.empty((heads, v.shape[1], c), v.dtype)
     r, s, z = np.full((heads, c), -np.inf, v.dtype), np.empty((heads, c, m), v.dtype), np.zeros((heads, c), v.dtype)
     out, denominator = np.empty((heads, n, m), v.dtype), np.empty((heads, n), v.dtype)
-    add_up_keys(x_k, directions, v, phi_k, r, s, z)
-    read_queries(x_q, directions, r, s, z, phi_q, out, denominator)
+    add_up_keys(heads, x_k, directions, v, phi_k, r, s, z)
+    read_queries(heads, x_q, directions, r, s, z, phi_q, out, denominator)
     return tuple(x.reshape(*leading, *x.shape[1:]) for x in (phi_q, phi_k, r, s, z, out, denominator))
+
+
+def _tasks(a):
+    """``ROWS`` rows of a head each."""
+    return len(a) * -(-a.shape[1] // ROWS)
 
 
 def _scale(r, a):
@@ -87,44 +91,41 @@ def _scale(r, a):
 
 
 @kernel(a="heads rows C", parts="heads tasks C")
-def largest_of_parts(a, parts):
+def largest_of_parts(index, a, parts):
     """The largest of each column in each ``ROWS`` rows, ``parts (heads, tasks, C)``."""
     tasks = parts.shape[1]
-    for index in prange(len(a) * tasks):
-        head, task = index // tasks, index % tasks
-        some, top = a[head, task * ROWS : (task + 1) * ROWS], parts[head, task : task + 1]
-        for first in range(0, a.shape[2], lanes(a)):
-            x, columns = broadcast(a.dtype.type(-np.inf)), columns_from(some, first)
-            for i in range(len(some)):
-                x = maximum(x, load_row(columns, i))
-            store_row(columns_from(top, first), 0, x)
+    head, task = index // tasks, index % tasks
+    some, top = a[head, task * ROWS : (task + 1) * ROWS], parts[head, task : task + 1]
+    for first in range(0, a.shape[2], lanes(a)):
+        x, columns = broadcast(a.dtype.type(-np.inf)), columns_from(some, first)
+        for i in range(len(some)):
+            x = maximum(x, load_row(columns, i))
+        store_row(columns_from(top, first), 0, x)
 
 
 @kernel(a="heads rows C", r="heads C")
-def exp_of_keys(a, r):
+def exp_of_keys(index, a, r):
     """Equation (1) for ``a (heads, rows, C)``, ``r (heads, C)``."""
     tasks = (a.shape[1] + ROWS - 1) // ROWS
-    for index in prange(len(a) * tasks):
-        head, task = index // tasks, index % tasks
-        some, scale = a[head, task * ROWS : (task + 1) * ROWS], r[head : head + 1]
-        for first in range(0, a.shape[2], lanes(a)):
-            columns, shift = columns_from(some, first), load_row(columns_from(scale, first), 0)
-            for i in range(len(some)):
-                store_row(columns, i, exp(load_row(columns, i) - shift))  # (1)
+    head, task = index // tasks, index % tasks
+    some, scale = a[head, task * ROWS : (task + 1) * ROWS], r[head : head + 1]
+    for first in range(0, a.shape[2], lanes(a)):
+        columns, shift = columns_from(some, first), load_row(columns_from(scale, first), 0)
+        for i in range(len(some)):
+            store_row(columns, i, exp(load_row(columns, i) - shift))  # (1)
 
 
 @kernel(a="heads rows C", r="heads C")
-def exp_of_queries(a, r):
+def exp_of_queries(index, a, r):
     """Equation (2) for ``a (heads, rows, C)``, ``r (heads, C)``."""
     tasks = (a.shape[1] + ROWS - 1) // ROWS
-    for index in prange(len(a) * tasks):
-        head, task = index // tasks, index % tasks
-        some, scale = a[head, task * ROWS : (task + 1) * ROWS], r[head : head + 1]
-        for i in range(len(some)):
-            shift = shifted_by_its_largest(some, scale, i)
-            for first in range(0, a.shape[2], lanes(a)):
-                columns = columns_from(some, first)
-                store_row(columns, i, exp(load_row(columns, i) - shift))  # (2)
+    head, task = index // tasks, index % tasks
+    some, scale = a[head, task * ROWS : (task + 1) * ROWS], r[head : head + 1]
+    for i in range(len(some)):
+        shift = shifted_by_its_largest(some, scale, i)
+        for first in range(0, a.shape[2], lanes(a)):
+            columns = columns_from(some, first)
+            store_row(columns, i, exp(load_row(columns, i) - shift))  # (2)
 
 
 @inner(forceinline=True)
@@ -144,19 +145,18 @@ def shifted_by_its_largest(a, r, i):
 
 
 @kernel(x="heads L W", directions="W C", v="heads L M", phi="heads L C", r="heads C", s="heads C M", z="heads C")
-def add_up_keys(x, directions, v, phi, r, s, z):
+def add_up_keys(head, x, directions, v, phi, r, s, z):
     """``phi``, ``r``, and the sums of equation (3), for every head; ``directions (W, C)``."""
-    for head in prange(len(x)):
-        _exponents(x[head], panels_of(directions), phi[head], r[head : head + 1])
-        width, panel_v = lanes(x), new_panel(BLOCK, x)
-        sums = np.zeros(((v.shape[2] + width - 1) // width, phi.shape[2], width), x.dtype)
-        for start in range(0, x.shape[1], BLOCK):
-            some_phi, some_v = phi[head, start : start + BLOCK], v[head, start : start + BLOCK]
-            _features(some_phi, r[head : head + 1], z[head : head + 1])
-            for p in range(len(sums)):
-                copy_columns(panel_v, some_v, p * width)
-                product(sums[p], some_phi.T, panel_v, True)  # (3)
-        write_back(s[head], sums)
+    _exponents(x[head], panels_of(directions), phi[head], r[head : head + 1])
+    width, panel_v = lanes(x), new_panel(BLOCK, x)
+    sums = np.zeros(((v.shape[2] + width - 1) // width, phi.shape[2], width), x.dtype)
+    for start in range(0, x.shape[1], BLOCK):
+        some_phi, some_v = phi[head, start : start + BLOCK], v[head, start : start + BLOCK]
+        _features(some_phi, r[head : head + 1], z[head : head + 1])
+        for p in range(len(sums)):
+            copy_columns(panel_v, some_v, p * width)
+            product(sums[p], some_phi.T, panel_v, True)  # (3)
+    write_back(s[head], sums)
 
 
 @inner
@@ -200,22 +200,21 @@ def _features(phi, r, z):
     out="heads N M",
     denominator="heads N",
 )
-def read_queries(x, directions, r, s, z, phi, out, denominator):
+def read_queries(head, x, directions, r, s, z, phi, out, denominator):
     """``phi`` and equation (4), for every head; ``directions (W, C)``."""
-    for head in prange(len(x)):
-        panels, sums = panels_of(directions), panels_of(s[head])
-        panel, tops = new_panel(BLOCK, x), new_panel(BLOCK, x)
-        for start in range(0, x.shape[1], BLOCK):
-            some_phi, some_out = phi[head, start : start + BLOCK], out[head, start : start + BLOCK]
-            _exponents_of_queries(x[head, start : start + BLOCK], panels, r[head : head + 1], some_phi, panel, tops)
-            share = denominator[head, start : start + BLOCK]
-            _features_of_queries(some_phi, tops, z[head : head + 1], share)
-            for p in range(len(sums)):
-                product(panel, some_phi, sums[p], False)
-                columns = columns_from(some_out, p * lanes(x))
-                for i in range(len(some_out)):
-                    y = x.dtype.type(0) if share[i] == 0 else x.dtype.type(1) / share[i]
-                    store_row(columns, i, load(panel, i) * broadcast(y))  # (4)
+    panels, sums = panels_of(directions), panels_of(s[head])
+    panel, tops = new_panel(BLOCK, x), new_panel(BLOCK, x)
+    for start in range(0, x.shape[1], BLOCK):
+        some_phi, some_out = phi[head, start : start + BLOCK], out[head, start : start + BLOCK]
+        _exponents_of_queries(x[head, start : start + BLOCK], panels, r[head : head + 1], some_phi, panel, tops)
+        share = denominator[head, start : start + BLOCK]
+        _features_of_queries(some_phi, tops, z[head : head + 1], share)
+        for p in range(len(sums)):
+            product(panel, some_phi, sums[p], False)
+            columns = columns_from(some_out, p * lanes(x))
+            for i in range(len(some_out)):
+                y = x.dtype.type(0) if share[i] == 0 else x.dtype.type(1) / share[i]
+                store_row(columns, i, load(panel, i) * broadcast(y))  # (4)
 
 
 @inner

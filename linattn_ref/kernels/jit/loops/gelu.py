@@ -4,7 +4,6 @@ With `normal`'s ``Phi``, whose relative error is some roundings also far below 0
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
@@ -34,7 +33,8 @@ def forward(x, bias, *, with_slope=True):
     bias = np.zeros(rows.shape[1], x.dtype) if bias is None else without_gaps(bias)
     y = np.empty_like(rows)
     slopes = np.empty_like(rows) if with_slope else y  # a number of y is written after that of the slope
-    _forward(rows, bias[None], y, slopes)
+    n = max(BLOCK // rows.shape[1], 1)
+    _forward(-(-len(rows) // n), n, rows, bias[None], y, slopes)
     return y.reshape(x.shape), slopes.reshape(x.shape)
 
 
@@ -42,11 +42,9 @@ def forward(x, bias, *, with_slope=True):
 
 
 @kernel(x="rows W", bias="1 W", y="rows W", slope="rows W")
-def _forward(x, bias, y, slope):
-    n = max(BLOCK // x.shape[1], 1)
-    for task in prange((len(x) + n - 1) // n):
-        some = slice(task * n, min((task + 1) * n, len(x)))
-        _block(x[some], bias, y[some], slope[some])
+def _forward(task, n, x, bias, y, slope):
+    some = slice(task * n, min((task + 1) * n, len(x)))
+    _block(x[some], bias, y[some], slope[some])
 
 
 @inner

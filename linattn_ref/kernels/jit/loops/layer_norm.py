@@ -8,7 +8,6 @@ NaN and inf stay what they are.
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
@@ -24,7 +23,7 @@ def forward(x, gain, bias, eps):
     """``y``, the means and ``s``, ``(..., 1)``."""
     rows, heights = as_rows(x), (*x.shape[:-1], 1)
     out, (mean, s) = np.empty_like(rows), np.empty((2, len(rows)), x.dtype)
-    _forward(rows, without_gaps(gain), without_gaps(bias), x.dtype.type(eps), out, mean, s)
+    _forward(-(-len(rows) // ROWS), rows, without_gaps(gain), without_gaps(bias), x.dtype.type(eps), out, mean, s)
     return out.reshape(x.shape), mean.reshape(heights), s.reshape(heights)
 
 
@@ -33,7 +32,7 @@ def backward(d_y, x, mean, s, gain):
     rows = as_rows(d_y)
     d_x, shares = np.empty_like(rows), np.empty((-(-len(rows) // ROWS), 2, rows.shape[1]), rows.dtype)  # (tasks, 2, W)
     mean, s, gain = without_gaps(mean).ravel(), without_gaps(s).ravel(), without_gaps(gain)
-    _backward(rows, as_rows(x), mean, s, gain, d_x, shares)
+    _backward(len(shares), rows, as_rows(x), mean, s, gain, d_x, shares)
     d_gain, d_bias = shares.sum(axis=0)
     return d_x.reshape(x.shape), d_gain, d_bias
 
@@ -42,10 +41,9 @@ def backward(d_y, x, mean, s, gain):
 
 
 @kernel(x="rows W", gain="W", bias="W", out="rows W", mean="rows", s="rows")
-def _forward(x, gain, bias, eps, out, mean, s):
-    for task in prange((len(x) + ROWS - 1) // ROWS):
-        for i in range(task * ROWS, min((task + 1) * ROWS, len(x))):
-            mean[i], s[i] = norm_row(x[i], gain, bias, eps, out[i])
+def _forward(task, x, gain, bias, eps, out, mean, s):
+    for i in range(task * ROWS, min((task + 1) * ROWS, len(x))):
+        mean[i], s[i] = norm_row(x[i], gain, bias, eps, out[i])
 
 
 @inner(fastmath=FAST, error_model="numpy")
@@ -65,11 +63,10 @@ def norm_row(x, gain, bias, eps, out):
 
 
 @kernel(d_y="rows W", x="rows W", mean="rows", s="rows", gain="W", d_x="rows W", shares="tasks 2 W")
-def _backward(d_y, x, mean, s, gain, d_x, shares):
-    for task in prange(len(shares)):
-        shares[task] = 0
-        for i in range(task * ROWS, min((task + 1) * ROWS, len(d_y))):
-            _norm_backward(d_y[i], x[i], mean[i], s[i], gain, d_x[i], shares[task, 0], shares[task, 1])
+def _backward(task, d_y, x, mean, s, gain, d_x, shares):
+    shares[task] = 0
+    for i in range(task * ROWS, min((task + 1) * ROWS, len(d_y))):
+        _norm_backward(d_y[i], x[i], mean[i], s[i], gain, d_x[i], shares[task, 0], shares[task, 1])
 
 
 @inner(fastmath=FAST, error_model="numpy")

@@ -50,11 +50,11 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     written[...] = 0
     row_max = np.full((len(order), v.shape[-2]), -np.inf, q.dtype)  # (heads, N)
     row_sum = np.zeros_like(row_max)  # (heads, N)
-    table = table_of(q, k, v, written)
+    table, runs = table_of(q, k, v, written), -(-v.shape[-2] // run_length.py_func(chunk))
     for some in _heads_at_a_time(order, chunk):
         who, sums = (order[some], chunks[some], seen[some]), (row_max[some], row_sum[some])
         for r in range(order.shape[1]):
-            forward_round(r, table, some.start, *who, chunk, causal, q.dtype.type(scale), *sums)
+            forward_round(len(who[0]) * runs, r, table, some.start, *who, chunk, causal, q.dtype.type(scale), *sums)
     some = row_sum != 0  # not "> 0": a NaN must stay one
     written /= np.where(some, row_sum, q.dtype.type(1)).reshape(*v.shape[:-1], 1)
     log_sum_exp = row_max + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
@@ -71,12 +71,13 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     d_q, d_k, d_v = new_like(q, k, v)
     for x in (d_q, d_k, d_v):
         x[...] = 0
-    table = table_of(d_out, q, k, v, d_q, d_k, d_v)
+    table, runs = table_of(d_out, q, k, v, d_q, d_k, d_v), -(-v.shape[-2] // run_length.py_func(chunk))
     for some in _heads_at_a_time(order, chunk):
         who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
-                backward_round(r, parity, table, some.start, *who, chunk, causal, q.dtype.type(scale), *rows, careful)
+                tasks, told = len(who[0]) * ((runs + 1 - parity) // 2), (chunk, causal, q.dtype.type(scale))
+                backward_round(tasks, r, parity, table, some.start, *who, *told, *rows, careful)
     return d_q, d_k, d_v
 
 

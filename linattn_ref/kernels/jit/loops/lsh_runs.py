@@ -30,7 +30,6 @@ rounds counts in the first of them alone, `lsh_meet`. Masked tokens come last in
 import math
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops import lsh_meet as meet
 from linattn_ref.kernels.jit.loops.cache import kernel
@@ -63,20 +62,18 @@ def run_length(chunk):
     row_max="some N",
     row_sum="some N",
 )
-def forward_round(r, table, first_head, order, chunks, seen, chunk, causal, scale, row_max, row_sum):
+def forward_round(task, r, table, first_head, order, chunks, seen, chunk, causal, scale, row_max, row_sum):
     """``q, k, v, out`` from a table, of all heads; the other arrays of some, from the first of them on."""
-    heads, _, n = order.shape
-    run, dtype = run_length(chunk), row_max.dtype
+    n, run, dtype = order.shape[2], run_length(chunk), row_max.dtype
     runs = (n + run - 1) // run
-    for task in prange(heads * runs):
-        h, first = task // runs, task % runs * run
-        if first < seen[h]:
-            before = min(first, chunk)  # the run's first queries meet the chunk before
-            tokens = order[h, r, first - before : min(first + run, seen[h])]
-            q, k = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
-            v, out = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
-            results = out, row_max[h], row_sum[h]
-            _forward_run(r, q, k, v, tokens, before, chunks[h], chunk, causal, scale, results)
+    h, first = task // runs, task % runs * run
+    if first < seen[h]:
+        before = min(first, chunk)  # the run's first queries meet the chunk before
+        tokens = order[h, r, first - before : min(first + run, seen[h])]
+        q, k = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
+        v, out = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
+        results = out, row_max[h], row_sum[h]
+        _forward_run(r, q, k, v, tokens, before, chunks[h], chunk, causal, scale, results)
 
 
 @inner
@@ -192,22 +189,22 @@ def _combine(queries, rows, sums, results):
     shift="some N",
     row_sum="some N",
 )
-def backward_round(r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful):
+def backward_round(
+    task, r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful
+):
     """Likewise ``d_out, q, k, v, d_q, d_k, d_v``."""
-    heads, _, n = order.shape
-    run, dtype = run_length(chunk), shift.dtype
+    n, run, dtype = order.shape[2], run_length(chunk), shift.dtype
     runs = ((n + run - 1) // run + 1 - parity) // 2  # every second one
-    for task in prange(heads * runs):
-        h, first = task // runs, (2 * (task % runs) + parity) * run
-        if first < seen[h]:
-            keys = min(run, seen[h] - first)
-            tokens = order[h, r, first : min(first + run + chunk, seen[h])]  # the chunk after meets the run's last keys
-            d_out, q = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
-            k, v = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
-            d_q, d_k = head_of(table, 4, first_head + h, dtype), head_of(table, 5, first_head + h, dtype)
-            d_v = head_of(table, 6, first_head + h, dtype)
-            mine = d_out, q, shift[h], row_sum[h], d_q
-            _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
+    h, first = task // runs, (2 * (task % runs) + parity) * run
+    if first < seen[h]:
+        keys = min(run, seen[h] - first)
+        tokens = order[h, r, first : min(first + run + chunk, seen[h])]  # the chunk after meets the run's last keys
+        d_out, q = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
+        k, v = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
+        d_q, d_k = head_of(table, 4, first_head + h, dtype), head_of(table, 5, first_head + h, dtype)
+        d_v = head_of(table, 6, first_head + h, dtype)
+        mine = d_out, q, shift[h], row_sum[h], d_q
+        _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
 
 
 @inner

@@ -8,7 +8,6 @@ them. The gradients of ``W`` and ``U`` are sums over all steps, taken after the 
 
 import numba
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
@@ -31,7 +30,8 @@ def forward(x, w, u, b):
     h, c = np.empty((2, steps + 1, batch, hidden), x.dtype)
     h[0] = c[0] = 0
     gates = np.empty((steps, batch, bias.size), x.dtype)  # whole panels
-    _forward(without_gaps(x), w, u, bias, h, c, gates, *_shares(batch))
+    tasks, *shares = _shares(batch)
+    _forward(tasks, without_gaps(x), w, u, bias, h, c, gates, *shares)
     return h, c, gates[..., : 4 * hidden]
 
 
@@ -41,7 +41,8 @@ def backward(d_h, x, w, u, h, c, gates):
     d_h, x, h, c, gates = (without_gaps(each) for each in (d_h, x, h, c, gates))
     d_a, d_x = np.empty(gates.shape, x.dtype), np.empty((steps, batch, len(w) * lanes(x)), x.dtype)
     zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
-    _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *_shares(batch))
+    tasks, *shares = _shares(batch)
+    _backward(tasks, d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *shares)
     rows, inputs, states = (z.reshape(steps * batch, z.shape[-1]) for z in (d_a, x, h[:-1]))
     return d_x[..., :width], outer_product(inputs, rows), outer_product(states, rows), rows.sum(axis=0)
 
@@ -57,9 +58,9 @@ def _panels(matrix):
 
 
 def _shares(batch):
-    """Sequences a task, whole Blocks, and as many tasks as threads; steps whose inputs are multiplied together."""
+    """Tasks, as many as threads; sequences of each, whole Blocks; steps whose inputs are multiplied together."""
     sequences = -(-batch // (ROWS * numba.get_num_threads())) * ROWS
-    return sequences, -(-TOGETHER // batch) if batch <= sequences else 1
+    return -(-batch // sequences), sequences, -(-TOGETHER // batch) if batch <= sequences else 1
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -68,16 +69,15 @@ def _shares(batch):
 @kernel(
     x="T B E", w="panels E lanes", u="panels H lanes", bias="1 columns", h="T+1 B H", c="T+1 B H", gates="T B columns"
 )
-def _forward(x, w, u, bias, h, c, gates, sequences, together):
-    for task in prange((h.shape[1] + sequences - 1) // sequences):
-        first, last = task * sequences, min((task + 1) * sequences, h.shape[1])
-        for t in range(len(x)):
-            if t % together == 0:
-                count = min(together, len(x) - t) * (last - first)
-                _times(_rows(gates, t, first, count), _repeated(bias, count), _rows(x, t, first, count), w)  # (1)
-            now = gates[t, first:last]
-            _times(now, now, h[t, first:last], u)  # (1)
-            _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
+def _forward(task, x, w, u, bias, h, c, gates, sequences, together):
+    first, last = task * sequences, min((task + 1) * sequences, h.shape[1])
+    for t in range(len(x)):
+        if t % together == 0:
+            count = min(together, len(x) - t) * (last - first)
+            _times(_rows(gates, t, first, count), _repeated(bias, count), _rows(x, t, first, count), w)  # (1)
+        now = gates[t, first:last]
+        _times(now, now, h[t, first:last], u)  # (1)
+        _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
 
 
 @kernel(
@@ -92,17 +92,16 @@ def _forward(x, w, u, bias, h, c, gates, sequences, together):
     past="B *",
     d_c="B H",
 )
-def _backward(d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
-    for task in prange((len(d_c) + sequences - 1) // sequences):
-        first, last = task * sequences, min((task + 1) * sequences, len(d_c))
-        some, d_some = past[first:last], d_c[first:last]
-        for t in range(len(gates) - 1, -1, -1):
-            now, c_before, c_now = d_a[t, first:last], c[t, first:last], c[t + 1, first:last]
-            _step_back(gates[t, first:last], now, c_before, c_now, d_h[t, first:last], some, d_some)
-            _times(some, _repeated(zeros, last - first), now, u)  # (5), for the step before
-            if t % together == 0:
-                count = min(together, len(gates) - t) * (last - first)
-                _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
+def _backward(task, d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
+    first, last = task * sequences, min((task + 1) * sequences, len(d_c))
+    some, d_some = past[first:last], d_c[first:last]
+    for t in range(len(gates) - 1, -1, -1):
+        now, c_before, c_now = d_a[t, first:last], c[t, first:last], c[t + 1, first:last]
+        _step_back(gates[t, first:last], now, c_before, c_now, d_h[t, first:last], some, d_some)
+        _times(some, _repeated(zeros, last - first), now, u)  # (5), for the step before
+        if t % together == 0:
+            count = min(together, len(gates) - t) * (last - first)
+            _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
 
 
 @inner

@@ -5,7 +5,6 @@ packed in a panel that stays in the first cache; the part of ``a`` and the task'
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
@@ -22,7 +21,7 @@ def outer_product(a, b):
     """``a.T @ b``, for ``a (n, rows)`` and ``b (n, columns)``, both contiguous."""
     panels = -(-b.shape[1] // lanes(b))
     out = np.zeros((a.shape[1], panels * lanes(b)), b.dtype)  # whole panels
-    _outer_product(out, a, b)
+    _outer_product(-(-panels // PANELS), out, a, b)
     return out[:, : b.shape[1]]
 
 
@@ -30,12 +29,11 @@ def outer_product(a, b):
 
 
 @kernel(out="rows *", a="terms rows", b="terms columns")
-def _outer_product(out, a, b):
+def _outer_product(task, out, a, b):
     width = lanes(b)
-    for task in prange((out.shape[1] + PANELS * width - 1) // (PANELS * width)):
-        panel = new_panel(TERMS, b)
-        for first in range(0, len(a), TERMS):
-            a_some, b_some = a[first : first + TERMS], b[first : first + TERMS]
-            for column in range(task * PANELS * width, min((task + 1) * PANELS * width, out.shape[1]), width):
-                copy_columns(panel, b_some, column)
-                product(out[:, column : column + width], a_some.T, panel, True)
+    panel = new_panel(TERMS, b)
+    for first in range(0, len(a), TERMS):
+        a_some, b_some = a[first : first + TERMS], b[first : first + TERMS]
+        for column in range(task * PANELS * width, min((task + 1) * PANELS * width, out.shape[1]), width):
+            copy_columns(panel, b_some, column)
+            product(out[:, column : column + width], a_some.T, panel, True)

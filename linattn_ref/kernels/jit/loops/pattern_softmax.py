@@ -15,7 +15,6 @@ by one task, and the result is the same to the last bit for any number of thread
 """
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.attention.sparse.part import TILE
 from linattn_ref.kernels.jit.loops import softmax_tile as shared
@@ -58,7 +57,8 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     row_sum = np.zeros_like(row_max)  # (heads, N)
     for part in pattern:
         some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
-        _forward(table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
+        tasks = len(row_max) * (part.tiles.size - 1) * (TILE // lanes(q))
+        _forward(tasks, table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
     with np.errstate(divide="ignore"):  # the logarithm of 0, of a query that sees nothing
         log_sum_exp = row_max + np.log(row_sum)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
@@ -95,23 +95,22 @@ PART = {
     row_max="heads N",
     row_sum="heads N",
 )
-def _forward(table, key_mask, part, scale, row_max, row_sum):
+def _forward(task, table, key_mask, part, scale, row_max, row_sum):
     width, dtype = lanes(row_max), row_max.dtype
     pieces = TILE // width  # tasks a tile
     tasks = (part.tiles.size - 1) * pieces
-    for task in prange(len(row_max) * tasks):
-        head, turn = task // tasks, task % tasks
-        tile, piece = turn // pieces, turn % pieces
-        first = part.tiles[tile] + piece * width
-        last = min(first + width, part.tiles[tile + 1])
-        runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
-        if first < last and len(runs) > 0:
-            rows = part.queries[first:last], part.low[first:last], part.high[first:last]
-            q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-            v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-            results = out, row_max[head], row_sum[head]
-            if not _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, False):
-                _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
+    head, turn = task // tasks, task % tasks
+    tile, piece = turn // pieces, turn % pieces
+    first = part.tiles[tile] + piece * width
+    last = min(first + width, part.tiles[tile + 1])
+    runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
+    if first < last and len(runs) > 0:
+        rows = part.queries[first:last], part.low[first:last], part.high[first:last]
+        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+        v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+        results = out, row_max[head], row_sum[head]
+        if not _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, False):
+            _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
 
 
 @inner
@@ -191,9 +190,10 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
         own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
         table = table_of(*rows[:2], k, v, d_k, d_v)
-        _backward(table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful)
+        told = table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful
+        _backward(len(shift) * tasks, *told)
         if own is not shares:
-            _add_rows(table_of(shares, own), len(shift) * tasks, part.queries, shift)
+            _add_rows(len(shift) * tasks, table_of(shares, own), part.queries, shift)
     shared.add_shares(d_q, shares)
     return d_q, d_k, d_v
 
@@ -208,20 +208,19 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     first_run="key_tiles+1 <= own_runs",
     runs="own_runs 2 <= rows",
 )
-def _backward(table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
+def _backward(task, table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
     dtype = shift.dtype
-    for task in prange(len(shift) * tasks):
-        h, share = task // tasks, task % tasks
-        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
-        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
-        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
-        rows = (d_out, q, shift[h], row_sum[h], part.low, part.high, d_q)
-        for tile in range(share, part.key_tiles.size - 1, tasks):
-            own_runs = runs[first_run[tile] : first_run[tile + 1]]
-            for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
-                keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
-                if len(own_runs) > 0:
-                    _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
+    h, share = task // tasks, task % tasks
+    d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
+    k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
+    d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+    rows = (d_out, q, shift[h], row_sum[h], part.low, part.high, d_q)
+    for tile in range(share, part.key_tiles.size - 1, tasks):
+        own_runs = runs[first_run[tile] : first_run[tile + 1]]
+        for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
+            keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
+            if len(own_runs) > 0:
+                _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
 
 
 @inner
@@ -258,13 +257,12 @@ def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
 
 
 @kernel(table=("heads N W", "heads rows W"), numbers="rows < N")
-def _add_rows(table, heads, numbers, like):
+def _add_rows(head, table, numbers, like):
     """``x[numbers] += rows`` of every head, the two arrays of a table, for which NumPy makes copies of both."""
-    for head in prange(heads):
-        x, rows = head_of(table, 0, head, like.dtype), head_of(table, 1, head, like.dtype)
-        for r in range(numbers.size):
-            for t in range(rows.shape[1]):
-                x[numbers[r], t] += rows[r, t]
+    x, rows = head_of(table, 0, head, like.dtype), head_of(table, 1, head, like.dtype)
+    for r in range(numbers.size):
+        for t in range(rows.shape[1]):
+            x[numbers[r], t] += rows[r, t]
 
 
 @inner

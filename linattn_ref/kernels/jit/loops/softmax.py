@@ -35,7 +35,6 @@ Dao et al. (2022), "FlashAttention", Algorithms 1 and 4.
 import math
 
 import numpy as np
-from numba import prange
 
 from linattn_ref.kernels.jit.loops import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
@@ -73,24 +72,24 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
     log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
     table = table_of(q, k, v, written)
-    _forward(table, shared.flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
+    tasks = len(log_sum_exp) * -(-q.shape[-2] // lanes(q))
+    _forward(tasks, table, shared.flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
     return give(out, written), log_sum_exp.reshape(q.shape[:-1])
 
 
 @kernel(table=("heads N D", "heads L D", "heads L M", "heads N M"), key_mask="heads L", log_sum_exp="heads N")
-def _forward(table, key_mask, causal, scale, log_sum_exp):
-    heads, n = log_sum_exp.shape
+def _forward(task, table, key_mask, causal, scale, log_sum_exp):
+    n = log_sum_exp.shape[1]
     width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
     tiles = (n + width - 1) // width
-    for task in prange(heads * tiles):
-        head, turn = task // tiles, task % tiles
-        # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
-        tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
-        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-        v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-        first = tile * width
-        if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], False):
-            _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
+    head, turn = task // tiles, task % tiles
+    # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
+    tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
+    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
+    v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+    first = tile * width
+    if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], False):
+        _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
 
 
 @inner
@@ -139,7 +138,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     d_q, d_k, d_v = new_like(q, k, v)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
-    _backward(table, table_of(shares), tasks, shift, row_sum, key_mask, bool(causal), q.dtype.type(scale), careful)
+    told = key_mask, bool(causal), q.dtype.type(scale), careful
+    _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *told)
     shared.add_shares(d_q, shares)
     return d_q, d_k, d_v
 
@@ -151,17 +151,16 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     row_sum="heads N",
     key_mask="heads L",
 )
-def _backward(table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
+def _backward(task, table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
     width, dtype = lanes(shift), shift.dtype
-    for task in prange(len(shift) * tasks):
-        h, part = task // tasks, task % tasks
-        d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
-        k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
-        d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
-        rows = (d_out, q, shift[h], row_sum[h], d_q)
-        d_q[:] = 0
-        for first in range(part * width, k.shape[0], tasks * width):
-            _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
+    h, part = task // tasks, task % tasks
+    d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
+    k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
+    d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+    rows = (d_out, q, shift[h], row_sum[h], d_q)
+    d_q[:] = 0
+    for first in range(part * width, k.shape[0], tasks * width):
+        _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
 
 
 @inner

@@ -102,15 +102,18 @@ def unowned(typing_context, x):
     """
 
     def generate(context, builder, signature, arguments):
-        return _without_owner(context, builder, x, arguments[0])
+        return without_owner(context, builder, x, arguments[0])
 
     return x(x), generate
 
 
-def _without_owner(context, builder, kind, value):
+def without_owner(context, builder, kind, value):
+    """The same for an intrinsic; what is not an array stays as it is."""
     if isinstance(kind, types.BaseTuple):
         values = zip(kind.types, cgutils.unpack_tuple(builder, value), strict=True)
-        return context.make_tuple(builder, kind, [_without_owner(context, builder, *each) for each in values])
+        return context.make_tuple(builder, kind, [without_owner(context, builder, *each) for each in values])
+    if not isinstance(kind, types.Array):
+        return value
     view = make_array(kind)(context, builder, value)
     view.meminfo = cgutils.get_null_value(view.meminfo.type)
     return view._getvalue()
