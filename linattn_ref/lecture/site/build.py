@@ -1,7 +1,6 @@
 """``linattn-ref site``: web pages from the executed chapters, the gallery and the source, by Sphinx."""
 
 import hashlib
-import importlib
 import importlib.util
 import multiprocessing
 import os
