@@ -26,28 +26,14 @@ def run_site(arguments: argparse.Namespace) -> None:
 def add_site(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "site", run_site)
-    command.add_argument(
-        "--out", type=Path, default=Path("out/site"), metavar="DIR", help="where to write (default: %(default)s)"
-    )
-    command.add_argument(
-        "--run",
-        action="store_true",
-        dest="run_cells",
-        help="have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)",
-    )
-    command.add_argument(
-        "--sentence",
-        action="store_true",
-        help="add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-        "its rank is (adds 48 MB, nearly all of which --run has too)",
-    )
-    command.add_argument(
-        "--without",
-        nargs="+",
-        default=(),
-        choices=("slides", "live"),
-        help="leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)",
-    )
+    add_out(command, Path("out/site"))
+    told = "have the cells of most chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
+    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
+    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+    told += "its rank is (adds 48 MB, nearly all of which --run has too)"
+    command.add_argument("--sentence", action="store_true", help=told)
+    told = "leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)"
+    command.add_argument("--without", nargs="+", default=(), choices=("slides", "live"), help=told)
 
 
 # --- linattn-ref slides ---------------------------------------------------------------------------------------------
@@ -57,7 +43,7 @@ def run_slides(arguments: argparse.Namespace) -> None:
     """Make slides of chapters, or of the whole course: one HTML file each, with notes for the speaker.
 
     To be run in a clone. The files need no network. In the browser `s` opens the speaker's window; with `?print-pdf`
-    at the end of the address the browser prints them as PDF, a page per slide.
+    at the end of the address the browser prints them as PDF, a page a slide.
     """
     from linattn_ref.lecture.slides import build
 

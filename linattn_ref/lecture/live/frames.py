@@ -130,14 +130,11 @@ def guesses(number: str) -> dict[str, dict[str, str]]:
 
 
 def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:
-    here = f"frames/{number}.html"
-    asked = guesses(number)
+    title, asked = document["title"], guesses(number)
     sliders = [{**slider, **asked[slider["name"]]} for slider in document["sliders"]]
-    data = {"title": document["title"], "sliders": sliders}
-    links = page.navigation(here, home=home and f"../{home}")
-    return page.inline(
-        "frames.html", {"chapter": data, "title": page.Html(html.escape(document["title"]))}, links=links
-    )
+    data = {"chapter": {"title": title, "sliders": sliders}, "title": page.Html(html.escape(title))}
+    links = page.navigation(f"frames/{number}.html", home=home and f"../{home}")
+    return page.inline("frames.html", data, links=links)
 
 
 def _index(kept: Mapping[str, Any], home: str | None) -> str:

@@ -1,7 +1,6 @@
 """``linattn-ref site``: web pages from the executed chapters, the gallery and the source, by Sphinx."""
 
 import hashlib
-import importlib
 import importlib.util
 import multiprocessing
 import os
@@ -21,7 +20,6 @@ from linattn_ref.telling import Say, silent
 __all__ = ["EXTRAS", "make"]
 
 NEEDED = ("notebooks", "figures", "pyproject.toml", "linattn_ref")
-TYPESETTING = "es5/tex-svg.js"  # of MathJax
 LARGE = 100_000  # letters of a script or style that decks share
 ALIAS = "duplicate object description"  # a class that is public in several modules: each page may describe it
 EXTRAS = ("slides", "live")  # pages that others make
@@ -95,7 +93,6 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
     from linattn_ref.lecture.site import lines, pages, sections, settings
 
     html = folder / "html"
-    fetch.fetch(npm.MATHJAX, progress=say)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
         decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
         live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
@@ -108,10 +105,11 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
         if drawn:
             say("slides")
             drawn.result()
-    mathjax = html / "_static" / "mathjax"
-    write_all({mathjax / Path(file).name: npm.read(npm.MATHJAX, file) for file in (TYPESETTING, "LICENSE")})
+    fetch.fetch(npm.MATHJAX, progress=say)
+    typesetting, licence = (html / "_static" / "mathjax" / name for name in ("tex-svg.js", "LICENSE"))
+    write_all({typesetting: npm.read(npm.MATHJAX, "es5/tex-svg.js"), licence: npm.read(npm.MATHJAX, "LICENSE")})
     if drawn:
-        _share(html / "slides", html / "_static", mathjax / Path(TYPESETTING).name)
+        _share(html / "slides", html / "_static", typesetting)
         for path in (html / "slides").glob("*.html"):
             path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
     lines.write(html)
@@ -152,7 +150,8 @@ def _share(decks: Path, shared: Path, typesetting: Path) -> None:
 
     Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages.
     """
-    in_script = importlib.import_module("linattn_ref.lecture.slides.page").in_script
+    from linattn_ref.lecture.slides.page import in_script
+
     known = {in_script(typesetting.read_text(encoding="utf-8")): typesetting}
 
     def moved(match: re.Match[str]) -> str:

@@ -44,14 +44,10 @@ def write(root: Path, folder: Path, name: str, literate: set[str], extras: Extra
     """
     path = f"notebooks/{name}.ipynb"
     notebook = json.loads((root / path).read_text(encoding="utf-8"))
-    shown = [
-        module
-        for cell in notebook["cells"]
-        for output in cell.get("outputs", [])
-        for entry in output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", [])
-        if (module := entry.partition(":")[0]) in literate
-    ]
-    links = [f"[{module.rpartition('.')[2]}](../{page_of(module)}.md)" for module in dict.fromkeys(shown)]
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    named = [output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", []) for output in outputs]
+    shown = dict.fromkeys(name.partition(":")[0] for names in named for name in names)
+    links = [f"[{module.rpartition('.')[2]}](../{page_of(module)}.md)" for module in shown if module in literate]
     line = [f"Beside the code: {', '.join(links)}"] if links else []
     downloads = _downloads(root, folder, name, notebook)
     if name in extras.slides:
@@ -71,12 +67,12 @@ def write(root: Path, folder: Path, name: str, literate: set[str], extras: Extra
         if cell["cell_type"] == "markdown":
             cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
         for output in cell.get("outputs", []):
-            shown_as = output.get("data", {})
-            if "image/png" in shown_as:  # MyST-NB heeds what is said of the cell, which has one picture
+            data = output.get("data", {})
+            if "image/png" in data:  # MyST-NB heeds what is said of the cell, which has one picture
                 cell["metadata"]["mystnb"] = {"image": {"alt": output["metadata"]["image/png"]["alt"]}}
-            if "text/markdown" in shown_as:
-                text = "".join(shown_as["text/markdown"])
-                shown_as["text/markdown"] = SOURCE_FILE.sub(
+            if "text/markdown" in data:
+                text = "".join(data["text/markdown"])
+                data["text/markdown"] = SOURCE_FILE.sub(
                     lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
                 )
     if extras.run and name[:2] in run.CHAPTERS:
