@@ -4,7 +4,7 @@
 # What lies between an attention layer and a network that writes? How is the gradient of all of it written out, without
 # any software that differentiates? And what is the smallest such network that learns?
 #
-# Chapters 1 to 16 are about one layer. Here are the other six, seven with attention, and then the whole network:
+# Chapters 1 to 16 are about one layer. This chapter adds the other six, and then builds the whole network:
 #
 # 1. one rule that gives every gradient, used once per layer: embedding and positions, affine, layer norm, GELU,
 #    attention with many heads, residual, cross-entropy;
@@ -111,7 +111,8 @@ same(d_normed, 0)
 # $$\frac{\partial \ell}{\partial T_t} = \sum_{i:\, t_i = t} G_i, \qquad \frac{\partial \ell}{\partial P_i} = G_i
 # \qquad (3)$$
 #
-# After the source, a cell checks (2) and (3) on five tokens of three kinds, and prints nothing.
+# After the source, a cell checks (2) and (3) on five tokens of three kinds. Token 2 stands at three places, so its row
+# collects three rows of $G$:
 
 # %%
 chapter.source(embedding.forward, embedding.backward, doc=False)
@@ -127,7 +128,10 @@ same(y[0], np.array([table.table[t] + places.table[i] for i, t in enumerate(toke
 G = rng.standard_normal(y.shape)
 of_rows = positions.backward(G, placed)
 same(of_rows.params.table, G[0])  # (3)
-same(embedding.backward(of_rows.x, embedded).params.table[2], G[0, [1, 2, 4]].sum(axis=0))  # (3): where a 2 stands
+d_table = embedding.backward(of_rows.x, embedded).params.table
+same(d_table[2], G[0, [1, 2, 4]].sum(axis=0))  # (3): where a 2 stands
+print("gradient of row 2:", d_table[2].round(3))
+print("G at places 1, 2 and 4:", *G[0, [1, 2, 4]].round(3))
 
 # %% [markdown]
 # ## Affine
@@ -338,9 +342,9 @@ same(cross_entropy.backward(1.0, saved).scores, (p - np.eye(A)[targets]) / targe
 chapter.source(causal.forward, causal.backward, doc=False)
 
 # %% [markdown]
-# Is the gradient of the whole network right? Each layer's gradient was checked entry by entry. What may have gone wrong
-# is how they are put together, and such a mistake shows in almost any direction. Move *all* parameters along a random
-# direction $w$, and compare the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All
+# Is the gradient of the whole network right? Each layer's gradient was checked entry by entry. What can still be wrong
+# is how they are put together, and such a mistake shows along almost any direction. So move *all* parameters along a
+# random direction $w$, and compare the slope of the loss with $\langle \partial \ell / \partial \theta, w \rangle$. All
 # parameters are views of one flat array, so a move is one line. The check takes two blocks, twenty directions, and
 # float64:
 
@@ -352,7 +356,7 @@ model = causal.Model(attention, HEADS)
 
 
 def loss_and_gradient(params, model, windows):
-    """Of windows ``(B, N + 1)``: what is read, and one place later what is to be said."""
+    """Of windows ``(B, N + 1)``: what is read, and one place later what is to be predicted."""
     scores, network = causal.forward(windows[:, :-1], params, model)
     loss, surprise = cross_entropy.forward(scores, windows[:, 1:])
     return loss, causal.backward(cross_entropy.backward(1.0, surprise).scores, network).params
@@ -510,8 +514,8 @@ def adam_step(p, g, m, v, t, rate):
     p -= rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)  # (17)
 
 
-def say(token, i, p, states):
-    """The scores after one token, as a recurrent network: a sum of phi(k) v^T and one of phi(k) a head."""
+def predict(token, i, p, states):
+    """The scores after one token, as a recurrent network: per head a sum of phi(k) v^T and one of phi(k)."""
     (table,), (places,), blocks, last, head = p
     x = (table[token] + places[i])[:, None]  # (B, 1, E)
     for (norm_1, (inner, outer, _), norm_2, (up, down)), (s, z) in zip(blocks, states, strict=True):
@@ -524,9 +528,8 @@ def say(token, i, p, states):
     return line(norm(x, *last)[0], *head)[0][:, 0]
 
 
-# %%
 page = [norm, norm_back, line, line_back, bend, split, join, features, attend, attend_back, block, block_back]
-page += [network, network_back, learn, adam_step, say]
+page += [network, network_back, learn, adam_step, predict]
 lines = sum(len(inspect.getsource(function).splitlines()) for function in page)
 print(f"{len(page)} functions, {lines} lines")
 assert lines < 243 / 2
@@ -534,8 +537,7 @@ assert lines < 243 / 2
 # %% [markdown]
 # The package's layers use prefix sums, and the page uses masked matrices, so the two programs have nothing in common
 # but the formulas. They compute the same loss and the same gradient of every array, and five steps of training take
-# both to the same parameters. Token by token, the page outputs what it outputs in parallel. The next cell checks all of
-# this, and prints nothing:
+# both to the same parameters. Token by token, the page outputs what it outputs in parallel:
 
 # %%
 loss, gradients = loss_and_gradient(params, model, windows)
@@ -543,6 +545,7 @@ loss_of_page, gradients_of_page = learn(windows, params)
 same(loss_of_page, loss)
 for (name, ours), (_, of_page) in zip(leaves(gradients), leaves(gradients_of_page), strict=True):
     np.testing.assert_allclose(of_page, ours, rtol=0, atol=1e-12, err_msg=name)
+print(f"loss {loss:.9f}, by the page {loss_of_page:.9f}; {len(list(leaves(gradients)))} gradients agree to 1e-12")
 
 flat, of_package = parameters.flatten(params)
 flat_of_page, of_page = parameters.flatten(params)
@@ -553,10 +556,14 @@ for t in range(1, 6):
     total, _ = parameters.flatten(learn(windows, of_page)[1])
     adam_step(flat_of_page, total, m, v, t, 1e-3)
 np.testing.assert_allclose(flat_of_page, flat, rtol=0, atol=1e-8)  # Adam divides by gradients that are almost 0
+after = (loss_and_gradient(of_package, model, windows)[0], learn(windows, of_page)[0])
+print("loss after five steps: {:.9f}, by the page {:.9f}".format(*after))
 
 states = [(np.zeros((2, HEADS, 16, 16)), np.zeros((2, HEADS, 16, 1))) for _ in params.blocks]
-by_steps = [say(windows[:, i], i, params, states) for i in range(16)]
-same(np.stack(by_steps, axis=1), network(windows[:, :-1], params)[0])
+by_steps = np.stack([predict(windows[:, i], i, params, states) for i in range(16)], axis=1)
+in_parallel, _ = network(windows[:, :-1], params)
+same(by_steps, in_parallel)
+print("last scores, token by token:", by_steps[0, -1, :3].round(6), " in parallel:", in_parallel[0, -1, :3].round(6))
 
 # %% [markdown]
 # ## The smallest thing that learns
@@ -576,7 +583,7 @@ np.add.at(pairs, (training[:-1], training[1:]), 1)
 following = pairs / pairs.sum(axis=1, keepdims=True)
 alone = -np.log(pairs.sum(axis=0) / pairs.sum())[held_out].mean()
 in_pairs = -np.log(following[held_out[:-1], held_out[1:]]).mean()
-print(f"{len(training):,} characters; nats a character: alone {alone:.2f}, in pairs {in_pairs:.2f}")
+print(f"{len(training):,} characters; nats per character: alone {alone:.2f}, in pairs {in_pairs:.2f}")
 
 # %% [markdown]
 # Adam moves each parameter by about the learning rate $\eta$, whatever the size of its gradient $g$. It keeps running
@@ -636,7 +643,7 @@ took = time.process_time() - before
 seen = windows_of(held_out, np.arange(0, len(held_out) - LENGTH, LENGTH))
 found = float(cross_entropy.forward(causal.forward(seen[:, :-1], learned, fast)[0], seen[:, 1:])[0])
 count = sum(x.size for _, x in leaves(learned))
-print(f"{count:,} parameters, {STEPS} steps of {BATCH} windows: {found:.2f} nats a character on held-out text")
+print(f"{count:,} parameters, {STEPS} steps of {BATCH} windows: {found:.2f} nats per character on held-out text")
 print(f"{took:.0f} s of one core")
 assert took < 120
 assert found < in_pairs - 0.3 < alone - 0.3  # it looks further back than one character
@@ -651,7 +658,7 @@ def draw_losses():
     for level, name in (*ends, (found, "held-out text")):
         axes.axhline(level, linestyle="--", color=style.BLUE if name == "held-out text" else style.GREY)
         axes.text(STEPS, level + 0.02, name, ha="right", va="bottom")
-    axes.set(xlabel="step", ylabel="loss, nats a character", xlim=(0, STEPS))
+    axes.set(xlabel="step", ylabel="loss, nats per character", xlim=(0, STEPS))
     return figure
 
 
@@ -768,6 +775,7 @@ def tied(params):
 
 
 numeric, by_hand = slopes(tied, params).T
+print("first slopes by differences:", numeric[:3].round(6), " by hand:", by_hand[:3].round(6))
 assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 
 # %% [markdown]
@@ -809,12 +817,14 @@ assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 # %%
 of_softmax = causal.Model(mechanism.of(softmax, causal=True), HEADS)
 numeric, by_hand = slopes(lambda params: loss_and_gradient(params, of_softmax, windows), params).T
+print("first slopes by differences:", numeric[:3].round(6), " by hand:", by_hand[:3].round(6))
 assert abs(numeric - by_hand).max() < 1e-7 * abs(numeric).max()
 texts = [
     generate.generate(windows[:, :1], 30, params, of_softmax, rng=np.random.default_rng(8), way=way)
     for way in ("steps", "anew")
 ]
 np.testing.assert_array_equal(*texts)
+print("step by step and by whole sequences:", *(repr("".join(ALPHABET[i] for i in row[0])) for row in texts), sep="\n")
 
 # %% [markdown]
 # **4. The first loss.** A network that knows nothing assigns $1/A$ to each character and is surprised by $\log A =

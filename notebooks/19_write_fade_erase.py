@@ -165,7 +165,7 @@ chapter.explore(
     slider=(0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 1.5, 1.8, 2.0),
     height=0.34,
     sharey=True,
-    alt="Lower triangles of weights. beta = 0.1: many faint entries in each row. beta = 1: one entry a row, near the "
+    alt="Lower triangles of weights. beta = 0.1: many faint entries in each row. beta = 1: one entry per row, near the "
     "diagonal. beta = 1.8: entries of both signs",
 )
 last_only = delta.matrix(asked, five, np.ones(40), normalise=False, scale=1.0)
@@ -182,8 +182,8 @@ for i in range(1, 40):
 # $[0, 2]$ neither is larger than 1 in size: no token magnifies what the state held before. What is *written* can still
 # add up, at most $\beta \lVert v \rVert$ per token, so a state grows in proportion to the length at worst. It does so
 # with $\beta = 2$ and a single key whose values alternate, 1, -1, 1 and so on: each token flips the state's sign and
-# adds 2 to its size. With $\beta = 1$, keys that are each at right angles to what the state holds make its squared
-# length grow by $\lVert v \rVert^2$ per token.
+# adds 2 to its size. With $\beta = 1$, take keys that are each at right angles to what the state holds. Then its
+# squared length grows by $\lVert v \rVert^2$ per token.
 
 # %%
 n = 50
@@ -202,8 +202,8 @@ same(np.linalg.norm(state.s), math.sqrt(n))
 # %% [markdown]
 # Above $\beta = 1$ one eigenvalue is negative, and a negative number is what it takes to count modulo two. (Grazzi et
 # al. 2025 prove that in finite precision positive eigenvalues alone cannot.) Flip the sign for every 1, and leave it
-# for every 0. With $\beta = 2$ times the bit, and nothing written, the state is the parity. The cell checks this for 50
-# random bits, and prints nothing:
+# for every 0. With $\beta = 2$ times the bit, and nothing written, the state is the parity: 1 after an even number of
+# ones, $-1$ after an odd number. The cell checks this for 50 random bits:
 
 # %%
 bits = rng.integers(2, size=50)
@@ -211,6 +211,8 @@ ones = np.ones((50, 1))
 start = delta.State(np.ones((1, 1)))
 signs, _ = delta.forward(ones, ones, 0 * ones, 2.0 * bits, normalise=False, scale=1.0, state=start)
 same(signs[:, 0], (-1.0) ** np.cumsum(bits))
+print("bits: ", *(f"{bit:2}" for bit in bits[:12]))
+print("state:", *(f"{sign:2.0f}" for sign in signs[:12, 0]))
 
 # %% [markdown]
 # ## What does a state hold?
@@ -240,6 +242,13 @@ chapter.show(
     "stream; the delta rule's rises from 0, the sum's is 16 throughout",
 )
 once_64, once_128, three_values, others_again, stream = held.tasks.values()
+assert three_values["delta"].recall > 0.97
+assert three_values["fade"].recall > 0.97
+assert abs(three_values["add"].recall - 1 / 3) < 0.05
+assert abs(three_values["softmax"].recall - 1 / 3) < 0.05
+assert others_again["delta"].recall == 1
+assert others_again["fade"].recall < 0.02
+assert others_again["add"].recall < 0.75
 
 # %% [markdown]
 # **What is written once.** With $\beta = 1$ the delta rule finds *fewer* keys than the sum. It erases a part of old
@@ -285,8 +294,8 @@ for keys, recall in held.by_beta.items():
 assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 
 # %% [markdown]
-# So $\beta$ is a choice between two things. A small one keeps as many keys as the sum, and for a key that comes back it
-# returns nearly a multiple of the sum of its values. A large one keeps the last value, and fewer keys.
+# So $\beta$ is a choice. A small one keeps as many keys as the sum, and for a key that comes back it returns nearly a
+# multiple of the sum of its values. A large one keeps the last value, and fewer keys.
 #
 # **What is written again.** There are 32 keys with three values each, of which the last counts. A sum answers with the
 # sum of the three. Softmax attention without positions answers with the mean, since equal keys have equal weights. Both
@@ -294,23 +303,13 @@ assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 # $\beta$). But so does a sum that fades, because here what counts is also what is recent. The two differ when something
 # must be *kept* while something else changes: 8 keys are written once, and then 8 others 32 times. Fading forgets by
 # the clock. The delta rule erases by the key: the figure shows that it finds the first 8 keys however often the others
-# are rewritten. The next cell checks these statements on the numbers of the table:
-
-# %%
-assert three_values["delta"].recall > 0.97
-assert three_values["fade"].recall > 0.97
-assert abs(three_values["add"].recall - 1 / 3) < 0.05
-assert abs(three_values["softmax"].recall - 1 / 3) < 0.05
-assert others_again["delta"].recall == 1
-assert others_again["fade"].recall < 0.02
-assert others_again["add"].recall < 0.75
-
-# %% [markdown]
-# **A long stream.** After 1024 keys the sum is noise, 16 times as large as any answer. The delta rule's state reached
-# its limit long ago and stays there. Let $\gamma = 1 - 1/C$, and let $\epsilon_a$ be the squared error at a key $k$
-# after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the mean over $k'$, where
-# $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$ has come to rest at 1
-# for random keys (and up to terms of $1/C^2$),
+# are rewritten.
+#
+# **A long stream.** After 1024 keys the sum is noise: its squared error is 16 times the square of an answer. The delta
+# rule's state reached its limit long ago and stays there. Let $\gamma = 1 - 1/C$, and let $\epsilon_a$ be the squared
+# error at a key $k$ after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the
+# mean over $k'$, where $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$
+# has come to rest at 1 for random keys (and up to terms of $1/C^2$),
 #
 # $$\mathbb E\, v^\top S^\top k = \gamma^a, \qquad
 # \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - \gamma^a)\big), \qquad
@@ -318,7 +317,7 @@ assert others_again["add"].recall < 0.75
 #
 # whose solution is $\epsilon_a = 2 (1 - \gamma^a)$, as you can check by putting it in. So the last keys are held almost
 # exactly. With $C = 64$ the error passes 1, the error of answering 0, after $C \log 2 = 44$ keys. The next cell checks
-# (f), and the curves of the figure against it:
+# (f), and the curves of the figure against it and the like for the other two rules:
 
 # %%
 e = 0.0
@@ -331,6 +330,12 @@ assert stream["delta"].error < stream["fade"].error < 0.35
 for rule, errors in held.stream.items():  # measured, against (f) and its like for the other two
     expected = write_fade_erase.expected_error(rule, held.ages, held.length, held.width)
     np.testing.assert_allclose(errors, expected, rtol=0.2, atol=0.02)
+ages = [int(np.argmin(abs(held.ages - age))) for age in (1, 10, 44, 200)]
+measured, by_f = held.stream["delta"], write_fade_erase.expected_error("delta", held.ages, held.length, held.width)
+chapter.table(
+    ("delta rule, keys since", *held.ages[ages]),
+    [("squared error", *(f"{measured[i]:.2f}" for i in ages)), ("by (f)", *(f"{by_f[i]:.2f}" for i in ages))],
+)
 
 # %% [markdown]
 # So **of what is written once, the delta rule holds no more than the sum, with any $\beta$. It wins where something is
@@ -338,8 +343,8 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 #
 # ## Fading
 #
-# The rest of the chapter puts both ideas together. With a gate $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one
-# number per token or one for each of the $C$ channels,
+# The rest of the chapter puts both ideas together. Take a gate $g_i = \exp(\texttt{log\_gate}_i)$ from 0 to 1, one
+# number per token or one for each of the $C$ channels:
 #
 # $$\tilde S_i = \mathrm{diag}(g_i)\, S_{i-1} \qquad (1)$$
 # $$u_i = v_i - \tilde S_i^\top e_i \qquad (2)$$
@@ -368,7 +373,7 @@ for rule, errors in held.stream.items():  # measured, against (f) and its like f
 #   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),
 #   [order](https://github.com/fla-org/flash-linear-attention/issues/885)).
 #
-# There is no denominator: a state that fades needs no mean, and the networks that use it normalise the output next.
+# There is no denominator. A state that fades needs no mean, and networks that use it normalise the output afterwards.
 # Queries and keys of the delta rule are divided by their lengths, and queries by $\sqrt C$ as well. `gated_linear` is
 # the first half of the table and `delta` the second. Both run one loop, `delta_rule`. The numbers (1) to (11) are those
 # of its docstring.
@@ -413,7 +418,7 @@ report.assert_ok()
 # Training packs documents into sequences of one length, and the second document should not read the first. Softmax
 # attention needs a mask for that. Here a gate of 0 does it, `log_gate = -inf` at the first token of a document: the
 # state is thrown away. Nothing flows back across such a gate, so each document gets the same gradients as it would
-# alone. The cell checks both, and prints nothing:
+# alone. The gate's own gradient is 0 there:
 
 # %%
 packed = log_gate.copy()
@@ -427,6 +432,8 @@ for document in (slice(0, 25), slice(25, N)):
         same(whole[document], part)
 assert not gradients.log_gate[25].any()  # throwing away is not a matter of degree
 assert all(np.isfinite(x).all() for x in gradients[:5])
+print("first output of the second document, in the sequence:", out[25].round(3), " alone:", alone[0].round(3))
+print("largest gradient of the gates at tokens 24, 25 and 26:", *abs(gradients.log_gate[24:27]).max(axis=1).round(3))
 
 # %% [markdown]
 # A reset leaves one state, the last document's. Sometimes each document comes with a state and leaves one, for example
@@ -470,9 +477,9 @@ for p in range(2):
 # $$\tilde A_i = A_i - e_i r_i^\top \qquad (7)$$
 #
 # Read (6) and (7) again. *Look* at $k_i$, then *erase* along $e_i$ what was found. This is (2) and (3) with $k$ and $e$
-# exchanged, nothing written but the $q_i G_i^\top$ of (5), and time running backward. What corrects on the way forward
-# corrects on the way back. For the same reason no row magnifies the gradient that passes it, as long as $e_i = \beta_i
-# k_i$ with a key of length 1 and $\beta_i \le 2$.
+# exchanged and time running backward. All that is written is the $q_i G_i^\top$ of (5). What corrects on the way
+# forward corrects on the way back. For the same reason no row magnifies the gradient that passes it, as long as $e_i =
+# \beta_i k_i$ with a key of length 1 and $0 \le \beta_i \le 2$.
 
 # %%
 chapter.source(delta_rule.backward, delta_rule.decayed_states, doc=False)
@@ -494,10 +501,11 @@ rows = {
     "log_gate": np.stack([gate_behind, zeros], axis=1).reshape(2 * N, C),
 }
 found = delta_rule.forward(**rows)[1].u
-same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sign
+same(-found[1::2][::-1], d_v)  # r_i is what the erasing rows find, with its sign turned
+print("gradient of the last value, by the rule:", d_v[-1].round(3), " found backward in time:", -found[1].round(3))
 
 # %% [markdown]
-# The other three gradients can be read off (3), (2) and (4), each with a state on one side of the row:
+# The other three gradients follow from (3), (2) and (4) in the same way. Each takes a state or its gradient:
 #
 # $$\frac{\partial \ell}{\partial k_i} = A_i u_i \quad (8) \qquad
 # \frac{\partial \ell}{\partial e_i} = -\tilde S_i r_i \quad (9) \qquad
@@ -528,15 +536,15 @@ report.assert_ok()
 #
 # $$d_i := \frac{\partial \ell}{\partial \log g_i} = \mathrm{rowsum}(\tilde A_i * \tilde S_i) \qquad (11)$$
 #
-# ($\mathrm{rowsum}$ leaves one number per channel.) Unfortunately this needs $A$ and $S$ of the same row, and $A$ runs
-# backward. (The code has the states anyway, for (9) and (10).) There is a shorter way. Put in (7), then (3):
+# ($\mathrm{rowsum}$ leaves one number per channel.) This needs $A$ and $S$ of the same row, and $A$ runs backward. (The
+# code has the states anyway, for (9) and (10).) There is a shorter way. Put in (7), then (3):
 #
 # $$d_i = \mathrm{rowsum}(A_i * \tilde S_i) - e_i * (\tilde S_i r_i)
 # = \mathrm{rowsum}(A_i * S_i) - k_i * (A_i u_i) - e_i * (\tilde S_i r_i)$$
 #
 # The last two terms contain (8) and (9). By (5), the first is $q_i * (S_i G_i)$ plus
-# $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$. There the gate may as well stand at $S_i$, which
-# makes it $\mathrm{rowsum}(\tilde A_{i+1} * \tilde S_{i+1}) = d_{i+1}$:
+# $\mathrm{rowsum}(\mathrm{diag}(g_{i+1})\, \tilde A_{i+1} * S_i)$. Move the gate to $S_i$, which makes the latter
+# $\mathrm{rowsum}(\tilde A_{i+1} * \tilde S_{i+1}) = d_{i+1}$:
 #
 # $$d_i = d_{i+1} + q_i * \frac{\partial \ell}{\partial q_i} + e_i * \frac{\partial \ell}{\partial e_i}
 # - k_i * \frac{\partial \ell}{\partial k_i} \qquad (g)$$
@@ -544,31 +552,36 @@ report.assert_ok()
 # The gradient of every gate is a running sum of products that are available anyway. The code does not use it, because
 # with strong gates the sum is a small difference of large numbers: at $\log g = -20$ no digit of it is right in
 # float32. The identity has a reason. From row $i$ on, multiply one channel of $q$ and $e$ by $t$, and the same channel
-# of $k$ by $1/t$. From then on, only the scale changes in which this channel of the state is kept. For what comes in
-# from before, the change is a gate of $t$ at row $i$. The cell checks (g), and then this reason:
+# of $k$ by $1/t$. That only changes the scale in which this channel of the state is kept. But what the state held
+# before row $i$ is then read $t$ times as large, as if a gate of $t$ stood at row $i$. The cell checks (g), and then
+# this reason:
 
 # %%
 _, saved = delta_rule.forward(**inputs)
 d_q, d_k, _, d_e, d_log_gate, _ = delta_rule.backward(d_out, saved)
 own = q * d_q + e * d_e - unit(k) * d_k
 same(d_log_gate, np.cumsum(own[::-1], axis=0)[::-1])  # (g)
+i, t = 17, 0.8
+print(f"gradient of the gates of token {i}:", d_log_gate[i].round(3), " by (g):", own[i:].sum(axis=0).round(3))
 
-i, t = 17, 0.8  # the reason, in numbers
+# The reason, in numbers.
 moved = {name: x.copy() for name, x in inputs.items()}
 moved["q"][i:, 2] *= t
 moved["erase"][i:, 2] *= t
 moved["k"][i:, 2] /= t
 gated = {**inputs, "log_gate": log_gate.copy()}
 gated["log_gate"][i, 2] += math.log(t)
-same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
+rescaled, with_gate = (delta_rule.forward(**x)[0] for x in (moved, gated))
+same(rescaled, with_gate)
+print(f"output {i}, rescaled by {t}:", rescaled[i].round(3), f" with a gate of {t}:", with_gate[i].round(3))
 
 # %% [markdown]
 # ## A chunk: a triangular system
 #
 # Row by row is slow: each row is a product with a vector. Chapter 7 took chunks of $T$ rows and made products of
 # matrices. Here row $i$ needs what the rows before it have written, $u_j$, and these are unknown too. Let $S$ be the
-# state before the chunk, $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$ within it. Unroll (1) and
-# (3):
+# state before the chunk. Within the chunk, let $\rho_{ij} = g_{j+1} * \cdots * g_i$ and $c_i = g_1 * \cdots * g_i$.
+# Unroll (1) and (3):
 #
 # $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
 #
@@ -578,12 +591,12 @@ same(delta_rule.forward(**moved)[0], delta_rule.forward(**gated)[0])
 # (I + A)\, U = V - (c * E)\, S \qquad (13)$$
 #
 # It is a lower triangular system with ones on the diagonal, so it can always be solved, from the first row to the last.
-# With $U$ the rest is linear attention's chunk, with $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
+# Once $U$ is known, the rest is linear attention's chunk. With $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
 #
 # $$O = (c * Q)\, S + P U \quad (14) \qquad S' = c_T * S + (\rho_T * K)^\top U \quad (15)$$
 #
-# The backward pass is the transpose of each line, from the last to the first. That of the system is $(I + A)^\top R =
-# \ldots$, solved from the last row to the first. The docstring of `chunked_delta` derives all of it.
+# The backward pass is the transpose of each line, in reverse order. That of the system is $(I + A)^\top R = \ldots$,
+# solved from the last row to the first. The docstring of `chunked_delta` derives all of it.
 
 # %%
 chapter.source(chunked_delta.forward, chunked_delta.solve, doc=False)
@@ -607,12 +620,15 @@ print(f"with a mask that does not know of the decay, outputs are off by up to {a
 assert abs(causal - out).max() > 0.5
 
 # %% [markdown]
-# Compiled, the rule exists twice more, as `delta_rule` of two backends, both by chunks. `kernels.jit` is for a CPU:
-# 32 rows per chunk, with products and triangular solve in the processor's registers. With one gate for all channels
-# $c_i$ and $\rho_{Ti}$ are factors of rows, so nothing of a chunk is copied. `kernels.cuda` is for a GPU, in chunks
-# of 64 rows. Pairs, outputs and gradients of all chunks are computed at once; only (13) and the state of (15) go from
-# chunk to chunk, with a block for each 64 columns of a head. (Chapter 16 explains how such kernels are tested without
-# a GPU.) `delta` and `gated_linear` are composed of `delta_rule`, so that `kernels=jit` reaches them too.
+# Two backends have the rule compiled, both by chunks. `kernels.jit` is for a CPU. It takes 32 rows per chunk, with
+# products and triangular solve in the processor's registers. With one gate for all channels $c_i$ and $\rho_{Ti}$ are
+# factors of rows, so nothing of a chunk is copied. `kernels.cuda` is for a GPU, in chunks of 64 rows. Pairs, outputs
+# and gradients of all chunks are computed at once. Only (13) and the state of (15) go from chunk to chunk, with one
+# block for each 64 columns of a head. (Chapter 16 explains how such kernels are tested without a GPU.) `delta` and
+# `gated_linear` are composed of `delta_rule`, so `kernels=jit` reaches them too.
+#
+# The table below compares the rule with gated linear attention, in which nothing is erased, and with the multiply-adds
+# alone. From a record:
 
 # %%
 out, saved = delta.forward(q, k, v, beta, log_gate)
@@ -637,9 +653,9 @@ chapter.table(("times the gated product", "forward", "backward", "of the limit, 
 # %% [markdown]
 # There are two traps. **Ratios are products.** It looks cheaper to compute $\rho_{ij}$ as $c_i / c_j$, or as the
 # exponential of a difference of summed logarithms. But after a gate of 0 both are undefined ($0/0$ and $\infty -
-# \infty$), and after a few small gates $c_j$ is 0 in float32 all the same. **No pivots.** A general solver may exchange
-# rows. Then a later row, if it is large, takes part in an earlier one. The result is right only to the rounding errors
-# *of the larger row*, and causality is lost.
+# \infty$), and after a few small gates $c_j$ rounds to 0 in float32 all the same. **No pivots.** A general solver may
+# exchange rows. Then a later row, if it is large, takes part in an earlier one. The result is right only up to the
+# rounding errors *of the larger row*, and causality is lost.
 
 # %%
 gates = np.full(16, 1e-6, np.float32)
@@ -670,7 +686,7 @@ assert off > 1e-9
 #
 # and maps compose, in any grouping. $W$ is what the state $I$ becomes when nothing is written, and $B$ what the state 0
 # becomes. The same rule computes both at once, as columns of one state. Backward, a gradient goes through $W^\top$. The
-# cell checks (h), and then the rule token by token:
+# cell cuts the sequence after token 15 and checks (h), and then the rule token by token:
 
 # %%
 tokens = k, v, beta, log_gate
@@ -678,6 +694,7 @@ first, second = (delta.summarise(*(x[rows] for x in tokens)) for rows in (slice(
 whole = delta.summarise(*tokens)
 for found, expected in zip(delta.combine(first, second), whole, strict=True):
     same(found, expected)  # (h)
+print(f"composed, the pieces are the whole; added up, B is off by up to {abs(first.b + second.b - whole.b).max():.2f}")
 assert abs(first.b + second.b - whole.b).max() > 0.1  # they do not add
 _, saved = delta.forward(q, k, v, beta, log_gate)
 same(delta.apply(whole, delta.init_state((), C, M)).s, saved.state.s)
@@ -693,10 +710,10 @@ for i in range(N):
 # ## A step, taken apart
 #
 # During generation a token brings one row per head, and nearly all the memory that has to be moved is the state: $C M$
-# numbers against $3 C + 2 M$. Equations (1)-(4) make $4 C M$ multiply-adds, in any order: one to fade, one to read at
-# $e$, one to write, one to read at $q$. What an order can save is *passes* over the state. The equations as they stand
-# make eight, because (1) writes a faded copy and (3) an outer product. Without copies there are six. Two rearrangements
-# save more:
+# numbers against $3 C + 2 M$. Equations (1)-(4) make $4 C M$ multiply-adds in any order. Each number of the state takes
+# one to fade, one to be read at $e$, one to be written, one to be read at $q$. What an order can save is *passes* over
+# the state. The equations as they stand make eight, because (1) writes a faded copy and (3) an outer product. Without
+# copies there are six. Two rearrangements save more:
 #
 # $$u = v - (g \odot e)^\top S \quad (i) \qquad
 #   S'^\top q = (g \odot q)^\top S + (k \cdot q)\, u \quad (j)$$
@@ -799,6 +816,7 @@ two_rows = delta_rule.forward(
     log_gate=in_turn(np.log(w), 0 * w),
 )[0]
 np.testing.assert_allclose(two_rows[1::2], expected, rtol=1e-9, atol=1e-9)
+print("last output by two rows:", two_rows[-1].round(3), " by the formula:", expected[-1].round(3))
 
 # %% [markdown]
 # **2. Gated DeltaNet 2** (Hatamizadeh et al. 2026) has one gate $b_i$ per channel for what is erased and one, $w_i$,
@@ -820,11 +838,13 @@ for i in range(N):
     s = (np.eye(C) - np.outer(k_i, erase_gate[i] * k_i)) @ np.diag(np.exp(log_gate[i])) @ s
     s += np.outer(k_i, write_gate[i] * v[i])
     expected.append(s.T @ q[i])
-same(delta_rule.forward(q, unit(k), write_gate * v, erase_gate * unit(k), log_gate)[0], expected)
-same(
-    delta_rule.forward(q, unit(k), beta[:, None] * v, beta[:, None] * unit(k), log_gate)[0],
-    delta.forward(q, unit(k), v, beta, log_gate, normalise=False, scale=1.0)[0],
-)
+two_gates, _ = delta_rule.forward(q, unit(k), write_gate * v, erase_gate * unit(k), log_gate)
+one_gate, _ = delta_rule.forward(q, unit(k), beta[:, None] * v, beta[:, None] * unit(k), log_gate)
+kimi, _ = delta.forward(q, unit(k), v, beta, log_gate, normalise=False, scale=1.0)
+same(two_gates, expected)
+same(one_gate, kimi)
+print("last output by the rule:", two_gates[-1].round(3), " by the formula:", expected[-1].round(3))
+print("both gates equal:", one_gate[-1].round(3), " Kimi Delta Attention:", kimi[-1].round(3))
 
 # %% [markdown]
 # **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own, $u_i = \beta_i (v_i - \tilde
@@ -845,12 +865,12 @@ same(
 key, value = unit(rng.standard_normal((1, C))).repeat(60, axis=0), rng.standard_normal((1, M)).repeat(60, axis=0)
 repeated, _ = delta_rule.forward(key, key, 0.8 * value, 0.8 * 0.5 * key)
 same(repeated[-1], 2 * value[0])
+print("what is read, in values, after 1, 2, 5 and 60 writes:", *(repeated[[0, 1, 4, 59], 0] / value[0, 0]).round(3))
 
 # %% [markdown]
 # **4. Based** (Arora et al. 2024) uses sums, and takes the first terms of the exponential's series as its similarity,
 # $1 + q^\top k / \sqrt D + (q^\top k)^2 / 2 D$, together with a small window of softmax attention. Which feature map
-# of chapter 6 is that, and how large is the state for $D = 16$? What does it hold that a state of $16 \times M$ does
-# not?
+# of chapter 6 is that, and how large is the state for $D = 16$? What is gained over a state of $16 \times M$?
 #
 # <details><summary>Solution</summary>
 #
