@@ -81,9 +81,9 @@ class Drawn:
 
     def check_pieces(self, out, rng):
         """Pieces of any lengths, the last ones token by token."""
-        call, case = self.call, self.setting.case
-        length = call.sizes.n
-        mask = call.options.get("key_mask")
+        call, length = self.call, self.call.sizes.n
+        mask, case = call.options.get("key_mask"), self.setting.case
+        case = replace(case, roundings=max(case.roundings, length))  # one per row, where a state grows from row to row
         if length != call.sizes.n_keys:
             return
         by_step = 0 if mask is not None else int(rng.integers(0, length + 1))
