@@ -503,7 +503,7 @@ chapter.explore(
     slider=[float(f"{t:.2g}") for t in np.geomspace(0.001, 20, 27)],
     rows=2,
     height=0.5,
-    alt="Attention matrices at five temperatures: softmax goes from one bright entry a row to an even field, elu + 1 "
+    alt="Attention matrices at five temperatures: softmax goes from one bright entry per row to an even field, elu + 1 "
     "stays an almost even field",
 )
 

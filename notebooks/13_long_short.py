@@ -96,7 +96,7 @@ chapter.explore(
 )
 for n, w in ((256, 8), (1024, 16)):
     pairs = long_short.pattern(n, window=w).sum()
-    assert pairs == 2 * w * n - w * w  # 2 w keys a query, but for half a window at both ends
+    assert pairs == 2 * w * n - w * w  # 2 w keys per query, but for half a window at both ends
 
 # %% [markdown]
 # (There is one row per query and one column per key; black is the query's own place.)

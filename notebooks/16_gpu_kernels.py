@@ -893,8 +893,8 @@ print(f"{len(compiled.rows)} rows of the record: shared memory and warps as coun
 
 # %%
 class Device(NamedTuple):
-    rate: float  # float32 operations a second
-    bandwidth: float  # bytes a second
+    rate: float  # float32 operations per second
+    bandwidth: float  # bytes per second
 
 
 DEVICES = {"A100 (40 GB)": Device(19.5e12, 1.555e12), "H100 (SXM)": Device(67e12, 3.35e12)}

@@ -402,7 +402,7 @@ def summed(name, n, count, seed, usual):
 
 
 def read_off(word, x, others, y, ahead, n=20):
-    """The share of symbols so many places from the wanted one that linear maps tell, one map a row."""
+    """The share of symbols so many places from the wanted one that linear maps tell, one map per row."""
     right = []
     for row in range(max(0, -ahead), min(n, n - ahead)):
         fit = np.linalg.lstsq(x[:, row], np.eye(11)[word[:, row + ahead]])[0]

@@ -212,7 +212,7 @@ chapter.show(
 for source in results.values():
     print(
         f"{source.name}: {source.length} tokens; {source.first_steps} updates with softmax attention, then "
-        f"{source.steps} with what is put in; {source.batch} texts an update, rate {source.peak:g}; "
+        f"{source.steps} with what is put in; {source.batch} texts per update, rate {source.peak:g}; "
         f"{source.texts} test texts"
     )
     chapter.table(
