@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         "a buffer that is not cleared",
         "kernels/jit/loops/softmax.py",
-        "        d_q[:] = 0\n",
+        "    d_q[:] = 0\n",
         "",
         "softmax-jit",
     ),

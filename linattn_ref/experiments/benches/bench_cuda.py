@@ -183,7 +183,10 @@ def kernels(torch: Any) -> tuple[dict[str, Call], dict[str, str]]:
         "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
         "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax),
     }
-    sdpa = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)
+
+    def sdpa(q: Any, k: Any, v: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
     calls["SDPA"] = calls["SDPA bfloat16"] = partial(theirs, torch, sdpa)
     versions = {"PyTorch": torch.__version__, "numba-cuda": peers.version("numba-cuda")}
     if ops := engine.find("fla.ops.linear_attn"):
