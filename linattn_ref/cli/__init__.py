@@ -75,9 +75,8 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="linattn-ref", description="Efficient attention, written to be read.")
     top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (
-        *(add_spectrum, add_figures, add_bench, add_train, add_gather, add_generate, add_bits, add_ship, add_conform),
-        *(add_assignment, add_grade, add_site, add_slides, add_live),
-    ):
+    for add in (add_spectrum, add_figures, add_bench, add_train, add_gather, add_generate, add_bits, add_ship):
+        add(commands)
+    for add in (add_conform, add_assignment, add_grade, add_site, add_slides, add_live):
         add(commands)
     return top

@@ -18,8 +18,8 @@ __all__ = ["add_bench"]
 
 def add_bench(commands: Any) -> None:
     """A command per bench."""
-    bench = commands.add_parser("bench", help="measure time against a named peer")
-    commands = bench.add_subparsers(title="what", required=True, metavar="WHAT")
+    parser = commands.add_parser("bench", help="measure time against a named peer")
+    kinds = parser.add_subparsers(title="what", required=True, metavar="WHAT")
     for name, bench in BENCHES.items():
         figure = bench.figure(name)
         compute = compute_of(figure)
@@ -27,7 +27,7 @@ def add_bench(commands: Any) -> None:
         files = f" Prints a table, and writes {figure}.svg, .png, .pdf and .json." if bench.is_drawn else ""
         takes = f" {takes_of(bench)}." if bench.minutes >= 1 else ""
         told = f"{doc.partition('Parameters' + chr(10))[0].strip()}{files}{takes}"
-        command = add_command(commands, name, partial(run_bench, name, bench), told)
+        command = add_command(kinds, name, partial(run_bench, name, bench), told)
         add_options(command, compute, described(doc), bench)
         if bench.peers:
             command.add_argument("--peer", action="store_true", help="list its peers, installed or not, and end")

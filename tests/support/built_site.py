@@ -1,6 +1,5 @@
 """The built site for tests in real browsers: built once for all workers, and looked at without a network."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -9,6 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where one worker builds it
+    fcntl = None  # type: ignore[assignment]
 
 from linattn_ref.data import npm
 from linattn_ref.lecture.run import build as run
@@ -75,7 +79,8 @@ def built(tmp_path_factory, *options):
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # which all workers share
     out = base / "".join(["site", *options])
     with (base / f"{out.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if fcntl:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if not out.exists():
             command = [sys.executable, "-m", "linattn_ref", "site", *options, "--out", out]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

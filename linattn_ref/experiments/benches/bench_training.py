@@ -108,7 +108,7 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
         versions=peers.versions(torch, packages(torch)),
         rows=tuple(rows),
         threads=tuple(threads),  # of the larger networks, two against one; none where there is one thread only
-        memory=tuple(sorted(memory, key=lambda x: (-x.layers, x.attention, [*COLOURS].index(x.kernel)))),  # megabytes
+        memory=tuple(sorted(memory, key=lambda x: (-x.layers, x.attention, [*COLOURS].index(x.kernel)))),
     )
 
 

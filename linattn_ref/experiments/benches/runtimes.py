@@ -128,7 +128,7 @@ def _rule(runtime: Any, scale: float, q: Array, k: Array, v: Array, beta: Any = 
 
 
 def linear_attention(runtime: Any, q: Array, *rows: Any, scale: float, goes_on: bool = False) -> Run:
-    """A call of LinearAttention on ``(B, H, N, D)``: ``q, k, v``, and ``beta`` or a gate, both or none.
+    """A call of LinearAttention on ``(B, H, N, D)``: ``q, k, v``, and ``beta`` and ``log_gate`` or None.
 
     It begins with a state of 0 each time, unless it ``goes_on`` from where the last call ended.
     """

@@ -70,7 +70,7 @@ def _new_values(m, like, chunks):
     d_states="heads C M",
 )
 def backward_heads(head, table, states, d_states):
-    """Write all gradients; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
+    """Write all gradients of a head; ``d_states (heads, C, M)`` go from that of ``S_N`` to that of ``S_0``.
 
     ``table`` is `heads.table_of` ``q, k, erase, log_gate, d_out, u``, the gradients of the first four, and ``d_v``;
     what is None has no columns.

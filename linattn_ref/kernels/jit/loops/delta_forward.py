@@ -36,7 +36,7 @@ from linattn_ref.kernels.jit.loops.views import columns_from, hold, load_row, ro
     states="heads C M",
 )
 def forward_heads(head, table, states, scale):
-    """Write ``out`` and, where there is ``erase``, ``u``; ``states (heads, C, M)`` go from ``S_0`` to ``S_N``.
+    """Write ``out`` of a head and, with ``erase``, ``u``; ``states (heads, C, M)`` go from ``S_0`` to ``S_N``.
 
     ``table`` is `heads.table_of` ``q, k, v, erase, beta, log_gate, out, u``; what is None has no columns. With ``beta``
     values are ``beta v``, and ``erase``, for which there is ``k`` then, is ``beta k``. ``out`` is multiplied by

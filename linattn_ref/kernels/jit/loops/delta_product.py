@@ -64,7 +64,8 @@ def forward(q, k, v, erase, log_gate, state, beta=None, scale=1.0):
     s = _copy_or_zeros(state, k, v)
     more = _rows(v, erase, beta, _channels(log_gate, v))
     arrays = q, k, values, *more, out, *_rows(v, written)  # kept until it is done
-    forward_heads(len(heads := _heads(s)), table_of(*arrays), heads, scale)
+    heads = _heads(s)
+    forward_heads(len(heads), table_of(*arrays), heads, scale)
     return out, s, v if written is None else written
 
 
@@ -93,7 +94,8 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     s, d_s = _copy_or_zeros(state, k, v), _copy_or_zeros(d_state, k, v)
     inputs = q, k, *_rows(v, erase, _channels(log_gate, v)), d_out, u
     gradients = d_q, d_k, *_rows(v, d_erase, _channels(d_log_gate, v)), d_v
-    backward_heads(len(heads := _heads(s)), table_of(*inputs, *gradients), heads, _heads(d_s))
+    heads = _heads(s)
+    backward_heads(len(heads), table_of(*inputs, *gradients), heads, _heads(d_s))
     return d_q, d_k, d_v, d_erase, d_log_gate, d_s
 
 

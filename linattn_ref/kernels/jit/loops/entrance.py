@@ -32,7 +32,10 @@ SHAPE = operator.attrgetter("shape")
 
 
 class Kernel:
-    """A compiled ``task``, and two loops over tasks: with threads, and without for where there can be none."""
+    """A compiled ``task``, and two loops over tasks: with threads, and without for where there can be none.
+
+    Python calls the loops; the task itself is `inner`.
+    """
 
     def __init__(self, task, threaded, serial, entrance):
         functools.update_wrapper(self, task.py_func)

@@ -146,7 +146,7 @@ def shifted_by_its_largest(a, r, i):
 
 @kernel(x="heads L W", directions="W C", v="heads L M", phi="heads L C", r="heads C", s="heads C M", z="heads C")
 def add_up_keys(head, x, directions, v, phi, r, s, z):
-    """``phi``, ``r``, and the sums of equation (3), for every head; ``directions (W, C)``."""
+    """``phi``, ``r``, and the sums of equation (3), for a head; ``directions (W, C)``."""
     _exponents(x[head], panels_of(directions), phi[head], r[head : head + 1])
     width, panel_v = lanes(x), new_panel(BLOCK, x)
     sums = np.zeros(((v.shape[2] + width - 1) // width, phi.shape[2], width), x.dtype)
@@ -201,7 +201,7 @@ def _features(phi, r, z):
     denominator="heads N",
 )
 def read_queries(head, x, directions, r, s, z, phi, out, denominator):
-    """``phi`` and equation (4), for every head; ``directions (W, C)``."""
+    """``phi`` and equation (4), for a head; ``directions (W, C)``."""
     panels, sums = panels_of(directions), panels_of(s[head])
     panel, tops = new_panel(BLOCK, x), new_panel(BLOCK, x)
     for start in range(0, x.shape[1], BLOCK):

@@ -1,4 +1,4 @@
-"""``inner``: a function that kernels call, and Python itself never does.
+"""``inner``: a function that kernels call, or a kernel's task; Python itself never calls it.
 
 Numba also compiles, for each ``@njit`` function and all types of its arguments, a way to call it from Python and one to
 call it from C. For a chunk, a tuple of fifteen arrays, these are longer than the function. Kernels do not need them:

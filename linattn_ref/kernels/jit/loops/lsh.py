@@ -72,12 +72,13 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     for x in (d_q, d_k, d_v):
         x[...] = 0
     table, runs = table_of(d_out, q, k, v, d_q, d_k, d_v), -(-v.shape[-2] // run_length.py_func(chunk))
+    options = chunk, causal, q.dtype.type(scale)
     for some in _heads_at_a_time(order, chunk):
         who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
-                tasks, told = len(who[0]) * ((runs + 1 - parity) // 2), (chunk, causal, q.dtype.type(scale))
-                backward_round(tasks, r, parity, table, some.start, *who, *told, *rows, careful)
+                tasks = len(who[0]) * ((runs + 1 - parity) // 2)
+                backward_round(tasks, r, parity, table, some.start, *who, *options, *rows, careful)
     return d_q, d_k, d_v
 
 

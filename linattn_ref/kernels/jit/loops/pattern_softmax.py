@@ -190,8 +190,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
         own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
         table = table_of(*rows[:2], k, v, d_k, d_v)
-        told = table, table_of(own), tasks, *rows[2:], key_mask, part, *part.by_key, q.dtype.type(scale), careful
-        _backward(len(shift) * tasks, *told)
+        options = key_mask, part, *part.by_key, q.dtype.type(scale), careful
+        _backward(len(shift) * tasks, table, table_of(own), tasks, *rows[2:], *options)
         if own is not shares:
             _add_rows(len(shift) * tasks, table_of(shares, own), part.queries, shift)
     shared.add_shares(d_q, shares)
@@ -258,7 +258,7 @@ def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
 
 @kernel(table=("heads N W", "heads rows W"), numbers="rows < N")
 def _add_rows(head, table, numbers, like):
-    """``x[numbers] += rows`` of every head, the two arrays of a table, for which NumPy makes copies of both."""
+    """``x[numbers] += rows`` of a head, the two arrays of a table, for which NumPy makes copies of both."""
     x, rows = head_of(table, 0, head, like.dtype), head_of(table, 1, head, like.dtype)
     for r in range(numbers.size):
         for t in range(rows.shape[1]):

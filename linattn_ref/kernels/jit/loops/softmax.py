@@ -138,8 +138,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     d_q, d_k, d_v = new_like(q, k, v)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
-    told = key_mask, bool(causal), q.dtype.type(scale), careful
-    _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *told)
+    options = key_mask, bool(causal), q.dtype.type(scale), careful
+    _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *options)
     shared.add_shares(d_q, shares)
     return d_q, d_k, d_v
 

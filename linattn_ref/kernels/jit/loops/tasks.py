@@ -76,4 +76,7 @@ def loop_of(task):
         for i in prange(tasks):
             call(i, address)
 
+    text, mine = task.py_func.__code__, loop.__code__  # a profiler shows the kernel's name and place
+    named = {"co_filename": text.co_filename, "co_firstlineno": text.co_firstlineno, "co_name": text.co_name}
+    loop.__code__ = mine.replace(**named)
     return loop
