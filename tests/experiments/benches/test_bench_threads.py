@@ -2,6 +2,7 @@
 
 import numba
 import pytest
+from threads import several_threads
 
 from linattn_ref.experiments.benches import bench_threads
 from linattn_ref.experiments.measuring.timing import second_thread
@@ -11,6 +12,7 @@ from linattn_ref.experiments.publishing.restore import Results
 SMALL = {"length": 8, "keys": 8, "widths": (4,), "heads": 2, "repeats": 1}
 
 
+@several_threads
 def test_calls_run_on_one_thread_on_two_and_both_at_once():
     before, seen = numba.get_num_threads(), []
     found = second_thread(lambda: seen.append(numba.get_num_threads()), [lambda: seen.append("a"), lambda: None], 2)
@@ -19,6 +21,7 @@ def test_calls_run_on_one_thread_on_two_and_both_at_once():
     assert numba.get_num_threads() == before
 
 
+@several_threads
 @pytest.mark.slow  # kernels are compiled for float32 for the slow tests
 def test_all_tasks():
     results = bench_threads.compute(**SMALL)
@@ -33,6 +36,7 @@ def test_the_note_says_how_many_keys():
     assert "N = 4096 (softmax 2048), " in bench_threads.table(results)
 
 
+@several_threads
 @pytest.mark.parametrize("option", SMALL)
 def test_counts_are_at_least_1(option):
     with pytest.raises(ValueError, match=f"^{option}: expected "):
