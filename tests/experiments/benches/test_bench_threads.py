@@ -47,3 +47,11 @@ def test_one_thread_is_refused(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
     with pytest.raises(ValueError, match=r"^NUMBA_NUM_THREADS: expected at least 2"):
         bench_threads.compute(**SMALL)
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS > 1, reason="is what a run with one thread asks")
+def test_there_have_to_be_two():
+    with pytest.raises(ValueError, match=r"^NUMBA_NUM_THREADS: expected at least 2, got 1"):
+        bench_threads.compute(**SMALL)
+    with pytest.raises(ValueError, match="threads must be between 1 and 1"):
+        second_thread(lambda: None, [lambda: None] * 2, 1)
