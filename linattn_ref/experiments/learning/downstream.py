@@ -65,7 +65,8 @@ def draw(results: Results) -> Figure:
             name = f"{'fitted' if fitted else 'pooled'}, {'trained' if when == 'after' else 'at once'}"
             look = {"color": style.BLUE if fitted else style.SKY, "elinewidth": 1, "label": name}
             x = np.array([one.k for one in drawn]) * 1.06 ** (i - 1.5)  # bars stand apart
-            axis.errorbar(x, middle, (middle - low, high - middle), fmt="o-" if when == "after" else "o:", **look)
+            reach = (middle - low).tolist(), (high - middle).tolist()  # not arrays of one number, for matplotlib 3.9
+            axis.errorbar(x, middle, reach, fmt="o-" if when == "after" else "o:", **look)
         axis.set(xscale="log", title=f"{source.name}, {source.length} tokens", xlabel="mixtures $k$")
         labels.ticks(axis, sorted({one.k for one in others}))
         axis.legend(loc="lower right", borderaxespad=0)
