@@ -18,6 +18,7 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.cli import options
 from linattn_ref.experiments.learning.tasks import TASKS
+from linattn_ref.experiments.publishing import catalogue, gallery
 from linattn_ref.experiments.publishing.registry import BENCHES
 
 
@@ -260,8 +261,6 @@ def test_figures_unknown_name(tmp_path, capsys):
 
 
 def test_figures_elsewhere_stop_before_the_first_is_drawn(tmp_path, monkeypatch, capsys):
-    from linattn_ref.experiments.publishing import gallery
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gallery, "draw", lambda *_, **__: pytest.fail("drawn"))
     for words in ([], ["--only", "tables"], ["--only", "eckart_young", "tables", "--quick"]):
@@ -469,3 +468,19 @@ def test_a_price_that_is_not_asked_for_fits_the_length():
     from linattn_ref.experiments.learning.encoder_attention import price
 
     assert [price(k, length) for k, length in ((0, 512), (0, 16), (5, 512))] == [128, 8, 5]
+
+
+@pytest.mark.parametrize(
+    ("command", "function", "of_the_command"),
+    [
+        ("spectrum", catalogue.module_of("spectrum").compute, {"out", "style", "resume", "dask"}),
+        ("figures", gallery.make, {"style"}),
+    ],
+)
+def test_every_option_reaches_what_the_command_runs(command, function, of_the_command):
+    """They are passed on by name, and a name that the function does not have would be passed over."""
+    taken = inspect.signature(function).parameters
+    commands = next(each for each in cli.parser()._actions if each.choices)
+    options = {each.dest for each in commands.choices[command]._actions} - {"help", "debug", *of_the_command}
+    assert options
+    assert options <= set(taken)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from built_site import CHROMIUM, FLAGS, JUDGE, LOOK, axe, opened
+from built_site import CHROMIUM, FLAGS, JUDGE, LOOK, axe, needs_chromium, opened
 
 pytestmark = pytest.mark.browser
 
@@ -66,18 +66,16 @@ def test_no_link_leads_nowhere_and_nothing_is_loaded_from_outside(site):
     assert wrong == []
 
 
+@needs_chromium
 def test_every_page_opens_without_a_network_and_shows_what_it_should(site):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
     pages = pages_of(site)
     assert len(pages) > 150
     assert asyncio.run(looked_at(pages, site)) == []
 
 
 @pytest.mark.thorough
+@needs_chromium
 def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
     pages = [path for path in pages_of(site) if path.parent.name == "code"]
     assert len(pages) > 50
     cut = """() => [...document.querySelectorAll(".beside .formula")]
@@ -86,19 +84,17 @@ def test_code_and_formulas_stand_whole_beside_each_other_on_a_laptop(site):
     assert asyncio.run(looked_at(pages, site, (1280, 800), cut)) == []
 
 
+@needs_chromium
 def test_the_search_finds_a_word_of_a_chapter_and_shows_a_line_of_it(site):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
     count, line = asyncio.run(searched(site, "Nyström", "chapters/11_nystromformer.html"))
     assert count > 3
     assert "nyström" in line.lower()
     assert len(line.split()) > 5
 
 
+@needs_chromium
 def test_nobody_is_kept_out(site):
     """axe-core's rules, by a page of each kind: contrast, names, headings, what can be reached by keys."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
     assert len([path for path in KINDS if (site / path).is_file()]) == len(KINDS) == 12
     assert asyncio.run(judged(site)) == []
 
@@ -109,9 +105,8 @@ def test_it_is_small(site):
     assert (site / "_static" / "mathjax" / "LICENSE").exists()
 
 
+@needs_chromium
 def test_formula_code_and_drawing_light_up_together(site):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
     asyncio.run(pointed_at(site / "code" / "attention.linear.html"))
 
 

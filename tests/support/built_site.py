@@ -19,6 +19,7 @@ from linattn_ref.lecture.run import build as run
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 FLAGS = [
     *("--no-sandbox", "--no-first-run", "--no-default-browser-check", "--disable-extensions"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps"),

@@ -23,7 +23,7 @@ from numba.core.caching import FunctionCache
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.jit.loops.entrance import Entrance, Kernel
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.tasks import have_its_address_found, loop_of
+from linattn_ref.kernels.jit.loops.tasks import loop_of, publish
 
 
 def source_files():
@@ -114,7 +114,7 @@ def _behind(entrance, dispatcher, task=None):
         arguments = given if task is None else (given[0], *given[1])
         entrance.check_types(arguments)
         if task is not None:
-            have_its_address_found(task, (types.intp, *map(typeof, given[1])))
+            publish(task, (types.intp, *map(typeof, given[1])))
         return through_copies if entrance.wants_copies(arguments) else compile_for(*given)
 
     dispatcher._compile_for_args = check_then_compile

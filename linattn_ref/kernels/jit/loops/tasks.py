@@ -1,9 +1,9 @@
-"""Tasks on threads: a kernel is a function of one task, and the loop over tasks knows its address alone.
+"""Tasks on threads: a kernel is a function of one task, and the loop over tasks knows only its address.
 
 What is in a ``prange``, with all that it calls, Numba compiles four times over: for the loop, for two ways into it, and
-for the function around it. That was half of the time before a first result. So a kernel is compiled by itself; a loop,
-which takes a tenth of a second, finds it by a symbol. The arguments lie in memory meanwhile, behind one address too:
-a ``prange`` takes no tuples of tuples.
+for the function around it. That was half of the time before a first result. So a kernel is compiled by itself, once.
+The loop calls it by a symbol, and takes a fraction of a second. It gives the arguments as one address too, because a
+``prange`` takes no tuples of tuples.
 """
 
 from llvmlite import binding, ir
@@ -13,10 +13,10 @@ from numba.extending import intrinsic, models, register_model
 
 from linattn_ref.kernels.jit.loops.views import without_owner
 
-__all__ = ["have_its_address_found", "loop_of"]
+__all__ = ["loop_of", "publish"]
 
 
-def have_its_address_found(task, kinds):
+def publish(task, kinds):
     """Compile the dispatcher ``task`` for arguments of these types, unless it is, and tell LLVM where it is."""
     task.compile(kinds)
     compiled = task.overloads[kinds]
@@ -76,7 +76,7 @@ def loop_of(task):
         for i in prange(tasks):
             call(i, address)
 
-    text, mine = task.py_func.__code__, loop.__code__  # a profiler shows the kernel's name and place
-    named = {"co_filename": text.co_filename, "co_firstlineno": text.co_firstlineno, "co_name": text.co_name}
-    loop.__code__ = mine.replace(**named)
+    code = task.py_func.__code__  # so that a profiler shows the kernel's name and place
+    place = {"co_filename": code.co_filename, "co_firstlineno": code.co_firstlineno, "co_name": code.co_name}
+    loop.__code__ = loop.__code__.replace(**place)
     return loop
