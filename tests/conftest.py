@@ -16,6 +16,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each worker has a core; mo
 import called
 import pytest
 
+# jsonschema, which nbformat imports, would build grammars of web addresses for some seconds in each worker.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
 SUPPORT = Path(__file__).with_name("support")
 
 gc.disable()  # while tests are collected, of which none goes away

@@ -81,6 +81,12 @@ def test_a_huge_gradient_is_clipped_and_not_lost():
     np.testing.assert_allclose(grads, 0.5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, clip.PIECE, clip.PIECE + 1, 2 * clip.PIECE - 1])
+def test_the_length_is_of_every_number_once(size):
+    """An array alone is read in pieces, and the last of them may be a single number."""
+    assert clip.by_global_norm(np.ones(size), np.inf) == pytest.approx(np.sqrt(size), rel=1e-15)
+
+
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), None])
 def test_a_limit_is_a_number_above_0(limit):
     with pytest.raises(ValueError, match="limit: expected a number above 0"):
