@@ -49,6 +49,20 @@ def test_beyond_the_range_all_rooms_are_the_same(setting):
     assert_close(found.gradients.v, expected.gradients.v, setting.case)
 
 
+@each_setting(lambda s: s.room == "jit" and is_softmax(s))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
+def test_a_query_beyond_the_range_leaves_the_others_alone(setting):
+    """One log-sum-exp without room for its sum: the others' rows have theirs."""
+    call = setting.call()
+    q, k = (call.arrays[name].copy() for name in "qk")
+    q[..., -1, :], k[..., 0] = 0, abs(k[..., 0]) + 9
+    q[..., -1, 0] = 1e308
+    call = call.change(arrays={"q": q, "k": k})
+    found, expected = call.run(), call.change(kernels=reference).run()
+    assert_close(found.out, expected.out, setting.case)
+    assert_close(found.gradients.v, expected.gradients.v, setting.case)
+
+
 @pytest.mark.parametrize(
     ("page", "kernels"),
     [(softmax, reference), (softmax, jit), (online_softmax, reference)],
