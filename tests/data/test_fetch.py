@@ -124,11 +124,12 @@ def test_a_bad_file_in_the_cache_and_no_registry(tmp_path, use_pip):
     ("pip", "reason"),
     [
         (FakePip(content=None, returncode=1, stderr="something odd\n"), "something odd"),
-        (FakePip(content=None, returncode=2, stderr="ERROR: Exception:\n  File ...\nOddError: odd\n"), "OddError: odd"),
+        (FakePip(content=None, returncode=2, stderr="ERROR: Exception:\n File\nOddError: odd\n"), "OddError: odd"),
+        (FakePip(content=None, returncode=2, stderr="ERROR: a\nERROR: Exception:\n File\nOddError: odd\n"), "OddE"),
         (FakePip(content=None, returncode=3), "pip ended with status 3"),
         (FakePip(filename="demo_data-1.0-cp39-none-any.whl"), "no such file came"),
     ],
-    ids=["no ERROR line", "a traceback", "no output", "another file"],
+    ids=["no ERROR line", "a traceback", "an error before it", "no output", "another file"],
 )
 def test_other_failures_of_pip_are_passed_on(tmp_path, use_pip, pip, reason):
     use_pip(pip)

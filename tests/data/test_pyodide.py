@@ -37,6 +37,14 @@ def test_the_first_source_whose_bytes_have_the_hash_is_taken(tmp_path):
         pyodide.packages(FILES, cache=tmp_path, sources=[down])
 
 
+def test_pyodides_own_release_is_asked_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(pyodide, "RELEASE", f"{tmp_path.as_uri()}/")
+    monkeypatch.setattr(pyodide, "_from_mirror", pytest.fail)
+    (tmp_path / "a.whl").write_bytes(RIGHT)
+    (path,) = pyodide.packages({"a.whl": FILES["a.whl"]}, cache=tmp_path / "cache")
+    assert path.read_bytes() == RIGHT
+
+
 def test_what_has_another_hash_is_not_kept(tmp_path):
     with pytest.raises(FetchError, match="another hash"):
         pyodide.packages(FILES, cache=tmp_path, sources=[lambda name: b"altered"])
