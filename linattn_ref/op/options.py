@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -38,9 +39,9 @@ def plain_numbers(function: Callable[P, R]) -> Callable[P, R]:
     >>> window_around(np.uint8(2), window=np.uint8(3))
     (-1, 5)
     """
-    code, kinds = function.__code__, function.__annotations__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    arrays = {x for each in enumerate(names) for x in each if str(kinds.get(each[1])).startswith("Array")}
+    kinds = function.__annotations__
+    names = enumerate(inspect.signature(function).parameters)
+    arrays = {x for each in names for x in each if str(kinds.get(each[1])).startswith("Array")}
 
     @functools.wraps(function)
     def with_plain_numbers(*args: P.args, **kwargs: P.kwargs) -> R:
