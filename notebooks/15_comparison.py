@@ -375,7 +375,7 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # %% native="It counts what compiled kernels keep, and the pages in NumPy keep whole matrices instead."
 chapter.source(comparison_calls.cost, doc=False)
 
-measured = {name: comparison_calls.cost(name) for name in comparison_calls.CALLS}
+measured = {name: comparison_calls.cost(name) for name in comparison_calls.NAMES}
 chapter.table(
     ("mechanism", "time", "memory", "causal", "exact", "recurrent", "learned", "drawn", "kept, MB"),
     [
@@ -701,8 +701,8 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #    depend on the text where it is not (11 and 13). Use hashing where few keys matter and it is not known beforehand
 #    which (14).
 # 5. **What can be measured?** One length, one network and one thread are three choices. You can add a mechanism of your
-#    own: write a function, enter it in the table of `encoder_attention`, and enter its title in that of
-#    `encoder_names`. The same commands then accept it for `--attention`, and the same figures show it.
+#    own: enter its options in the table of `measuring.mechanisms`, and its name, title and sizes in that of
+#    `encoder_attention`. The same commands then accept it for `--attention`, and the same figures show it.
 #
 # ### What the table cannot say
 #

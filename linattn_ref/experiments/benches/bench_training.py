@@ -48,6 +48,7 @@ BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
 OURS, THEIRS = "its products", "PyTorch's products"
 COLOURS = {
     "jit": style.BLUE,
+    "jit, recomputed": style.BLUE,  # hidden units, in the backward pass: in the record, and measured no more
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,

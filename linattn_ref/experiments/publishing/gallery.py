@@ -128,8 +128,8 @@ def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any)
 
 
 def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:
-    """Draw what was computed, and save it with its numbers and, where it is a bench, its table."""
-    module = catalogue.module_of(name)
+    """Draw what was computed, as its record has it, and save both; of a bench its table, too."""
+    module, results = catalogue.module_of(name), catalogue.results_of(name, {"results": record.plain(results)})
     extra = {"table": module.table(results)} if name in BENCHES else {}
     with style.use(style_name):
         figure = module.draw(results)
