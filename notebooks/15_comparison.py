@@ -24,7 +24,7 @@ import numpy as np
 
 from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
 from linattn_ref.data import reported
-from linattn_ref.experiments.cost import comparison, comparison_calls, comparison_ways
+from linattn_ref.experiments.cost import comparison, comparison_calls
 from linattn_ref.experiments.learning import every_mechanism, mechanism_time
 from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.publishing import chapter, style, tables
@@ -150,13 +150,13 @@ SIZES = {
     "reformer": 2,
 }
 identity = np.eye(N, dtype=np.float32)
-forwards = {name: way.make(SIZES[name], N, D, np.random.default_rng(1)) for name, way in comparison_ways.WAYS.items()}
+forwards = {name: way.make(SIZES[name], N, D, np.random.default_rng(1)) for name, way in comparison.WAYS.items()}
 found = {"softmax": softmax.matrix(q, k)} | {name: forward(q, k, identity) for name, forward in forwards.items()}
 for name, forward in forwards.items():  # linear in the values, all of them: P v is the output
     np.testing.assert_allclose(found[name] @ v, forward(q, k, v), rtol=0, atol=2e-4)
 
 
-titles = {"softmax": "softmax"} | {name: way.label.partition(",")[0] for name, way in comparison_ways.WAYS.items()}
+titles = {"softmax": "softmax"} | {name: way.label.partition(",")[0] for name, way in comparison.WAYS.items()}
 
 
 def show_matrix(axis, p):
@@ -207,7 +207,7 @@ assert ranks["linear"] <= D
 assert all(smallest[name] >= 0 for name in set(found) - {"nystromformer"})
 assert smallest["nystromformer"] < 0  # nothing keeps a pseudo-inverse positive
 assert all(row_sums[name] < 1e-4 for name in set(found) - {"nystromformer"})
-few = comparison_ways.WAYS["rfa"].make(4, N, D, np.random.default_rng(1))(q, k, identity)
+few = comparison.WAYS["rfa"].make(4, N, D, np.random.default_rng(1))(q, k, identity)
 assert few.min() < 0  # four directions: sines and cosines of either sign
 
 # %% [markdown]
@@ -375,7 +375,7 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # %% native="It counts what compiled kernels keep, and the pages in NumPy keep whole matrices instead."
 chapter.source(comparison_calls.cost, doc=False)
 
-measured = {name: comparison_calls.cost(name) for name in comparison_calls.CALLS}
+measured = {name: comparison_calls.cost(name) for name in comparison_calls.NAMES}
 chapter.table(
     ("mechanism", "time", "memory", "causal", "exact", "recurrent", "learned", "drawn", "kept, MB"),
     [
@@ -454,7 +454,7 @@ def error_at(name, cost, part):
     return np.exp([np.interp(np.log(cost), np.log(costs[name]), each) for each in by_size])
 
 
-softmax_like = [name for name, way in comparison_ways.WAYS.items() if way.target == "softmax" and name != "linear"]
+softmax_like = [name for name, way in comparison.WAYS.items() if way.target == "softmax" and name != "linear"]
 
 
 def all_at(cost, part):
@@ -478,7 +478,7 @@ chapter.table(
     ("error: median (from tenth to tenth)", "at a tenth of the cost", "at 0.4 of the cost"),
     [
         (
-            comparison_ways.WAYS[name].label,
+            comparison.WAYS[name].label,
             *(with_spread(name, cost) if name in at else "–" for cost, at in ((0.1, cheap), (0.4, dear))),
         )
         for name in softmax_like
@@ -512,7 +512,7 @@ for cost, medians, best in ((0.1, cheap, "nystromformer"), (0.4, dear, "bigbird"
 # The record holds what this code computes: the errors of two mechanisms on the first of the eight reviews, once more.
 first_review, _ = heads.read_heads(sentences=1, length=512, seed=results.settings["seed"])
 for name in ("nystromformer", "longformer"):  # which draw nothing
-    again = comparison.measure(comparison_ways.WAYS[name], first_review, np.random.default_rng(0), quick=False)
+    again = comparison.measure(comparison.WAYS[name], first_review, np.random.default_rng(0), quick=False)
     kept = results.ways[name]
     # The code has come to do one more product of R x R than when the record was made: 3.5% at the largest R, 128.
     np.testing.assert_allclose(again.cost, kept.cost, rtol=0.036)
@@ -701,8 +701,8 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #    depend on the text where it is not (11 and 13). Use hashing where few keys matter and it is not known beforehand
 #    which (14).
 # 5. **What can be measured?** One length, one network and one thread are three choices. You can add a mechanism of your
-#    own: write a function, enter it in the table of `encoder_attention`, and enter its title in that of
-#    `encoder_names`. The same commands then accept it for `--attention`, and the same figures show it.
+#    own: enter its options in the table of `measuring.mechanisms`, and its name, title and sizes in that of
+#    `encoder_attention`. The same commands then accept it for `--attention`, and the same figures show it.
 #
 # ### What the table cannot say
 #
@@ -723,9 +723,9 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 # %%
 def panel(axes, size):
     for axis, name, scaled in zip(axes, ("nystromformer", "performer", "local"), (size, 8 * size, size), strict=True):
-        p = comparison_ways.WAYS[name].make(scaled, N, D, np.random.default_rng(1))(q, k, identity)
+        p = comparison.WAYS[name].make(scaled, N, D, np.random.default_rng(1))(q, k, identity)
         show_matrix(axis, p)
-        axis.set_ylabel(f"{titles[name]}\n{comparison_ways.WAYS[name].size} = {scaled}")
+        axis.set_ylabel(f"{titles[name]}\n{comparison.WAYS[name].size} = {scaled}")
 
 
 chapter.explore(

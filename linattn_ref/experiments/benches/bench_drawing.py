@@ -24,22 +24,46 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 5.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline
 
 from linattn_ref.data import reported
+from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.bench_drawing_ways import OURS, Size, measured, packages
+from linattn_ref.experiments.benches.bench_generation import compiled
+from linattn_ref.experiments.learning import causal_attention
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, labels, markdown, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, markdown, style
+from linattn_ref.models import causal, decoding
+from linattn_ref.models.generate import pick
+from linattn_ref.nn import post_norm
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "alone", "best", "compute", "draw", "table", "told"]
+
+OURS = "linattn-ref"
+VALUES = 256
+LONG, VERY_LONG = 0.3, 3.0  # seconds: what takes longer is timed once after a first time, or once
+STEPS = 16  # at most, of a stateful network, timed together
+TOLERANCE = 1e-4  # of the largest score, as in `bench_generation`
+Pixel = Callable[[int], float]  # CPU seconds of the pixel at a position
+
+
+class Size(NamedTuple):
+    """A network, and where along an image it is timed."""
+
+    layers: int
+    heads: int
+    width: int
+    hidden: int
+    numbers: int  # an image
+    positions: tuple[int, ...]  # from 1
 
 
 NETWORKS = {
@@ -47,6 +71,7 @@ NETWORKS = {
     "CIFAR-10": Size(16, 8, 256, 1024, 3072, (32, 1024, 2048, 3072)),
 }
 ANEW = ("softmax", "lsh-1", "lsh-4")
+STATEFUL = {"stateful-softmax": "softmax", "linear": "linear"}
 WAYS = ("softmax", "stateful-softmax", "lsh-1", "lsh-4", "linear")  # as the paper's tables have them
 PRINTED = {  # tables 4 and 5
     "MNIST": (reported.MNIST, reported.MNIST_SECONDS),
@@ -122,6 +147,113 @@ def _row(name: str, way: str, by: str, batch: int, size: Size, seconds: Array) -
         image=image,  # seconds of all pixels of the whole batch, integrated
         images_per_second=batch / image,
     )
+
+
+# --- A pixel, by each package ---------------------------------------------------------------------------------------
+
+
+def packages(way: str, torch: Any, package: Any) -> list[str]:
+    """Those that have this way, this one first."""
+    by_hand = torch is not None and not way.startswith("lsh")
+    there = {OURS: True, peers.PYTORCH: by_hand, peers.FAST: package is not None}
+    return [name for name, has in there.items() if has]
+
+
+def measured(size: Size, way: str, batch: int, rounds: int, seed: int, torch: Any, package: Any) -> Array:
+    """CPU seconds of a pixel of the whole batch, ``(packages, positions)``."""
+    rng = np.random.default_rng(seed)
+    params, model = network(STATEFUL.get(way, way), size, rng)
+    tokens = rng.integers(0, VALUES, (batch, size.numbers))
+    beginning = tokens[:4, :STEPS]
+    pixels: dict[str, Pixel] = {}
+    if way in STATEFUL:
+        stateful = _stateful(params, model, STATEFUL[way], torch, package)
+        engine.compare(way, {by: _last(one, beginning) for by, one in stateful.items()}, TOLERANCE, to=OURS)
+        pixels = {by: partial(stateful_pixel, one, one.states(batch), batch, rng) for by, one in stateful.items()}
+    else:
+        anew = _anew(params, model, way, torch, package)
+        if way == "softmax":
+            engine.compare(way, {by: (one(beginning),) for by, one in anew.items()}, TOLERANCE, to=OURS)
+        pixels = {by: partial(anew_pixel, one, tokens, rng) for by, one in anew.items()}
+    return np.transpose([_in_turn(list(pixels.values()), position, rounds) for position in size.positions])
+
+
+def _in_turn(pixels: Sequence[Pixel], position: int, rounds: int) -> list[float]:
+    """The median of each, after a round that is not counted; what takes long is timed once, or in that round."""
+    first = [pixel(position) for pixel in pixels]
+    seconds: list[list[float]] = [[] for _ in pixels]
+    for i in range(rounds):
+        for pixel, before, so_far in zip(pixels, first, seconds, strict=True):
+            if before < (VERY_LONG if i == 0 else LONG):
+                so_far.append(pixel(position))
+    return [float(np.median(counted or before)) for counted, before in zip(seconds, first, strict=True)]
+
+
+def _stateful(
+    params: causal.Params, model: causal.Model, attention: str, torch: Any, package: Any
+) -> dict[str, ways.Stateful]:
+    found = {OURS: compiled(decoding.pack(params, model))}
+    if torch is not None:
+        found[peers.PYTORCH] = ways.by_hand(torch, params, model.heads, attention)
+    if package is not None:
+        found[peers.FAST] = ways.recurrent_encoder(torch, package.builders, params, model.heads, attention)
+    return found
+
+
+def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, package: Any) -> dict[str, ways.Anew]:
+    found: dict[str, ways.Anew] = {OURS: lambda tokens: causal.forward(tokens, params, model)[0][:, -1].copy()}
+    if torch is not None and way == "softmax":
+        found[peers.PYTORCH] = ways.anew_by_hand(torch, params, model.heads)
+    if package is not None:
+        kind, options = ("full", {}) if way == "softmax" else ("reformer", _hashing(model))
+        found[peers.FAST] = ways.encoder(torch, package.builders, params, model.heads, kind, **options)
+    return found
+
+
+def network(attention: str, size: Size, rng: Generator) -> tuple[causal.Params, causal.Model]:
+    """Drawn parameters, and what is not learned."""
+    inside = causal_attention.draw(attention, rng, width=size.width // size.heads, length=size.numbers)
+    sizes = {"tokens": VALUES, "places": size.numbers, "width": size.width, "hidden": size.hidden}
+    how: dict[str, Any] = {"block": post_norm, "reads": inside.reads, "dtype": np.float32}
+    params = causal.draw(rng, layers=size.layers, **sizes, **how)
+    return params, causal.Model(inside, size.heads, block=post_norm)
+
+
+def _hashing(model: causal.Model) -> dict[str, int]:
+    """What fast-transformers' Reformer calls its options; half of its buckets are planes."""
+    options = model.mechanism.options
+    rounds, _, planes = options["rotations"].shape
+    return {"rounds": rounds, "bits": planes, "chunk_size": options["chunk"]}
+
+
+def _last(one: ways.Stateful, tokens: ways.Tokens) -> tuple[Array]:
+    """Scores after all tokens."""
+    state = one.states(len(tokens))(0)
+    for place, tokens_t in enumerate(tokens.T):
+        scores, state = one.step(tokens_t, place, state)
+    return (scores,)
+
+
+def stateful_pixel(
+    one: ways.Stateful, state_at: Callable[[int], Any], batch: int, rng: Generator, position: int
+) -> float:
+    """CPU seconds of the pixel at ``position``: the mean of some that end there, after one that is not counted."""
+    steps = min(STEPS, max(2, 64 // batch))
+    first = position - steps
+    tokens_t: ways.Tokens = np.zeros(batch, np.int64)
+    _, state = one.step(tokens_t, first - 1, state_at(first - 1))
+    start = time.process_time()
+    for place in range(first, position):
+        scores, state = one.step(tokens_t, place, state)
+        tokens_t = pick(scores, rng)
+    return (time.process_time() - start) / steps
+
+
+def anew_pixel(one: ways.Anew, tokens: ways.Tokens, rng: Generator, position: int) -> float:
+    """CPU seconds of the pixel after ``position`` tokens: all of them are read again."""
+    start = time.process_time()
+    pick(one(tokens[:, :position]), rng)
+    return time.process_time() - start
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

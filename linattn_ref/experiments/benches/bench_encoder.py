@@ -122,22 +122,14 @@ def others(
 
 
 def in_pytorch(torch: Any, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
-    """Post-norm layers of `torch.nn.functional`."""
+    """Its layers, norms last."""
     functions, given = torch.nn.functional, torch.from_numpy(x)
-    weights = [peers.leaves_of(one, torch.from_numpy) for one in params]
-    width = (x.shape[-1],)
+    blocks = [peers.leaves_of(one, torch.from_numpy) for one in params]
+    how = heads, functions.scaled_dot_product_attention, functions.relu
 
     def call() -> Array:
-        rows = given
         with torch.no_grad():
-            for norm_1, inner, outer, norm_2, first, second in weights:
-                projected = functions.linear(rows, *inner)  # (B, N, 3 E)
-                q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, N, D)
-                attended = functions.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, N, E)
-                rows = functions.layer_norm(rows + functions.linear(attended, *outer), width, *norm_1, block.EPS)
-                fed = functions.linear(functions.relu(functions.linear(rows, *first)), *second)
-                rows = functions.layer_norm(rows + fed, width, *norm_2, block.EPS)
-        return rows.numpy()
+            return peers.layers(torch, blocks, given, *how, norm_first=False).numpy()
 
     return call
 

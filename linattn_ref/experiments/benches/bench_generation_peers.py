@@ -27,7 +27,7 @@ from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.experiments.publishing.kit import Array, NDArray
 from linattn_ref.models.causal import Params
 
-__all__ = ["CHUNK", "Anew", "Stateful", "anew_by_hand", "by_graph", "by_hand", "encoder", "recurrent_encoder"]
+__all__ = ["CHUNK", "Anew", "Stateful", "Tokens", "anew_by_hand", "by_graph", "by_hand", "encoder", "recurrent_encoder"]
 
 Tokens = NDArray[np.integer[Any]]
 Anew = Callable[[Tokens], Array]  # tokens (B, t) to the scores of what comes next, (B, V)

@@ -6,7 +6,7 @@ attention                 all of it: queries and keys in, elu + 1, the denominat
 kernel step, step         one token of the recurrent form, without and with features and checks, called from Python
 ========================  ============================================================================================
 
-`engine` says how time is measured; `peers` and, for a single token, `bench_linear_steps` what the others are.
+`engine` says how time is measured, and `peers` what the others are.
 ``jit plain`` is the loop of the paper in a few lines of Numba; ``jit float64`` the fast kernel in twice the precision.
 ``multiply-adds alone`` are as many as ``jit`` makes, and nothing else: no kernel that makes them can be faster on this
 processor.
@@ -14,6 +14,13 @@ processor.
 At these sizes a forward pass takes no longer than the system takes to find new memory for its result. That is not what
 is compared: fast-transformers' kernels are given theirs, and the others get theirs from what is free in the process,
 which on Linux is told to hand nothing back meanwhile (`memory.kept_memory`).
+
+Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` works in
+the arrays of the state (``overwrite_state=True``); ``jit, new state`` leaves them alone, and copies.
+PyTorch's step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state,
+``S = S + bmm(k^T, v)``; and ``pytorch, in place`` with the fewest calls, the state moved on where it is.
+fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes queries and keys, also in place where
+no gradient is asked for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,18 +32,19 @@ import numpy as np
 from linattn_ref.attention import linear
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import engine, peers, runtimes
-from linattn_ref.experiments.benches.bench_linear_steps import STEP, STEP_KERNEL, steps
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
+from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops import causal_product as fast
 from linattn_ref.kernels.jit.loops import causal_product_plain as plain
 
 __all__ = ["compute", "draw", "table"]
 
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk of PyTorch's forms
+STEP_KERNEL, STEP = "kernel step", "step"
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
 LONG, FEW = 16384, 3  # beyond this length no more than so many rounds: one takes some seconds
 STEPS = 500  # timed together: one takes some microseconds, and the first of them finds other data in the caches
@@ -233,6 +241,87 @@ def fla_attention(naive: Any, q: Any, k: Any, v: Any) -> Any:
     return fla_product(naive, elu(q) + 1, elu(k) + 1, v, normalize=True)
 
 
+# --- A single token; all become tensors of the shapes that fit, before any clock starts -----------------------------
+
+
+def steps(
+    batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator
+) -> Iterator[tuple[str, dict[str, Call]]]:
+    """The two tasks of one token, each with its calls by name, ``jit`` first.
+
+    ``package`` is fast-transformers.
+    """
+    q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
+    phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
+    start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
+    at_once = start()
+    alone: dict[str, Call] = {"jit": lambda: (fast.step(phi_q, phi_k, v, at_once.s, at_once.z, peers.EPS),)}
+    whole: dict[str, Call] = {}
+    for name, backend in engine.BACKENDS.items():
+        whole[name] = _step(backend, q, k, v, start(), overwrite_state=True)
+    whole["jit, new state"] = _step(jit, q, k, v, start(), overwrite_state=False)
+    if torch is not None:
+        for name, make in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
+            alone[name] = make(torch, phi_q, phi_k, v, *start()[:2], features=False)
+            whole[name] = make(torch, q, k, v, *start()[:2], features=True)
+    if package is not None:
+        whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, *start()[:2])
+    yield from ((STEP_KERNEL, alone), (STEP, whole))
+
+
+def _step(backend: Any, q: Array, k: Array, v: Array, state: linear.State, *, overwrite_state: bool) -> Call:
+    def step() -> Sequence[Array]:
+        nonlocal state
+        out, state = linear.step(q, k, v, state, eps=peers.EPS, kernels=backend, overwrite_state=overwrite_state)
+        return (out,)
+
+    return step
+
+
+def new_state(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
+    """``q, k (B, H, C)``, ``v (B, H, M)``, ``s (B, H, C, M)``, ``z (B, H, C)``; elu + 1 of ``q, k`` if ``features``."""
+    q, k, v, *state = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
+    elu = torch.nn.functional.elu
+
+    def step() -> Sequence[Array]:
+        phi_q, phi_k = (elu(q) + 1, elu(k) + 1) if features else (q, k)
+        s = state[0] + torch.bmm(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
+        z = state[1] + phi_k
+        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
+        state[:] = s, z
+        return (numerator / ((phi_q * z).sum(1, keepdim=True) + peers.EPS),)
+
+    return step
+
+
+def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
+    """The same, nothing allocated that can be written over."""
+    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
+    elu = torch.nn.functional.elu
+
+    def step() -> Sequence[Array]:
+        phi_q, phi_k = (elu(q).add_(1), elu(k).add_(1)) if features else (q, k)
+        s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
+        z.add_(phi_k)
+        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
+        return (numerator.div_((phi_q * z).sum(1, keepdim=True).add_(peers.EPS)),)
+
+    return step
+
+
+def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> Call:
+    """Its module for one token, in evaluation: no gradient is asked for."""
+    module = package.recurrent.attention.RecurrentLinearAttention(q.shape[-1], eps=peers.EPS).eval()
+    q, k, v, s, z = (torch.from_numpy(x) for x in (q, k, v, s, z))
+    state = [s, z]
+
+    def step() -> Sequence[Array]:
+        out, state[:] = module(q, k, v, state=state)
+        return (out,)
+
+    return step
+
+
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
@@ -270,7 +359,7 @@ def table(results: Results) -> str:
     """
     rows, order = best_torch(results.rows), (*LOOKS, "jit float64")
     passes = engine.table(("task", "N"), [row for row in rows if not _is_step(row)], order)
-    steps = engine.table(("task", "B"), [row for row in rows if _is_step(row)], order, unit=("µs", 1e3))
+    tokens = engine.table(("task", "B"), [row for row in rows if _is_step(row)], order, unit=("µs", 1e3))
     few = f" ({FEW} beyond N = {LONG})" if results.repeats > FEW and any(row.size > LONG for row in rows) else ""
     setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
     note = (
@@ -278,7 +367,7 @@ def table(results: Results) -> str:
         "many as jit makes and nothing else; divided by it, a peer's ratio is the most that this arithmetic allows."
     )
     compared = engine.compared(results.versions, (peers.PYTORCH, peers.FAST, peers.FLA, runtimes.ONNX))
-    return engine.page(passes, steps, note=[note, compared])
+    return engine.page(passes, tokens, note=[note, compared])
 
 
 def draw(results: Results) -> Figure:

@@ -48,6 +48,7 @@ BATCH, LENGTH, TOKENS, RATE = 2, 784, 256, 1e-3
 OURS, THEIRS = "its products", "PyTorch's products"
 COLOURS = {
     "jit": style.BLUE,
+    "jit, recomputed": style.BLUE,  # hidden units, in the backward pass: in the record, and measured no more
     OURS: style.SKY,
     "pytorch": style.VERMILLION,
     "pytorch, at once": style.VERMILLION,
@@ -233,12 +234,7 @@ def step_in_torch(
 
     def forward() -> Any:
         x = functions.embedding(read, table) + places  # (B, N, E)
-        for norm_1, inner, outer, norm_2, first, second in blocks:
-            projected = functions.linear(functions.layer_norm(x, width, *norm_1), *inner)  # (B, N, 3 E)
-            q, k, v = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, N, D)
-            x = x + functions.linear(attend(q, k, v).transpose(1, 2).flatten(2), *outer)
-            fed = functions.gelu(functions.linear(functions.layer_norm(x, width, *norm_2), *first))
-            x = x + functions.linear(fed, *second)
+        x = peers.layers(torch, blocks, x, heads, attend, functions.gelu, norm_first=True)
         return functions.linear(functions.layer_norm(x, width, *last), *head)  # (B, N, V)
 
     def step() -> float:

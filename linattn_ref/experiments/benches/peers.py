@@ -24,7 +24,8 @@ from linattn_ref.experiments.benches.engine import find
 from linattn_ref.op import Array
 
 __all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
-__all__ += ["in_torch", "leaves_of", "loop", "naive_file", "packed", "tensors", "unpacked", "version", "versions"]
+__all__ += ["in_torch", "layers", "leaves_of", "loop", "naive_file", "packed", "tensors", "unpacked", "version"]
+__all__ += ["versions"]
 
 PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
@@ -148,6 +149,21 @@ def leaves_of(block: Any, take: Callable[[Any], Any]) -> tuple[tuple[Any, Any], 
         *(norm(block.norm_1), affine(inside.inner), affine(inside.outer)),
         *(norm(block.norm_2), affine(fed.inner), affine(fed.outer)),
     )
+
+
+def layers(
+    torch: Any, blocks: Any, x: Any, heads: int, attend: Callable[..., Any], activation: Any, *, norm_first: bool
+) -> Any:
+    """Blocks of `leaves_of`, as users of PyTorch would write them; ``attend`` is of ``q, k, v (B, H, N, D)``."""
+    functions, width = torch.nn.functional, x.shape[-1:]
+    for norm_1, inner, outer, norm_2, first, second in blocks:
+        rows = functions.layer_norm(x, width, *norm_1) if norm_first else x
+        q, k, v = functions.linear(rows, *inner).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        x = x + functions.linear(attend(q, k, v).transpose(1, 2).flatten(2), *outer)  # (B, N, E)
+        rows = functions.layer_norm(x, width, *(norm_2 if norm_first else norm_1))
+        fed = functions.linear(activation(functions.linear(rows, *first)), *second)
+        x = x + fed if norm_first else functions.layer_norm(rows + fed, width, *norm_2)
+    return x
 
 
 # --- fast-transformers ----------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@
 ``linformer_savings``  Linformer's share of it: time and memory; ``layer_savings``, of a whole layer
 ``resources``          time and memory of all, against the length; ``resource_methods`` are its curves;
                        ``model_resources``, of a step of training
-``comparison``         error against cost on a pretrained network; ``comparison_ways`` are its curves,
-                       ``comparison_calls`` the rows of the chapter's table
+``comparison``         error against cost on a pretrained network; ``comparison_calls``, the rows of the chapter's table
 ``cuda_occupancy``     what the CUDA kernels take of a GPU: compiled, not run
 """
 

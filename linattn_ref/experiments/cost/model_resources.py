@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.attention import linear, reformer, softmax
+from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import growth
 from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
-from linattn_ref.nn import cross_entropy, mechanism
-from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.nn import cross_entropy
 from linattn_ref.training import parameters, radam
 
 __all__ = ["compute", "draw"]
@@ -91,7 +90,8 @@ def summarise(found: Points, rounds: int) -> Results:
 def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
     """A step of a network, ready to be taken; it returns its loss."""
     rng = np.random.default_rng(seed)
-    model = causal.Model(attention_of(name, rng), HEADS)
+    near = mechanisms.Sizes(n, WIDTH // HEADS, chunk=CHUNK, buckets=BUCKETS)
+    model = causal.Model(mechanisms.of(name, near, rng, causal=True, kernels=jit), HEADS)
     sizes = {"tokens": TOKENS, "places": n, "width": WIDTH, "hidden": 4 * WIDTH, "layers": LAYERS}
     drawn = causal.draw(rng, **sizes, reads=model.mechanism.reads, dtype=np.float32)
     _, params = parameters.flatten(drawn)
@@ -107,15 +107,6 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
         return float(loss)
 
     return step
-
-
-def attention_of(name: str, rng: np.random.Generator) -> Mechanism:
-    """A causal mechanism by the name that the paper gives it."""
-    options: dict[str, Any] = {"causal": True, "kernels": jit}
-    if name.startswith("lsh-"):
-        rotations = reformer.draw_rotations(int(name[4:]), WIDTH // HEADS, BUCKETS, rng, np.float32)
-        return mechanism.of(reformer, rotations=rotations, chunk=CHUNK, **options)
-    return mechanism.of({"softmax": softmax, "linear": linear}[name], **options)
 
 
 # --- The figure -----------------------------------------------------------------------------------------------------

@@ -5,15 +5,10 @@ anew for each of its batches, from a seed of its own. Reformer has as many bucke
 rounded to an even number: two at 68 places, four at 128, 24 at 784.
 """
 
-from typing import Any
-
 import numpy as np
 
-from linattn_ref.attention import linear, performer, reformer, softmax
-from linattn_ref.attention.features import feature_maps
-from linattn_ref.attention.sparse import local
+from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.kernels import jit
-from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 
 __all__ = ["NAMES", "draw", "reads"]
@@ -40,21 +35,10 @@ def draw(name: str, rng: np.random.Generator, *, width: int, length: int, causal
     ValueError
         An unknown name.
     """
-    options: dict[str, Any] = {"causal": causal, "kernels": jit}
-    if name == "softmax":
-        return mechanism.of(softmax, **options)
-    if name == "linear":
-        return mechanism.of(linear, **options)
-    if name == "local":
-        return mechanism.of(local, window=WINDOW, **options)
-    if name == "performer":
-        omega = feature_maps.orthogonal_gaussian(2 * width, width, rng, dtype=np.float32)
-        return mechanism.of(performer, omega=omega, **options)
-    if name.startswith("lsh-") and name[4:].isdecimal():
-        buckets = max(2, 2 * round(length / CHUNK / 2))
-        rotations = reformer.draw_rotations(int(name[4:]), width, buckets, rng, np.float32)
-        return mechanism.of(reformer, rotations=rotations, chunk=CHUNK, **options)
-    raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    if name not in NAMES and not name.removeprefix("lsh-").isdecimal():
+        raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    sizes = mechanisms.Sizes(length, width, features=2 * width, window=WINDOW, chunk=CHUNK)
+    return mechanisms.of(name, sizes, rng, causal=causal, kernels=jit)
 
 
 def reads(name: str) -> int:

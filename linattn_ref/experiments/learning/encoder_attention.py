@@ -9,16 +9,14 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import linear, linformer, long_short, nystromformer, performer, reformer, rfa, softmax
-from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention import linformer
 from linattn_ref.attention.linformer_projections import Sharing
-from linattn_ref.attention.sparse import bigbird, local, longformer
 from linattn_ref.experiments.learning.options import Option
+from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.kernels import jit
-from linattn_ref.nn import mechanism
 from linattn_ref.nn.mechanism import Mechanism
 
-__all__ = ["NAMES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make", "price", "told"]
+__all__ = ["NAMES", "TITLES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make", "price", "told"]
 
 LEAST = 8  # keys per query
 # As `begin` of tasks takes it; 0: a quarter of the length
@@ -63,13 +61,11 @@ def make(name: str, setting: Setting, rng: np.random.Generator) -> Inside:
         raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
     if name not in WITHOUT_K and not LEAST <= setting.k <= setting.length:
         raise ValueError(f"k: expected {LEAST} to the length, {setting.length}, got {setting.k}")
-    if name == "linformer":
-        return _linformer(setting, rng)
-    page, options = NAMES[name]
-    kernels: dict[str, Any] = {} if page is long_short else {"kernels": jit}  # it has none
-    each = [mechanism.of(page, **options(setting, rng), **kernels) for _ in range(setting.layers)]
-    own = [_mixtures(setting, rng) for _ in each] if name == "long-short" else None
-    return Inside(tuple(each), own)
+    own = _projections(setting, rng) if name == "linformer" else None
+    sizes = mechanisms.Sizes(setting.length, setting.head_width, **NAMES[name][1](setting))
+    kernels: dict[str, Any] = {} if name == "long-short" else {"kernels": jit}  # it has none
+    each = tuple(mechanisms.of(name, sizes, rng, **kernels) for _ in range(setting.layers))
+    return Inside(each, [_mixtures(setting, rng) for _ in each] if name == "long-short" else own)
 
 
 def price(k: int, length: int) -> int:
@@ -83,35 +79,24 @@ def told(name: str, setting: Setting) -> dict[str, Any]:
     return {"attention": name, "k": k, "sharing": setting.sharing if name == "linformer" else None}
 
 
-# --- Each, for one layer ----------------------------------------------------------------------------------------------
+# --- What `k` buys, for one layer -------------------------------------------------------------------------------------
 
 
-def _features(count: int, s: Setting, rng: np.random.Generator) -> dict[str, Any]:
-    return {"omega": feature_maps.orthogonal_gaussian(count, s.head_width, rng, dtype=np.float32)}
-
-
-def _bigbird(s: Setting, rng: np.random.Generator) -> dict[str, Any]:
+def _bigbird(s: Setting) -> dict[str, Any]:
     """Eight blocks per query: three in the window, two global, three random, or as many as are left."""
     block = s.k // 8
-    count = -(-s.length // block)
-    return {"block": block, "random_blocks": bigbird.draw_random_blocks(count, max(0, min(3, count - 5)), rng)}
+    return {"block": block, "random_blocks": max(0, min(3, -(-s.length // block) - 5))}
 
 
-def _reformer(s: Setting, rng: np.random.Generator) -> dict[str, Any]:
-    """Two rounds; in each a query sees two chunks."""
-    chunk = s.k // 4
-    buckets = max(2, 2 * round(s.length / chunk / 2))
-    return {"rotations": reformer.draw_rotations(2, s.head_width, buckets, rng, np.float32), "chunk": chunk}
-
-
-def _linformer(s: Setting, rng: np.random.Generator) -> Inside:
+def _projections(s: Setting, rng: np.random.Generator) -> list[tuple[Any, ...]]:
+    """Linformer's own."""
     drawn = linformer.draw_projections(
         s.k, s.length, rng, layers=s.layers, heads=s.heads, sharing=s.sharing, dtype=np.float32
     )
     if s.pooled:
         for matrix in {id(x): x for layer in drawn for x in layer[:2]}.values():
             matrix[...] = linformer.mean_pool(s.k, s.length, np.float32)
-    return Inside((mechanism.of(linformer, kernels=jit),) * s.layers, [(layer.e, layer.f) for layer in drawn])
+    return [(layer.e, layer.f) for layer in drawn]
 
 
 def _mixtures(s: Setting, rng: np.random.Generator) -> tuple[Any, ...]:
@@ -123,17 +108,18 @@ def _mixtures(s: Setting, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 WITHOUT_K = ("softmax", "linear")
-# Of each its page and, for one layer, its options; `encoder_names` has the title.
-NAMES: dict[str, tuple[Any, Callable[[Setting, np.random.Generator], dict[str, Any]]]] = {
-    "softmax": (softmax, lambda s, rng: {}),
-    "linformer": (linformer, lambda s, rng: {}),
-    "nystromformer": (nystromformer, lambda s, rng: {"landmarks": s.k}),
-    "performer": (performer, lambda s, rng: _features(s.k, s, rng)),
-    "rfa": (rfa, lambda s, rng: _features(s.k // 2, s, rng)),  # a sine and a cosine each
-    "linear": (linear, lambda s, rng: {}),
-    "local": (local, lambda s, rng: {"window": s.k // 2}),
-    "longformer": (longformer, lambda s, rng: {"window": s.k // 2, "global_tokens": np.array([0])}),
-    "bigbird": (bigbird, _bigbird),
-    "long-short": (long_short, lambda s, rng: {"window": max(1, s.k // 4)}),  # two widths, its own in the middle
-    "reformer": (reformer, _reformer),
+# Of each its title in figures and, of one layer, its sizes, fields of `mechanisms.Sizes`.
+NAMES: dict[str, tuple[str, Callable[[Setting], dict[str, Any]]]] = {
+    "softmax": ("softmax", lambda s: {}),
+    "linformer": ("Linformer", lambda s: {}),
+    "nystromformer": ("Nyströmformer", lambda s: {"landmarks": s.k}),
+    "performer": ("Performer", lambda s: {"features": s.k}),
+    "rfa": ("RFA", lambda s: {"features": s.k // 2}),  # a sine and a cosine each
+    "linear": ("linear, elu + 1", lambda s: {}),
+    "local": ("local window", lambda s: {"window": s.k // 2}),
+    "longformer": ("Longformer", lambda s: {"window": s.k // 2}),
+    "bigbird": ("BigBird", _bigbird),
+    "long-short": ("Long-Short", lambda s: {"window": max(1, s.k // 4)}),  # two widths, its own in the middle
+    "reformer": ("Reformer (LSH)", lambda s: {"rounds": 2, "chunk": s.k // 4}),  # a query sees two chunks in each
 }
+TITLES = {name: title for name, (title, _) in NAMES.items()}

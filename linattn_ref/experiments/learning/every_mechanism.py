@@ -7,7 +7,7 @@ with softmax attention; ``linattn-ref gather`` made the record. Linformer begins
 from pathlib import Path
 
 from linattn_ref.experiments.learning import finetune_result, runs
-from linattn_ref.experiments.learning.encoder_names import TITLES
+from linattn_ref.experiments.learning.encoder_attention import TITLES
 from linattn_ref.experiments.publishing.kit import Figure, Line2D, Results, style
 
 __all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.experiments.learning import encoder_attention
-from linattn_ref.experiments.learning.encoder_names import TITLES
+from linattn_ref.experiments.learning.encoder_attention import TITLES
 from linattn_ref.experiments.measuring.points import Group, check_lengths, measure_points
 from linattn_ref.experiments.publishing.kit import Figure, Results, style
 from linattn_ref.kernels import jit

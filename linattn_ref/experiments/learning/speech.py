@@ -105,8 +105,8 @@ def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Gener
     sizes: dict[str, Any] = {"inputs": inputs, "labels": labels, "dtype": np.float32}
     if name == "lstm":
         return speech_lstm.draw(rng, hidden=shape.width, layers=shape.lstms, **sizes)
-    reads = 2 if name.startswith("lsh") else 3
-    return speech.draw(rng, width=shape.width, hidden=shape.hidden, layers=shape.layers, reads=reads, **sizes)
+    sizes |= {"width": shape.width, "hidden": shape.hidden, "layers": shape.layers}
+    return speech.draw(rng, reads=causal_attention.reads(name), **sizes)
 
 
 def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:

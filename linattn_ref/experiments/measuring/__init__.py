@@ -2,6 +2,7 @@
 
 ``pretrained``     a pretrained network, and sentences of a real text
 ``heads``          its attention heads, and random ones
+``mechanisms``     how each is called
 ``linformer_fit``  mixtures of keys fitted to such heads
 ``counting``       multiply-adds, and bytes kept for the gradient
 ``timing``         calls in turn in one process, on one thread

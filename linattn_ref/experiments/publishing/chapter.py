@@ -147,7 +147,7 @@ def in_few_colours(figure: Figure, dpi: int, count: int) -> PIL.Image.Image:
 
 
 def record(name: str) -> dict[str, Any]:
-    """A committed figure's record, ``figures/NAME.json``, as `record.save` wrote it; and a line that says so.
+    """A committed figure's record, ``figures/NAME.json``, as `record.write` wrote it; and a line that says so.
 
     The line names the command and the machine: what follows in the chapter was measured there and then, not now.
     """

@@ -128,26 +128,25 @@ def compute(name: str, *, seed: int = SEED, quick: bool = False, **offered: Any)
 
 
 def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_name: str) -> list[Path]:
-    """Draw what was computed, and save it with its numbers and, where it is a bench, its table."""
-    module = catalogue.module_of(name)
-    extra = {"table": module.table(results)} if name in BENCHES else {}
-    with style.use(style_name):
-        figure = module.draw(results)
-        return record.save(
-            figure, results, out, name, command=command, seed=seed, caption=catalogue.caption_of(name), extra=extra
-        )
+    """Draw what was computed, as its record has it, and save both."""
+    table = {"table": ""} if name in BENCHES else {}
+    return _draw_record(record.document(results, name, command=command, seed=seed, **table), out, style_name)
 
 
 def draw_again(name: str, out: Path, *, style_name: str) -> None:
     """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
-    module, path = catalogue.module_of(name), out / f"{name}.json"
-    document = json.loads(path.read_text(encoding="utf-8"))
-    results = catalogue.results_of(name, document)
+    _draw_record(json.loads((out / f"{name}.json").read_text(encoding="utf-8")), out, style_name)
+
+
+def _draw_record(document: dict[str, Any], out: Path, style_name: str) -> list[Path]:
+    """Save the figure of a record, and this with the caption and, of a bench, the table as they are now."""
+    name = document["name"]
+    module, results = catalogue.module_of(name), catalogue.results_of(name, document)
     document["caption"] = catalogue.caption_of(name)
     if name in BENCHES:
         document["table"] = module.table(results)
     with style.use(style_name):
-        record.write(module.draw(results), document, out, name)
+        return record.write(module.draw(results), document, out)
 
 
 def page_of(folder: Path) -> str:

@@ -6,24 +6,16 @@ Then one sentence of shares: of memory, and of what the processor gives at best,
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from linattn_ref.experiments.publishing import markdown
 
 __all__ = ["table"]
 
 
-class Headline(NamedTuple):
-    """Rows of a bench's record that differ in the kernel alone."""
-
-    what: str
-    bench: str
-    row: Mapping[str, Any]  # what they say of themselves
-
-
 BOTH = "forward + backward"
 ONE_TOKEN = {"batch": 1, "what": "step"}
-# A bench, and of each row what it is called here and in the record
+# By bench, rows of its record that differ in the kernel alone: what is told of them, and what they say of themselves
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "bench_softmax": {
         "Softmax attention, all keys, forward, N = 2048": {"length": 2048, "causal": False, "passes": "forward"},
@@ -48,7 +40,6 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "bench_generation": {"A token of a transformer of 8 layers, linear attention, B = 1": {"batch": 1}},
 }
-HEADLINES = tuple(Headline(what, bench, row) for bench, rows in ROWS.items() for what, row in rows.items())
 YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 
 
@@ -106,14 +97,15 @@ def gpu(figures: Path) -> str:
 
 def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
-    rows = []
-    for headline in HEADLINES:
-        record = json.loads((figures / f"{headline.bench}.json").read_text(encoding="utf-8"))
-        row = hardest(record["results"], headline)
-        ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"
-        rows.append((headline.what, row["whom"], ratio, record["machine"]["processor"]))
-    lines = markdown.table(("what", "against", "ratio", "processor"), rows, "llrl")
-    return "\n".join([*lines, "", f"{shares(figures)} {gpu(figures)}"])
+    lines = []
+    for bench, rows in ROWS.items():
+        record = json.loads((figures / f"{bench}.json").read_text(encoding="utf-8"))
+        for what, wanted in rows.items():
+            row = hardest(record["results"], wanted)
+            ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"
+            lines.append((what, row["whom"], ratio, record["machine"]["processor"]))
+    table = markdown.table(("what", "against", "ratio", "processor"), lines, "llrl")
+    return "\n".join([*table, "", f"{shares(figures)} {gpu(figures)}"])
 
 
 def number(ratio: float) -> str:
@@ -121,8 +113,8 @@ def number(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio >= 1.95 else f"{ratio:.2f}"
 
 
-def hardest(results: Mapping[str, Any], headline: Headline) -> dict[str, Any]:
-    """The row of the fastest peer, and in ``whom`` its name with the version that took part.
+def hardest(results: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the rows that are so, that of the fastest peer, and in ``whom`` its name with the version that took part.
 
     Raises
     ------
@@ -132,9 +124,9 @@ def hardest(results: Mapping[str, Any], headline: Headline) -> dict[str, Any]:
     found = []
     for row in results["rows"]:
         packages = [x for x in results["versions"] if row.get("kernel", "").lower().startswith(x.lower())]
-        if headline.row.items() <= row.items() and packages and row["kernel"] not in YARDSTICKS:
+        if wanted.items() <= row.items() and packages and row["kernel"] not in YARDSTICKS:
             package = max(packages, key=len)
             found.append({**row, "whom": f"{package} {results['versions'][package]}{row['kernel'][len(package) :]}"})
     if not found:
-        raise ValueError(f"{headline.bench}: expected a peer's row with {dict(headline.row)}, found none")
+        raise ValueError(f"rows: expected a peer's with {dict(wanted)}, found none")
     return min(found, key=lambda row: float(row["ratio_median"]))

@@ -1,6 +1,6 @@
 """Saving a figure with everything that made it: the drawing three times, and the numbers beside it.
 
-``save`` writes ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json``. The same results on the same machine with
+``write`` makes ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json``. The same results on the same machine with
 the same versions give the same bytes: no date is written anywhere, and the identifiers in the SVG are fixed.
 """
 
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 import linattn_ref
 from linattn_ref.atomic import write_all
 
-__all__ = ["machine", "save", "versions", "write"]
+__all__ = ["document", "machine", "versions", "write"]
 
 # What makes each format carry a date or a random identifier, switched off.
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -31,37 +31,41 @@ PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
 SAVING: Any = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
 
 
-def save(
-    figure: Figure,
-    results: Any,
-    out_dir: str | os.PathLike[str],
-    name: str,
-    *,
-    command: str,
-    seed: int | None,
-    caption: str = "",
-    extra: Mapping[str, Any] | None = None,
-) -> list[Path]:
-    """Write the figure as SVG, PNG and PDF and its numbers as JSON, all of them or none.
+def document(
+    results: Any, name: str, *, command: str, seed: int | None, caption: str = "", **more: Any
+) -> dict[str, Any]:
+    """The record of a figure: all numbers that it shows, and what they were made with.
 
     Parameters
     ----------
-    figure : Figure
-        To be saved inside the `style.use` in which it was drawn: matplotlib makes some of its parts only now.
     results : mapping, NamedTuple, dataclass, sequence, array or number
-        All numbers that the figure shows, as ``compute`` returned them; see `plain` for what becomes of them.
-    out_dir : path
-        Made if it is not there.
+        As ``compute`` returned them; see `plain` for what becomes of them.
     name : str
-        File name without extension.
+        Of the figure's files.
     command : str
         The command line that makes the figure again.
     seed : int or None
         The seed of the random generator; None where nothing is drawn at random.
     caption : str
         What the figure shows, in a sentence or two: the gallery prints it.
-    extra : mapping, optional
-        More to be kept beside the numbers, such as the hashes of model and text.
+    **more
+        To be kept beside the numbers, such as the hashes of model and text.
+    """
+    about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(more)}
+    return {**about, "versions": versions(), "machine": machine(), "results": plain(results)}
+
+
+def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLike[str]) -> list[Path]:
+    """Write the figure as SVG, PNG and PDF and its record as JSON, all of them or none.
+
+    Parameters
+    ----------
+    figure : Figure
+        To be saved inside the `style.use` in which it was drawn: matplotlib makes some of its parts only now.
+    document : mapping
+        The `document`.
+    out_dir : path
+        Made if it is not there.
 
     Returns
     -------
@@ -73,18 +77,11 @@ def save(
     OSError
         A file cannot be written (full disk, no permission); none of the four is then changed.
     """
-    about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(dict(extra or {}))}
-    found = {"versions": versions(), "machine": machine(), "results": plain(results)}
-    return write(figure, {**about, **found}, out_dir, name)
-
-
-def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLike[str], name: str) -> list[Path]:
-    """Write a figure beside a record that is there already; see `save`."""
-    out = Path(out_dir)
+    out = Path(out_dir) / document["name"]
     writers: dict[Path, bytes | Callable[[Path], object]] = {
-        out / f"{name}.{format}": partial(_draw, figure, format) for format in METADATA
+        out.with_name(f"{out.name}.{format}"): partial(_draw, figure, format) for format in METADATA
     }
-    writers[out / f"{name}.json"] = (json_text(dict(document)) + "\n").encode(errors="backslashreplace")
+    writers[out.with_name(f"{out.name}.json")] = (json_text(dict(document)) + "\n").encode(errors="backslashreplace")
     return write_all(writers)
 
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.benches import bench_drawing, bench_drawing_ways
+from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.publishing import gallery, style
 
 BEHIND = {"fast-transformers": 4, "PyTorch": 3, bench_drawing.OURS: 1}  # times as slow
@@ -14,7 +14,7 @@ BEHIND = {"fast-transformers": 4, "PyTorch": 3, bench_drawing.OURS: 1}  # times 
 
 def made_up(size, way, batch, rounds, seed, torch, package):
     """A pixel takes 1 s, times what the package takes longer; of all ways and batch sizes."""
-    names = bench_drawing_ways.packages(way, torch, package)
+    names = bench_drawing.packages(way, torch, package)
     return np.array([[float(BEHIND[name])] * len(size.positions) for name in names])
 
 
@@ -31,7 +31,7 @@ def test_an_image_is_exact_where_a_pixel_is_a_polynomial_of_its_position(name):
 def test_every_network_is_timed_to_its_last_number_at_batch_size_1():
     for name, size in bench_drawing.NETWORKS.items():
         assert size.positions[-1] == size.numbers
-        assert size.positions[0] > bench_drawing_ways.STEPS  # and a step before them
+        assert size.positions[0] > bench_drawing.STEPS  # and a step before them
         assert all(bench_drawing.BATCHES[name, way][0] == 1 for way in bench_drawing.WAYS)
 
 
@@ -67,7 +67,7 @@ def test_measurements_are_kept_and_taken_over(monkeypatch, tmp_path):
 
 
 def test_what_takes_long_is_timed_once_more_or_not_again():
-    lasting = (0.1, bench_drawing_ways.LONG, bench_drawing_ways.VERY_LONG)
+    lasting = (0.1, bench_drawing.LONG, bench_drawing.VERY_LONG)
     calls = []
 
     def pixel(seconds):
@@ -75,7 +75,7 @@ def test_what_takes_long_is_timed_once_more_or_not_again():
         return seconds
 
     pixels = [lambda _, seconds=seconds: pixel(seconds) for seconds in lasting]
-    assert bench_drawing_ways._in_turn(pixels, 1, 3) == list(lasting)
+    assert bench_drawing._in_turn(pixels, 1, 3) == list(lasting)
     assert [calls.count(seconds) for seconds in lasting] == [4, 2, 1]
 
 
@@ -95,9 +95,9 @@ def test_every_way_is_timed_with_both_networks():
 def test_a_wrong_answer_of_another_package_is_found(monkeypatch, way):
     torch = pytest.importorskip("torch", reason="needs the extra: peers")
     size = bench_drawing.QUICK["sizes"]["MNIST"]
-    right = bench_drawing_ways.measured(size, way, 2, 1, 0, torch, None)
+    right = bench_drawing.measured(size, way, 2, 1, 0, torch, None)
     assert right.shape == (2, len(size.positions))
-    rest = bench_drawing_ways.peers._rest
-    monkeypatch.setattr(bench_drawing_ways.peers, "_rest", lambda *given: 1.01 * rest(*given) + 0.1)
+    rest = bench_drawing.ways._rest
+    monkeypatch.setattr(bench_drawing.ways, "_rest", lambda *given: 1.01 * rest(*given) + 0.1)
     with pytest.raises(RuntimeError, match=f"{way}: PyTorch and linattn-ref differ in out"):
-        bench_drawing_ways.measured(size, way, 2, 1, 0, torch, None)
+        bench_drawing.measured(size, way, 2, 1, 0, torch, None)

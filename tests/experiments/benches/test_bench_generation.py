@@ -34,7 +34,8 @@ def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
     text = bench_generation.table(results)
     assert "Not installed, so not compared: PyTorch, ONNX Runtime, fast-transformers." in text
     with style.use():
-        record.save(bench_generation.draw(results), results, tmp_path, "bench", command="", seed=0)
+        document = record.document(results, "bench", command="", seed=0)
+        record.write(bench_generation.draw(results), document, tmp_path)
 
 
 def test_beside_pytorch_and_fast_transformers():

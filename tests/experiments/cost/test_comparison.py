@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from quick import drawn, quick
 
-from linattn_ref.experiments.cost import comparison, comparison_ways
+from linattn_ref.experiments.cost import comparison
 from linattn_ref.experiments.measuring.heads import random_heads
 
 
@@ -17,16 +17,16 @@ def results():
 def heads():
     """One sentence, one layer, two heads, N = 32: one chunk of LSH attention."""
     rng = np.random.default_rng(1)
-    return random_heads(rng, sentences=1, layers=1, heads=2, length=comparison_ways.NEAR, width=4)
+    return random_heads(rng, sentences=1, layers=1, heads=2, length=comparison.NEAR, width=4)
 
 
 def test_drawing(results):
     figure = drawn("comparison")
     for axis in figure.axes:
-        assert len(axis.lines) == len(comparison_ways.WAYS) + 3  # two ranks of the SVD, and softmax attention's cost
+        assert len(axis.lines) == len(comparison.WAYS) + 3  # two ranks of the SVD, and softmax attention's cost
         assert len(axis.texts) <= 7
         assert len(axis.collections) == len(axis.texts) - 2  # a bar for each that is named, but the truncated SVD
-    assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison_ways.WAYS)
+    assert {name for family in comparison.FAMILIES.values() for name in family} == set(comparison.WAYS)
 
 
 @pytest.mark.parametrize("name", ["linformer", "nystromformer"])
@@ -53,7 +53,7 @@ def test_linformer_costs_twice_its_reduced_length_over_the_length(results):
     ],
 )
 def test_where_all_pairs_are_allowed_the_error_is_rounding(heads, name, size, cost):
-    way = comparison_ways.WAYS[name]._replace(sizes=(size,))
+    way = comparison.WAYS[name]._replace(sizes=(size,))
     curve = comparison.measure(way, heads, np.random.default_rng(0), quick=False)
     assert curve.output.by_layer.max() < 1e-5
     assert curve.matrix.by_layer.max() < 1e-5
@@ -62,6 +62,6 @@ def test_where_all_pairs_are_allowed_the_error_is_rounding(heads, name, size, co
 
 def test_of_the_rest_none_is_exact(heads):
     for name in ("linformer", "nystromformer", "performer", "rfa", "linear", "long_short"):
-        way = comparison_ways.WAYS[name]
+        way = comparison.WAYS[name]
         curve = comparison.measure(way._replace(sizes=way.sizes[:1]), heads, np.random.default_rng(0), quick=False)
         assert curve.output.low.min() > 0.01

@@ -5,23 +5,23 @@ import pytest
 from linattn_ref.experiments.cost import comparison_calls
 from linattn_ref.experiments.publishing import tables
 
-SMALL = comparison_calls.Sizes(n=640, heads=2, width=8)
+SMALL, SIZES = comparison_calls.Sizes(n=640, heads=2, width=8), comparison_calls.BESIDE
 
 
 def test_every_mechanism_has_a_call():
-    assert {row.name for row in tables.mechanisms()} == set(comparison_calls.CALLS)
+    assert {row.name for row in tables.mechanisms()} == set(comparison_calls.NAMES)
 
 
 @pytest.mark.parametrize(
     ("name", "learned", "drawn"),
     [
         ("softmax", 0, 0),
-        ("linformer", 2 * comparison_calls.REDUCED * SMALL.n, 0),
-        ("performer", 0, comparison_calls.FEATURES * SMALL.width),
-        ("nystromformer", SMALL.heads * 33, 0),
+        ("linformer", 2 * SIZES["reduced"] * SMALL.n, 0),
+        ("performer", 0, SIZES["features"] * SMALL.width),
+        ("nystromformer", SMALL.heads * comparison_calls.TAPS, 0),
         ("bigbird", 0, 10 * 3),  # blocks of 64 in 640 tokens, 3 drawn for each
-        ("long_short", SMALL.width * comparison_calls.LANDMARKS + 8 * SMALL.width, 0),
-        ("reformer", 0, comparison_calls.ROUNDS * SMALL.width * comparison_calls.BUCKETS // 2),
+        ("long_short", SMALL.width * SIZES["landmarks"] + 8 * SMALL.width, 0),
+        ("reformer", 0, SIZES["rounds"] * SMALL.width * SIZES["buckets"] // 2),
     ],
 )
 def test_parameters_are_counted(name, learned, drawn):

@@ -5,8 +5,6 @@ import pytest
 
 from linattn_ref.experiments.learning import (
     downstream,
-    encoder_attention,
-    encoder_names,
     every_mechanism,
     finetune_result,
     mechanism_time,
@@ -50,11 +48,6 @@ def test_every_mechanism_stands_once_the_best_first(found):
         "75.0% (65.0% to 85.0%)",
         "0.50",
     )
-
-
-def test_every_mechanism_has_a_title():
-    """Commands and figures have the names from there, so that ``--help`` need not import what they stand for."""
-    assert list(encoder_names.TITLES) == list(encoder_attention.NAMES)
 
 
 def test_linformers_stand_by_k_softmax_first(found):

@@ -38,7 +38,7 @@ def drawing(scale=1.0):
 
 def save(folder, results=None, figure=None, **options):
     given = {"command": "linattn-ref figures", "seed": 0, **options}
-    return record.save(figure or drawing(), results or {"x": 1}, folder, "name", **given)
+    return record.write(figure or drawing(), record.document(results or {"x": 1}, "name", **given), folder)
 
 
 def test_four_files_the_same_bytes_every_time(tmp_path):
@@ -62,7 +62,7 @@ def test_png_is_as_wide_for_print_as_for_a_slide(tmp_path):
 
 def test_record_says_where_the_figure_comes_from(tmp_path):
     results = Point(np.float32([0.1, 2]), "é")
-    path = save(tmp_path, results, caption="What is seen.", seed=7, extra={"model_sha256": "ab"})[3]
+    path = save(tmp_path, results, caption="What is seen.", seed=7, model_sha256="ab")[3]
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["results"] == {"x": [0.1, 2.0], "note": "é"}
     assert (document["command"], document["seed"]) == ("linattn-ref figures", 7)
