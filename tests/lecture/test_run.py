@@ -159,7 +159,7 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     monkeypatch.setattr(build, "sources", lambda root: b"zip")
     monkeypatch.setattr(build, "_network", lambda say: b"weights")
     monkeypatch.setattr(build, "_reviews", lambda say: b"reviews")
-    monkeypatch.setattr(build, "CHAPTERS", ("02", "05"))
+    monkeypatch.setattr(build, "CHAPTERS", ("02", "05", "17"))
     for name in ("one", "two"):
         build.make(ROOT, tmp_path / name, sentence=True)
     written = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
@@ -167,10 +167,11 @@ def test_the_files_are_beside_the_pages_and_the_same_every_time(tmp_path, monkey
     assert {"cells.js", "cells.css", "numpy.whl.js", "pyodide.asm.wasm.js", "lock.json.js"} <= set(written)
     about = about_of(written["about.js"])
     assert {f"{name}.js" for name in about["files"]} < set(written)
-    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "network", "pages", "sentence")}
+    needs = {kind: {*about["needs"][kind]["files"]} for kind in ("cells", "network", "pages", "reviews", "sentence")}
     assert set.union(*needs.values()) == {*about["files"]}
     assert needs["sentence"] - needs["cells"] == {build.WEIGHTS}
     assert needs["network"] - needs["cells"] == {build.WEIGHTS, build.TEXTS}
+    assert needs["reviews"] - needs["cells"] == {build.TEXTS}
     for name, content in (("numpy.whl", b"wheel"), (build.SOURCES, b"zip")):
         assert about["files"][name] == len(written[f"{name}.js"])
         assert content_of(name, written[f"{name}.js"]) == content
@@ -264,6 +265,7 @@ def test_a_page_is_told_which_cells_do_not_run():
     assert '{"kind": "cells", "reasons": ["", "\\u003c/script> is too much."]}' in foot
     assert "../_static/run/cells.js" in foot
     assert '{"kind": "network",' in build.foot("02_self_attention_is_low_rank", cells)
+    assert '{"kind": "reviews",' in build.foot("17_transformer_by_hand", cells)
 
 
 def test_why_a_cell_does_not_run_stands_in_the_notebook_as_in_its_source():

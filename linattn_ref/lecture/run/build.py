@@ -23,13 +23,15 @@ __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page",
 
 HERE = Path(__file__).parent
 # Those whose cells run in a browser, all but cells marked as NATIVE.
-CHAPTERS = tuple(f"{n:02}" for n in range(1, 26) if n not in (4, 17, 18, 23))  # these take too long there
+CHAPTERS = tuple(f"{n:02}" for n in range(1, 26) if n not in (4, 23))  # these take too long there
 WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network and reviews too, where they are among these
+WITH_REVIEWS = ("17", "18")  # whose pages load reviews
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
 # What runs them
-PACKAGES = {"cells": OF_CELLS, "network": OF_CELLS, "pages": ("numpy",), "sentence": ("numpy", "scipy")}
+PACKAGES = {"pages": ("numpy",), "sentence": ("numpy", "scipy")}
+PACKAGES |= dict.fromkeys(("cells", "network", "reviews"), OF_CELLS)
 # Modules whose pages are checked, if they have a gradient.
 CHECKED = re.compile(r"linattn_ref\.attention\.(?:sparse\.)?\w+")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
@@ -38,6 +40,7 @@ COPIED = {
     "sentence": ("kernel.js", "sentence.js", "sentence.css"),
 }
 SOURCES, WEIGHTS, TEXTS = "sources.zip", "encoder.zip", "texts.zip"
+BESIDE = {"network": (WEIGHTS, TEXTS), "reviews": (TEXTS,), "sentence": (WEIGHTS,)}  # what they take beside SOURCES
 FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
 DATE = (1980, 1, 1, 0, 0, 0)  # of each file in an archive, so that it is the same bytes every time
 READ = ((8, 0), (8, np.random.SeedSequence(0).spawn(1)[0]))  # sentences of 512 tokens, and the seed they are drawn by
@@ -52,8 +55,8 @@ def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, s
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    network = cells and not {*WITH_NETWORK}.isdisjoint(CHAPTERS)
-    kinds = [*("cells", "pages") * cells, *("network",) * network, *("sentence",) * sentence]
+    network, reviews = (cells and not {*of}.isdisjoint(CHAPTERS) for of in (WITH_NETWORK, WITH_REVIEWS))
+    kinds = ["cells", "pages"] * cells + ["network"] * network + ["reviews"] * reviews + ["sentence"] * sentence
     lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
@@ -63,12 +66,12 @@ def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, s
     files[SOURCES] = sources(root)
     if network or sentence:
         files[WEIGHTS] = _zipped({NETWORK: _network(say)})
-    if network:
+    if network or reviews:
         files[TEXTS] = _zipped({REVIEWS: _reviews(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
     for kind in kinds:
-        archives = [SOURCES, *[WEIGHTS] * (kind in ("network", "sentence")), *[TEXTS] * (kind == "network")]
+        archives = [SOURCES, *BESIDE.get(kind, ())]
         its = {str(each["file_name"]) for each in pyodide.locked(PACKAGES[kind]).values()}
         listed = sorted({*pyodide.CORE, "lock.json", *archives, *its})
         needs[kind] = {"packages": PACKAGES[kind], "archives": archives, "files": listed}
@@ -148,7 +151,9 @@ def foot(chapter: str, cells: list[dict[str, Any]]) -> str:
     ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
     """
     reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
-    return _foot("cells", {"kind": "network" if chapter[:2] in WITH_NETWORK else "cells", "reasons": reasons})
+    number = chapter[:2]
+    kind = "network" if number in WITH_NETWORK else "reviews" if number in WITH_REVIEWS else "cells"
+    return _foot("cells", {"kind": kind, "reasons": reasons})
 
 
 def is_checked(module: str) -> bool:
