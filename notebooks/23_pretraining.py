@@ -350,7 +350,7 @@ def beginning(n, heads=2, width=64):
     x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
     q, key, _ = np.split(x @ begun.blocks[0].attention.inner.w, 3, axis=1)
     q, key = (np.stack(np.split(y, heads, axis=1)) for y in (q, key))  # (heads, n, D)
-    return softmax.matrix(q, key)
+    return softmax.softmax(q @ key.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))
 
 
 rows = []
@@ -394,13 +394,13 @@ def language(pieces, rng):
     return at.astype(np.int32) + len(subwords.SPECIAL)
 
 
-def learned(attention, k=64, own_rate=1 / 64, *, steps=400, width=32, layers=1):
-    """Perplexity at [MASK] after training, and how much of E is outside of its segments."""
-    shape = mlm.Shape(width, 2 * width, 2, layers, length=64, tokens=1024, vocabulary=WORDS + len(subwords.SPECIAL))
-    setting = encoder_attention.Setting(layers, 2, width // 2, 64, k, "headwise", pooled=True)
+def learned(attention, k=64, own_rate=1 / 64, *, steps=300, width=32):
+    """Perplexity at [MASK] after training."""
+    shape = mlm.Shape(width, 2 * width, 2, 1, length=64, tokens=512, vocabulary=WORDS + len(subwords.SPECIAL))
+    setting = encoder_attention.Setting(1, 2, width // 2, 64, k, "headwise", pooled=True)
     inside = encoder_attention.make(attention, setting, np.random.default_rng(1))
     begin = np.random.default_rng(2)
-    sizes = {"tokens": shape.vocabulary, "places": 64, "width": width, "hidden": 2 * width, "layers": layers}
+    sizes = {"tokens": shape.vocabulary, "places": 64, "width": width, "hidden": 2 * width, "layers": 1}
     below = encoder.draw(begin, **sizes, own=inside.own, dtype=np.float32)
     params = mlm_start.begun(masked_tokens.draw(below, begin), 2, begin)
     rate = partial(mlm.rate, peak=1e-2, steps=steps)
@@ -409,31 +409,24 @@ def learned(attention, k=64, own_rate=1 / 64, *, steps=400, width=32, layers=1):
     text = mlm.Corpus(TRAINING, VALIDATION, "", "made up", "", b"")
     task = mlm.task(text, encoder.Model(inside.mechanisms, 2), shape)
     with tempfile.TemporaryDirectory() as folder:
-        params = loop.run(task, params, settings, Path(folder), facts={})
-        perplexity = math.exp(loop.read_record(Path(folder))[-1]["masked"])
-    if attention == "softmax":
-        return perplexity, 0.0
-    e = params.encoder.blocks[0].attention.own[0]
-    return perplexity, np.square(e[linformer.mean_pool(k, 64) == 0]).sum() / np.square(e).sum()
+        loop.run(task, params, settings, Path(folder), facts={})
+        return math.exp(loop.read_record(Path(folder))[-1]["masked"])
 
 
 made = np.random.default_rng(3)
 TRAINING, VALIDATION = language(60_000, made), language(6_000, made)
-soft, _ = learned("softmax")
+soft = learned("softmax")
 own, held, same_rate = (
     {k: learned("linformer", k, own_rate=ratio) for k in (32, 16, 8)} for ratio in (1 / 64, 0.0, 1.0)
 )
-rows = [("softmax", f"{soft:.2f}", "", "", "")]
-rows += [
-    (f"k = {k}", f"{own[k][0]:.2f}", f"{held[k][0]:.2f}", f"{same_rate[k][0]:.2f}", f"{same_rate[k][1]:.0%}")
-    for k in own
-]
-chapter.table(("n = 64, perplexity at [MASK]", "rate 1/n", "held", "rate 1", "of E outside its segments, rate 1"), rows)
+rows = [("softmax", f"{soft:.2f}", "", "")]
+rows += [(f"k = {k}", f"{own[k]:.2f}", f"{held[k]:.2f}", f"{same_rate[k]:.1f}") for k in own]
+chapter.table(("n = 64, perplexity at [MASK]", "rate 1/n", "held", "rate 1"), rows)
 counted = ngrams.surprise(TRAINING, VALIDATION[:-1], VALIDATION[1:], WORDS + len(subwords.SPECIAL))
 print(", ".join(f"{what}: {math.exp(loss):.2f}" for what, loss in counted.items()))
-assert soft < own[32][0] < own[16][0] < own[8][0] < WORDS / 2
-assert all(abs(other[k][0] / own[k][0] - 1) < 0.15 for other in (held, same_rate) for k in own)
-assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
+assert soft < own[32] < own[16] < own[8] < WORDS / 2
+assert all(abs(other[k] / own[k] - 1) < 0.15 for other in (held, same_rate) for k in own)
+assert all(same_rate[k] < held[k] for k in (16, 8))
 
 # %% [markdown]
 # The fewer mixtures, the worse. With $k = 8$ Linformer is far above softmax attention, and yet well below guessing: it
@@ -441,29 +434,30 @@ assert all(same_rate[k][0] < held[k][0] for k in (16, 8))
 # $F$ matters little. Where mixtures are few, moving $E$ and $F$ helps.
 #
 # **Is that the bound (4), or the network?** The bound does not depend on how wide a network is, nor on how long it is
-# trained. So keep $n = 64$ and $k = 16$, and change only width, layers and updates:
+# trained. So keep $n = 64$ and $k = 16$, and change only width and updates:
 
 # %%
-nearer = [((32, 1, 400), own[16][0], soft)]
-for width, layers, steps in ((128, 1, 400), (32, 1, 1600)):
-    size = {"width": width, "layers": layers, "steps": steps}
-    nearer.append(((width, layers, steps), learned("linformer", 16, **size)[0], learned("softmax", **size)[0]))
+nearer = [((32, 300), own[16], soft)]
+for width, steps in ((64, 300), (32, 900)):
+    size = {"width": width, "steps": steps}
+    nearer.append(((width, steps), learned("linformer", 16, **size), learned("softmax", **size)))
 print("times softmax attention's:", ", ".join(f"{lin / exact:.2f} at {sizes}" for sizes, lin, exact in nearer))
 
 # %%
-size = {"width": 64, "layers": 2, "steps": 1600}
-nearer.append((tuple(size.values()), learned("linformer", 16, **size)[0], learned("softmax", **size)[0]))
+size = {"width": 64, "steps": 900}
+nearer.append((tuple(size.values()), learned("linformer", 16, **size), learned("softmax", **size)))
 chapter.table(
-    ("width", "layers", "updates", "Linformer, k = 16", "softmax", "times softmax attention's"),
+    ("width", "updates", "Linformer, k = 16", "softmax", "times softmax attention's"),
     [(*sizes, f"{lin:.2f}", f"{exact:.2f}", f"{lin / exact:.2f}") for sizes, lin, exact in nearer],
 )
 times = [lin / exact for _, lin, exact in nearer]
 assert times == sorted(times, reverse=True)
-assert times[0] > 1.4 > 1.2 > times[-1]
+assert times[0] > 1.6 > 1.35 > times[-1]
+assert times[-1] - 1 < 0.5 * (times[0] - 1)
 
 # %% [markdown]
-# Most of the distance disappears, with the same $k$ and so the same bound. What limited the first network was its size
-# and its training.
+# More than half of the distance disappears, with the same $k$ and so the same bound. What limited the first network was
+# its size and its training.
 
 # %% [markdown]
 # ## The four panels
@@ -580,9 +574,9 @@ assert min(longer[1:]) > 0.9 * alone
 # **What our runs tell us about that.** About sharing, they tell us nothing. About the rest, they show the contrary: at
 # $k = n / 4$ ours are not on par, and curves of different length are far apart. Both can be true. Ours are networks of
 # two layers and width 64, which have read eight million tokens and know little more than neighbouring tokens. Mixtures
-# make exactly that hard, but in the toy above a larger network with more updates learns it all the same. The paper's
-# networks are twelve times as wide, have twelve layers and made 250,000 updates. These panels do not show whether ours
-# would reach the same with more size or more updates.
+# make exactly that hard, but in the toy above a wider network with more updates learns more of it all the same. The
+# paper's networks are twelve times as wide, have twelve layers and made 250,000 updates. These panels do not show
+# whether ours would reach the same with more size or more updates.
 
 # %% [markdown]
 # ## Exercises

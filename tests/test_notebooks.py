@@ -79,7 +79,7 @@ def test_every_notebook_has_a_source():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= set(CHAPTERS)
 
 
-LONG = {"15_comparison", "23_pretraining"}  # two minutes and more, in which they measure and train
+LONG = {"15_comparison"}  # two minutes and more, in which it measures
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def surprise(training: Tokens, before: Tokens, hidden: Tokens, size: int) -> dic
     alone = (single[hidden] + 1) / (training.size + size)  # (1)  (places,)
     codes = training[:-1].astype(np.int64) * size + training[1:]
     pairs, counts = np.unique(codes, return_counts=True)  # those that occur
-    firsts = pairs // size
+    firsts = (pairs // size).astype(np.intp)  # as bincount wants it, where an index has 32 bits too
     followed = np.bincount(firsts, weights=counts, minlength=size)  # c(s)
     kinds = np.bincount(firsts, minlength=size)  # T(s)
     wanted = before.astype(np.int64) * size + hidden
