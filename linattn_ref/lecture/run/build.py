@@ -23,7 +23,7 @@ __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page",
 
 HERE = Path(__file__).parent
 # Those whose cells run in a browser, all but cells marked as NATIVE.
-CHAPTERS = tuple(f"{n:02}" for n in range(1, 26) if n not in (4, 17, 18))  # these take too long there
+CHAPTERS = tuple(f"{n:02}" for n in range(1, 26) if n not in (17, 18))  # these take too long there
 WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network and reviews too, where they are among these
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
