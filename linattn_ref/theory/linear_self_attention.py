@@ -140,9 +140,9 @@ def attention_errors(
         raise ValueError(f"q: expected one head (N, D) and v not 0, got shape {q.shape}")
     check_size("trials", trials)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    p, v_norm = softmax.matrix(q, k, scale=scale), np.linalg.norm(v)  # (N, n)
+    scores, v_norm = scale * (q @ k.T), np.linalg.norm(v)
+    p, weights = softmax.softmax(scores), np.exp(scores)  # (N, n), the second without the normalisation
     exact, unit = p @ v, np.linalg.norm(p, axis=1) * v_norm  # (N, M), (N,): what (1) measures errors in
-    weights = np.exp(scale * (q @ k.T))  # (N, n), the same without the normalisation
     exact_sum, unit_sum = weights @ v, np.linalg.norm(weights, axis=1) * v_norm  # (N, M), (N,)
     theorem, proof, low_rank = (np.empty((trials, len(q)), q.dtype) for _ in range(3))
     for trial in range(trials):

@@ -154,7 +154,8 @@ def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]
     for i, s in enumerate(sentences):
         q, k, v, _ = heads.sentence(s)
         for t, h in np.ndindex(layers, n_heads):
-            _, values, v_t = scipy.linalg.svd(softmax.matrix(q[t, h], k[t, h]), full_matrices=False)
+            p = softmax.forward(q[t, h], k[t, h], v[t, h])[1].p
+            _, values, v_t = scipy.linalg.svd(p, full_matrices=False)
             triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
             for j, r in enumerate(reduced):
                 found[j, 0, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)

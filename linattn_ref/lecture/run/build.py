@@ -23,7 +23,7 @@ __all__ = ["CHAPTERS", "FOLDER", "NATIVE", "foot", "is_checked", "make", "page",
 
 HERE = Path(__file__).parent
 # Those whose cells run in a browser, all but cells marked as NATIVE.
-CHAPTERS = tuple(f"{n:02}" for n in range(1, 26) if n != 4)  # which takes too long there
+CHAPTERS = tuple(f"{n:02}" for n in range(1, 26))
 WITH_NETWORK = ("02", "03", "04")  # whose pages load the pretrained network and reviews too, where they are among these
 WITH_REVIEWS = ("17", "18")  # whose pages load reviews
 FOLDER = "_static/run"  # in the site
