@@ -154,11 +154,9 @@ def _write_index(folder: Path, chapters: list[tables.Chapter], extras: Extras) -
         _entrances(extras),
     ]
     if extras.run:
-        running = [each.name for each in chapters if each.name[:2] in run.CHAPTERS]
-        listed = ", ".join(f"[{name[:2].lstrip('0')}](chapters/{name}.ipynb)" for name in running)
         parts.append(
-            f"Change a line and run it: the code of chapters {listed} runs in your browser, and "
-            "[each mechanism's](code/index.md) is checked there.\n"
+            "Change a line and run it: each chapter's code runs in your browser, and [each mechanism's](code/index.md) "
+            "is checked there.\n"
         )
     for heading, numbers in PARTS.items():
         here = (each for each in chapters if int(each.name[:2]) in numbers)
