@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import zlib
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
@@ -63,6 +64,16 @@ def test_no_link_leads_nowhere_and_nothing_is_loaded_from_outside(site):
                 wrong.append(f"{path.relative_to(site)}: there is no {link}")
             elif parts.fragment and target in found and unquote(parts.fragment) not in found[target].targets:
                 wrong.append(f"{path.relative_to(site)}: nothing there is {link}")
+    assert wrong == []
+
+
+def test_a_class_is_looked_up_where_it_is_defined(site):
+    """Whichever of its pages was read last: else a site that is built twice is not the same bytes."""
+    lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode().splitlines()
+    found = [line.split() for line in lines if " py:class " in line]
+    homes = {name: f"api/{name.rpartition('.')[0]}.html" for name, *_ in found}
+    wrong = [name for name, _, _, page, _ in found if (site / homes[name]).exists() and homes[name] not in page]
+    assert len(found) > 100
     assert wrong == []
 
 

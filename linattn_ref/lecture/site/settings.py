@@ -86,6 +86,18 @@ def configuration(address: str) -> dict[str, Any]:
 
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
+    from sphinx.domains.python import PythonDomain
+
+    class EachAtHome(PythonDomain):
+        """What several modules have is looked up in the one that defines it, whichever page was read last."""
+
+        def merge_domaindata(self, docnames: Any, otherdata: Any) -> None:
+            before = dict(self.objects)
+            super().merge_domaindata(docnames, otherdata)
+            for name, entry in before.items():
+                self.objects[name] = min(entry, self.objects[name], key=lambda x: (x.aliased, x.docname))
+
+    app.add_domain(EachAtHome, override=True)
     app.connect("html-page-context", _with_formulas, priority=100)  # before MathJax decides
     app.connect("html-page-context", _with_its_branch, priority=100)  # before furo draws the tree
     app.connect("html-page-context", _for_everybody, priority=900)  # after furo's own
