@@ -7,7 +7,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -224,17 +226,35 @@ def test_a_search_has_lines_of_pages_to_show(tmp_path):
     assert written == 'const LINES = {"chapters/01.html":["The weight is … & falls."]};\n'
 
 
+class Domain:
+    """As Sphinx's: of pages that were read at the same time, the last one's entry stays."""
+
+    def __init__(self):
+        self.objects = {}
+
+    def merge_domaindata(self, docnames, found):
+        self.objects |= found
+
+
 def test_sphinx_is_told_everything():
     """The text of its file, and what it calls on its way."""
-    given, connected, scripts = {}, [], []
+    given, connected, scripts, domains = {}, [], [], []
     exec(settings.conf_py("https://github.com/some/where"), given)
     assert given["html_theme_options"]["source_repository"] == "https://github.com/some/where"
     methods = {
         "connect": lambda self, event, function, priority=0: connected.append((event, function)),
         "add_js_file": lambda self, name, body: scripts.append(body),
+        "add_domain": lambda self, domain, override: domains.append(domain),
+        "registry": SimpleNamespace(domains={"py": Domain}),
     }
     assert settings.setup(type("App", (), methods)())["parallel_read_safe"]
     assert "tabIndex" in scripts[0]
+    own, alias, other = (SimpleNamespace(docname=x, aliased=x > "a") for x in "abc")
+    for order in permutations((own, alias, other)):
+        merged = domains[0]()
+        for entry in order:
+            merged.merge_domaindata([entry.docname], {"linear.Gradients": entry})
+        assert merged.objects == {"linear.Gradients": own}
     page = {"body": '<th class="a"></th><th>b</th>', "furo_navigation_tree": '<p role="heading">', "toctree": dict}
     for event, function in connected:
         if event == "html-page-context":

@@ -86,18 +86,7 @@ def configuration(address: str) -> dict[str, Any]:
 
 def setup(app: Any) -> dict[str, Any]:
     """Sphinx calls this."""
-    from sphinx.domains.python import PythonDomain
-
-    class EachAtHome(PythonDomain):
-        """What several modules have is looked up in the one that defines it, whichever page was read last."""
-
-        def merge_domaindata(self, docnames: Any, otherdata: Any) -> None:
-            before = dict(self.objects)
-            super().merge_domaindata(docnames, otherdata)
-            for name, entry in before.items():
-                self.objects[name] = min(entry, self.objects[name], key=lambda x: (x.aliased, x.docname))
-
-    app.add_domain(EachAtHome, override=True)
+    app.add_domain(_each_at_home(app.registry.domains["py"]), override=True)
     app.connect("html-page-context", _with_formulas, priority=100)  # before MathJax decides
     app.connect("html-page-context", _with_its_branch, priority=100)  # before furo draws the tree
     app.connect("html-page-context", _for_everybody, priority=900)  # after furo's own
@@ -105,6 +94,19 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
     app.connect("autodoc-skip-member", _skipped)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _each_at_home(python_domain: Any) -> Any:
+    """Where Sphinx looks names up: a class of several modules in the one that defines it, whichever was read last."""
+
+    class EachAtHome(python_domain):
+        def merge_domaindata(self, docnames: Any, otherdata: Any) -> None:
+            before = dict(self.objects)
+            super().merge_domaindata(docnames, otherdata)
+            for name, entry in before.items():
+                self.objects[name] = min(entry, self.objects[name], key=lambda x: (x.aliased, x.docname))
+
+    return EachAtHome
 
 
 def _with_formulas(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
