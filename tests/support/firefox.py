@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 FIREFOX = shutil.which("firefox") or shutil.which("firefox-esr")
 BEGUN = re.compile(r"WebDriver BiDi listening on (ws://\S+)")
@@ -65,12 +65,13 @@ async def firefox():
                 while not (begun := BEGUN.search((await process.stderr.readline()).decode())):
                     assert process.returncode is None
             reading = asyncio.ensure_future(process.stderr.read())  # so that it never waits to be read
-            tab = Tab(await websocket_connect(f"{begun[1]}/session", max_message_size=1 << 26))
-            await tab.ask("session.new", capabilities={})
-            await tab.ask("session.subscribe", events=[*WATCHED])
-            tab.context = (await tab.ask("browsingContext.getTree"))["contexts"][0]["context"]
-            yield tab
-            await tab.ask("browser.close")
+            with closing(await websocket_connect(f"{begun[1]}/session", max_message_size=1 << 26)) as socket:
+                tab = Tab(socket)
+                await tab.ask("session.new", capabilities={})
+                await tab.ask("session.subscribe", events=[*WATCHED])
+                tab.context = (await tab.ask("browsingContext.getTree"))["contexts"][0]["context"]
+                yield tab
+                await tab.ask("browser.close")
             await reading
         finally:
             if process.returncode is None:
