@@ -17,7 +17,7 @@ import called
 import pytest
 
 # jsonschema, which nbformat imports, would build grammars of web addresses for some seconds in each worker.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+sys.modules.setdefault("rfc3987_syntax", None)
 
 SUPPORT = Path(__file__).with_name("support")
 

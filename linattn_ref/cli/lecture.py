@@ -27,7 +27,7 @@ def add_site(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "site", run_site)
     add_out(command, Path("out/site"))
-    told = "have the cells of chapters run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
+    told = "have each chapter's cells run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
     command.add_argument("--run", action="store_true", dest="run_cells", help=told)
     told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
     told += "its rank is (adds 48 MB, nearly all of which --run has too)"

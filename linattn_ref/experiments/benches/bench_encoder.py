@@ -122,7 +122,7 @@ def others(
 
 
 def in_pytorch(torch: Any, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
-    """Its layers, norms last."""
+    """PyTorch's layers, norms last."""
     functions, given = torch.nn.functional, torch.from_numpy(x)
     blocks = [peers.leaves_of(one, torch.from_numpy) for one in params]
     how = heads, functions.scaled_dot_product_attention, functions.relu

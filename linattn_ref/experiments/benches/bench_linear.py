@@ -310,7 +310,7 @@ def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bo
 
 
 def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> Call:
-    """Its module for one token, in evaluation: no gradient is asked for."""
+    """fast-transformers' module for one token, in evaluation: no gradient is asked for."""
     module = package.recurrent.attention.RecurrentLinearAttention(q.shape[-1], eps=peers.EPS).eval()
     q, k, v, s, z = (torch.from_numpy(x) for x in (q, k, v, s, z))
     state = [s, z]

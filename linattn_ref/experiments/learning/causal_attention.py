@@ -35,7 +35,7 @@ def draw(name: str, rng: np.random.Generator, *, width: int, length: int, causal
     ValueError
         An unknown name.
     """
-    if name not in NAMES and not name.removeprefix("lsh-").isdecimal():
+    if name not in NAMES and not (name.startswith("lsh-") and name[4:].isdecimal()):
         raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
     sizes = mechanisms.Sizes(length, width, features=2 * width, window=WINDOW, chunk=CHUNK)
     return mechanisms.of(name, sizes, rng, causal=causal, kernels=jit)

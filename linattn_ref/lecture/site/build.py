@@ -43,7 +43,7 @@ def make(
         Must not be there, or be empty or a site.
     root : Path
     run : bool
-        Have the cells of chapters run in the browser, and the pages of mechanisms checked: 59 MB, of which the
+        Have each chapter's cells run in the browser, and the pages of mechanisms checked: 59 MB, of which the
         pretrained network of chapters 2 to 4 takes 21.
     sentence : bool
         Add a page where a pretrained network reads the reader's own text: 48 MB, all but its scripts those of ``run``.

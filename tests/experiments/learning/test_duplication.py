@@ -179,3 +179,9 @@ def test_the_committed_networks_copy():
     for network in found.networks.values():
         assert network.symbols > 0.98
     assert found.networks["softmax"].on_copied.max() > 0.8
+
+
+@pytest.mark.parametrize("name", ["none", "4", "lsh-", "lsh-many"])
+def test_a_name_that_is_no_mechanism(name):
+    with pytest.raises(ValueError, match=f"attention: expected one of softmax, .*, got '{name}'"):
+        causal_attention.draw(name, np.random.default_rng(0), width=4, length=8)
