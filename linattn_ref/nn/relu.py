@@ -3,9 +3,9 @@
     y = max(x, 0)                                            (1)
     dx = dy if x > 0 else 0                                  (2)
 
->>> y, saved = forward(np.array([-1.0, 2.0]))
->>> y, backward(np.array([1.0, 1.0]), saved).x
-(array([0., 2.]), array([0., 1.]))
+>>> y, saved = forward(np.array([-1.0, 0.0, 2.0]))
+>>> y, backward(np.ones(3), saved).x
+(array([0., 0., 2.]), array([0., 0., 1.]))
 """
 
 from __future__ import annotations
