@@ -74,9 +74,9 @@ class Op(Protocol, Generic[R_co]):
 Look = Callable[..., None]
 OVERWRITE: ContextVar[bool] = ContextVar("whether a step may work in the arrays of its state", default=False)
 REMEMBERED = 1000  # so many kinds of calls, once checked, are not checked again
-COMPARED = frozenset(
-    {int, float, bool, str, type(None), ModuleType, FunctionType}
-)  # types of options that identify a kind of call
+
+# Types of options that identify a kind of call.
+COMPARED = frozenset({int, float, bool, str, type(None), ModuleType, FunctionType})
 
 # Options of the entry, by the name of the function.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -102,51 +102,32 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
     """
     if function is None:
         return functools.partial(op, look=look, values=values)
-    signature, name, page = inspect.signature(function), function.__name__, function.__module__.rpartition(".")[2]
-    names = [*signature.parameters]
-    seen: dict[Any, Code] = {}  # by the kind of a call
-    latest: Any = (None, None)  # the last of them: most steps are of the kind of the step before
-    elsewhere = {*names} | ({"kernels"} if "model" in names else set())
-    elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
-    if not {"q", "qk"} & {*names}:  # a layer; a part of an attention runs on the backend of that
-        elsewhere |= {"out", "kernels"} if ".attention." in function.__module__ and name == "forward" else {"out"}
-    here = {option: default for option, default in OPTIONS.get(name, {}).items() if option not in elsewhere}
-    position = names.index("saved") if "saved" in names else None
-    state_at = names.index("state") if "state" in names else 0
-    model_at = names.index("model") if "model" in names else None
-    axes = {option: usual for option, usual in AXES.items() if option in names}
+    entry = Entry(function, look, values)
+    state_at = entry.places.get("state", 0)
+    latest: Any = (None, None)  # the kind of the last call: most steps are of the kind of the step before
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         nonlocal latest
         outer = IN_FORCE.get()
         if outer is not None and normal(options.get("kernels", outer)) is outer:  # called by a page: checked already
-            extras = options_of_entry(options) if options else {}
-            extras.pop("kernels", None)
-            code = code_for(outer, args, options)
-            if code.backend is outer:
-                return run(code, args, options, extras)
-            token = IN_FORCE.set(code.backend)
-            try:
-                return run(code, args, options, extras)
-            finally:
-                IN_FORCE.reset(token)
+            return entry.run_within(outer, args, options)
         key = kind_of_call(args, options) if outer is None else None
         if key is not None and "out" in options and not is_writeable(options["out"]):
             key = None
-        known: Code | None = None if key is None else latest[1] if key == latest[0] else seen.get(tuple(key))
+        known: Code | None = None if key is None else latest[1] if key == latest[0] else entry.known.get(tuple(key))
         if known is None:
-            return first_call(None if key is None else tuple(key), args, options)
+            return entry.first_call(None if key is None else tuple(key), args, options)
         latest = key, known
         if known.by_run:
-            return run_alone(known, args, options, options_of_entry(options))
+            return entry.run_in(known, args, options, entry.taken_out(options))
         for option in known.dropped:
             del options[option]
         if values is not None and not known.checks_values:
-            values(**dict(zip(names, args, strict=False)), **{name: options[name] for name in options if name in names})
+            entry.check_values(args, options)
         if known.overwrites:
             for x in args[state_at] if len(args) > state_at else options["state"]:
-                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
+                if type(x) is np.ndarray and not x.flags.writeable:
                     options["overwrite_state"] = False
         token = IN_FORCE.set(known.backend)
         try:
@@ -154,52 +135,157 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         finally:
             IN_FORCE.reset(token)
 
-    def first_call(key: Any, args: Any, options: Any) -> Any:
+    call.__signature__ = entry.whole_signature  # type: ignore[attr-defined]
+    call.check, call.page = entry.check_alone, function  # type: ignore[attr-defined]
+    call.looks = {"look": look, "values": values}  # type: ignore[attr-defined]
+    return call
+
+
+class Entry:
+    """What lies between a caller and a page's function.
+
+    A call of a kind that is not known goes through `first_call`, `check_and_run`, `run_in` and `run`.
+    """
+
+    def __init__(self, function: Any, look: Look | None, values: Look | None) -> None:
+        self.function, self.look, self.values = function, look, values
+        self.name, self.page = function.__name__, function.__module__.rpartition(".")[2]
+        self.signature = inspect.signature(function)
+        self.places = {name: place for place, name in enumerate(self.signature.parameters)}
+        self.axes = {option: usual for option, usual in AXES.items() if option in self.places}
+        self.options = self._options()
+        self.whole_signature = with_options(self.signature, self.options)
+        self.known: dict[Any, Code] = {}  # by the kind of a call
+
+    def _options(self) -> dict[str, Any]:
+        """Those that are on no page, each with what it is unless given."""
+        names = {*self.places}
+        elsewhere = names | ({"kernels"} if "model" in names else set())
+        elsewhere |= {"overwrite_state"} if "grads" in names else set[str]()  # an optimiser's is always worked in
+        if not {"q", "qk"} & names:  # a layer; a part of an attention runs on the backend of that
+            is_part = ".attention." in self.function.__module__ and self.name == "forward"
+            elsewhere |= {"out", "kernels"} if is_part else {"out"}
+        return {option: usual for option, usual in OPTIONS.get(self.name, {}).items() if option not in elsewhere}
+
+    # --- A call's arguments ---
+
+    def argument(self, name: str, args: Any, options: Any) -> Any:
+        """One of them; None where it is not given."""
+        place = self.places[name]
+        return args[place] if len(args) > place else options.get(name)
+
+    def arguments(self, args: Any, options: Any) -> inspect.BoundArguments:
+        """All of them by name."""
+        try:
+            return self.signature.bind(*args, **options)
+        except TypeError as error:
+            wrong = str(error)
+        if not hasattr(self.function, "__signature__"):
+            self.function(*args, **options)  # which raises the error in Python's own words
+        raise TypeError(f"{self.name}() {wrong}")
+
+    def taken_out(self, options: Any) -> Any:
+        """The options that are on no page, taken out of the others."""
+        extras = {}
+        for option in self.options:
+            if option in options:
+                extras[option] = options.pop(option)
+        return extras
+
+    # --- Checks ---
+
+    def first_call(self, key: Any, args: Any, options: Any) -> Any:
         """A call of a kind that is not known."""
-        for first in (args,) if position is None else (args, args[position:]):
-            while isinstance(first, tuple) and first:  # if the first array is NumPy's, so are all, or the checks say so
+        groups = [args, args[self.places["saved"] :]] if "saved" in self.places else [args]
+        for first in groups:  # if the first array is NumPy's, so are all, or the checks say so
+            while isinstance(first, tuple) and first:
                 first = first[0]
             if type(first) is not np.ndarray:
-                return with_gpu_arrays(enter, *args, **options)
-        return check_and_run(key, args, options)
+                whole = functools.partial(self.check_and_run, None)
+                return with_gpu_arrays(whole, self.whole_signature, args, options)
+        return self.check_and_run(key, args, options)
 
-    def enter(*args: Any, **options: Any) -> Any:
-        return check_and_run(None, args, options)
-
-    def check_and_run(key: Any, args: Any, options: Any) -> Any:
-        given = options_of_entry(options)
-        backend, extras = given.get("kernels", PAGES), {option: x for option, x in given.items() if option != "kernels"}
-        if model_at is not None and (len(args) > model_at or "model" in options):
-            backend = getattr(args[model_at] if len(args) > model_at else options["model"], "kernels", PAGES)
-            backend = importlib.import_module(backend) if isinstance(backend, str) else backend
-        backend = normal(backend)
-        if axes and backend is not PAGES:
-            dtype = getattr(args[0] if args else options.get(names[0]), "dtype", None)
-            if getattr(dtype, "itemsize", 0) == 2 and dtype.name in half.NAMES:  # type: ignore[union-attr]
-                return enter_half(args, options, {**extras, "kernels": backend}, dtype)
+    def check_and_run(self, key: Any, args: Any, options: Any) -> Any:
+        given = self.taken_out(options)
+        backend, extras = self.backend(args, options, given), {x: given[x] for x in given if x != "kernels"}
+        if self.axes and backend is not PAGES:
+            dtype = getattr(args[0] if args else options.get(next(iter(self.places))), "dtype", None)
+            if getattr(dtype, "name", None) in half.NAMES:
+                return self.run_half(args, options, {**extras, "kernels": backend}, dtype)
         said = options
-        args, options, code, as_given = bound(args, options, backend, extras)
+        args, options, as_given = self.checked(args, options, backend, extras)
+        code = self.code_for(backend, args, options)
         if key is not None and as_given:  # so that the next call of this kind is not checked again
-            if len(seen) == REMEMBERED:  # as of a cache that grows with every step
-                seen.clear()
-            seen[key] = way_of(code, said, given)
-        if values is not None and not is_gpu_call():
-            values(**dict(zip(names, args, strict=False)), **options)
-        return run_alone(code, args, options, extras)
+            if len(self.known) == REMEMBERED:  # as of a cache that grows with every step
+                self.known.clear()
+            self.known[key] = self.next_time(code, said, given)
+        if not is_gpu_call():
+            self.check_values(args, options)
+        return self.run_in(code, args, options, extras)
 
-    def run_alone(code: Code, args: Any, options: Any, extras: Any) -> Any:
-        extras.pop("kernels", None)
-        token, overwrite = IN_FORCE.set(code.backend), OVERWRITE.set(extras.get("overwrite_state", False))
-        try:
-            return run(code, args, options, extras)
-        finally:
-            IN_FORCE.reset(token)
-            OVERWRITE.reset(overwrite)
+    def backend(self, args: Any, options: Any, given: Any) -> Any:
+        """The one that was asked for, of a network by its model."""
+        backend = given.get("kernels", PAGES)
+        if "model" in self.places:
+            backend = getattr(self.argument("model", args, options), "kernels", PAGES)
+            backend = importlib.import_module(backend) if isinstance(backend, str) else backend
+        return normal(backend)
 
-    def way_of(code: Code, options: Any, given: Any) -> Code:
-        """How options go on: those of the page, and those of the entry that were given."""
-        takes, own = parameters_of(code.function), code.function is function
-        usual = [x for x in axes if x in options and options[x] is axes[x] and not own]
+    def checked(self, args: Any, options: Any, backend: Any, extras: Any) -> tuple[Any, Any, bool]:
+        """The arguments after all checks but those of values, and whether they are as they were given."""
+        call = self.arguments(args, options)
+        check_extras(extras)
+        call.apply_defaults()
+        arguments, rules = call.arguments, rules_of(self.function)
+        sizes = {"D": arguments["key_width"]} if "key_width" in arguments else {}
+        before = dict(arguments)
+        if "saved" in arguments:
+            home_of(arguments["saved"], self.function)
+            sizes_of(arguments["saved"], sizes)
+        arguments.update({name: plain(x) for name, x in arguments.items() if name not in rules})
+        if "leading" in arguments:
+            check_made_for(**arguments)
+        check(arguments, rules, sizes)
+        check_options(arguments)
+        if self.look is not None:
+            self.look(**arguments)
+        if backend is not PAGES:
+            check_backend(backend, self.function)
+        if extras.get("out") is not None:
+            check_out(extras["out"], sizes)
+        return call.args, call.kwargs, all(x is before[name] for name, x in arguments.items())
+
+    def check_values(self, args: Any, options: Any) -> None:
+        """The page's own check of the numbers in arrays."""
+        if self.values is not None:
+            named = {name: x for name, x in options.items() if name in self.places}
+            self.values(**dict(zip(self.places, args, strict=False)), **named)
+
+    def check_alone(self, *args: Any, **options: Any) -> None:
+        """All checks, and nothing else."""
+        extras = self.taken_out(options)
+        backend = normal(extras.pop("kernels", PAGES))
+        args, options, _ = self.checked(args, options, backend, extras)
+        if not is_gpu_call():
+            self.check_values(args, options)
+
+    # --- What computes a call ---
+
+    def code_for(self, backend: Any, args: Any, options: Any) -> Code:
+        """The page's function, or the backend's; of a backward pass, as what was saved says."""
+        if "saved" in self.places:
+            saved = self.argument("saved", args, options)
+            return Code(home_of(saved, self.function), backend_of(saved))
+        code = self.function if backend is PAGES else code_of(backend, self.page, self.name, self.function)
+        for option, usual in self.axes.items() if code is not self.function else ():
+            if options.get(option, usual) is not usual and option not in parameters_of(code):
+                code = self.function  # the page cuts the arrays, and the backend runs on the parts
+        return Code(code, backend)
+
+    def next_time(self, code: Code, options: Any, given: Any) -> Code:
+        """How the options of a call of this kind go on: those of the page, and those of the entry that were given."""
+        takes, own = parameters_of(code.function), code.function is self.function
+        usual = [x for x in self.axes if x in options and options[x] is self.axes[x] and not own]
         untaken = [x for x in given if x not in takes]
         overwrites = given.get("overwrite_state", False)
         by_run = (
@@ -208,104 +294,55 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         in_state = overwrites and not own and "overwrite_state" in takes
         return Code(*code[:2], (*usual, *untaken), in_state, by_run, getattr(code.function, "checks_values", False))
 
-    def enter_half(args: Any, options: Any, extras: Any, dtype: Any) -> Any:
-        """The same in float32, which is rounded to the 16 bits of the inputs."""
-        buffer = extras.pop("out", None)
-        out, after = enter(**half.widened(function, arguments_of(args, options).arguments, dtype), **extras)
-        out = out.astype(dtype)
-        if buffer is not None:
-            check_out(buffer, {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype})
-            buffer[...] = out
-            out = buffer
-        backward = sys.modules[function.__module__].backward
-        return out, half.Saved(after, dtype, backward) if name == "forward" else after
+    def run_within(self, outer: Any, args: Any, options: Any) -> Any:
+        """A call by a page, on whose backend it runs."""
+        extras = self.taken_out(options) if options else {}
+        code = self.code_for(outer, args, options)
+        if code.backend is not outer:
+            return self.run_in(code, args, options, extras)
+        extras.pop("kernels", None)
+        return self.run(code, args, options, extras)
 
-    def arguments_of(args: Any, options: Any) -> inspect.BoundArguments:
+    def run_in(self, code: Code, args: Any, options: Any, extras: Any) -> Any:
+        """With the backend in force, also for the calls that this one makes."""
+        extras.pop("kernels", None)
+        overwrite = OVERWRITE.set(extras.get("overwrite_state", OVERWRITE.get()))
+        token = IN_FORCE.set(code.backend)
         try:
-            return signature.bind(*args, **options)
-        except TypeError as error:
-            wrong = str(error)
-        if not hasattr(function, "__signature__"):
-            function(*args, **options)  # which raises the error in Python's own words
-        raise TypeError(f"{name}() {wrong}")
+            return self.run(code, args, options, extras)
+        finally:
+            IN_FORCE.reset(token)
+            OVERWRITE.reset(overwrite)
 
-    def bound(args: Any, options: Any, backend: Any, extras: Any) -> Any:
-        """Check everything: the arguments, what computes them, and whether they are as they were given."""
-        call = arguments_of(args, options)
-        check_extras(extras)
-        call.apply_defaults()
-        arguments, rules = call.arguments, rules_of(function)
-        sizes = {"D": arguments["key_width"]} if "key_width" in arguments else {}
-        before = dict(arguments)
-        if position is not None:
-            home_of(arguments["saved"], function)
-            sizes_of(arguments["saved"], sizes)
-        arguments.update({key: plain(x) for key, x in arguments.items() if key not in rules})
-        if "leading" in arguments:
-            check_made_for(**arguments)
-        check(arguments, rules, sizes)
-        check_options(arguments)
-        if look is not None:
-            look(**arguments)
-        if backend is not PAGES:
-            check_backend(backend, function)
-        if extras.get("out") is not None:
-            check_out(extras["out"], sizes)
-        as_given = all(x is before[name] for name, x in arguments.items())
-        return call.args, call.kwargs, code_for(backend, call.args, call.kwargs), as_given
-
-    def check_alone(*args: Any, **options: Any) -> None:
-        extras = options_of_entry(options)
-        backend = normal(extras.pop("kernels", PAGES))
-        args, options, *_ = bound(args, options, backend, extras)
-        if values is not None and not is_gpu_call():
-            values(**dict(zip(names, args, strict=False)), **options)
-
-    def options_of_entry(options: Any) -> Any:
-        """Those that are on no page, taken out of the others."""
-        extras = {}
-        for option in here:
-            if option in options:
-                extras[option] = options.pop(option)
-        return extras
-
-    def code_for(backend: Any, args: Any, options: Any) -> Code:
-        """What computes a call: the page's function, or the backend's; of a backward pass, as what was saved says."""
-        if position is not None:
-            saved = args[position] if len(args) > position else options["saved"]
-            return Code(home_of(saved, function), backend_of(saved))
-        code = function if backend is PAGES else code_of(backend, page, name, function)
-        for option, usual in axes.items() if code is not function else ():
-            if options.get(option, usual) is not usual and option not in parameters_of(code):
-                code = function  # the page cuts the arrays, and the backend runs on the parts
-        return Code(code, backend)
-
-    def run(code: Code, args: Any, options: Any, extras: Any) -> Any:
-        for option, usual in axes.items() if code.function is not function else ():
+    def run(self, code: Code, args: Any, options: Any, extras: Any) -> Any:
+        for option, usual in self.axes.items() if code.function is not self.function else ():
             if options.get(option, usual) is usual:
                 options.pop(option, None)
-        if "overwrite_state" in here and OVERWRITE.get():  # also of a step that is made of another page's
-            extras["overwrite_state"] = True
+        if "overwrite_state" in self.options and (OVERWRITE.get() or extras.get("overwrite_state")):
+            state = self.argument("state", args, options)
+            extras["overwrite_state"] = is_writeable(*state)  # also where another page's step calls
         if not extras:
             return code.function(*args, **options)
-        takes, taken = parameters_of(code.function), {}
-        for option, x in extras.items():
-            if option in takes:
-                taken[option] = x
-        if taken.get("overwrite_state"):
-            for x in args[state_at] if len(args) > state_at else options["state"]:
-                if type(x) is np.ndarray and not x.flags.writeable:  # as rows are that share memory
-                    taken["overwrite_state"] = False
+        takes = parameters_of(code.function)
+        taken = {option: x for option, x in extras.items() if option in takes}
         result = code.function(*args, **options, **taken)
         if extras.get("out") is not None and "out" not in taken:
             extras["out"][...] = result[0]
             return (extras["out"], *result[1:])
         return result if extras.get("like") is None else to_where(extras["like"], result)
 
-    enter.__signature__ = call.__signature__ = with_options(signature, here)  # type: ignore[attr-defined]
-    call.check = check_alone  # type: ignore[attr-defined]
-    call.page, call.looks = function, {"look": look, "values": values}  # type: ignore[attr-defined]
-    return call
+    def run_half(self, args: Any, options: Any, extras: Any, dtype: Any) -> Any:
+        """The same in float32, which is rounded to the 16 bits of the inputs."""
+        buffer = extras.pop("out", None)
+        wide = half.widened(self.function, self.arguments(args, options).arguments, dtype)
+        out, after = self.check_and_run(None, (), {**wide, **extras})
+        out = out.astype(dtype)
+        if buffer is not None:
+            check_out(buffer, {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype})
+            buffer[...] = out
+            out = buffer
+        backward = sys.modules[self.function.__module__].backward
+        return out, half.Saved(after, dtype, backward) if self.name == "forward" else after
 
 
 def normal(backend: Any) -> Any:
@@ -359,9 +396,9 @@ def check_extras(extras: dict[str, Any]) -> None:
         check_sizes(capacity=extras["capacity"])
 
 
-def is_writeable(x: Any) -> bool:
-    """Whether ``x`` may be written over: not a read-only array of NumPy's."""
-    return not isinstance(x, np.ndarray) or x.flags.writeable
+def is_writeable(*arrays: Any) -> bool:
+    """Whether they may be written over: no array of NumPy's is read-only, as rows are that share memory."""
+    return not any(isinstance(x, np.ndarray) and not x.flags.writeable for x in arrays)
 
 
 def check_out(out: Any, sizes: Sizes) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from inspect import Signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,11 +48,14 @@ def to_where(model: Any, x: Any) -> Any:
     return _each(lambda leaf: np.asarray(leaf, like=model) if isinstance(leaf, np.ndarray) else leaf, x)
 
 
-def with_gpu_arrays(function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-    """Call ``function`` with arrays that may be on a GPU, all of one library, which is that of the results."""
+def with_gpu_arrays(function: Callable[[Any, Any], R], signature: Signature, args: Any, kwargs: Any) -> R:
+    """``function(args, kwargs)`` with arrays that may be on a GPU, all of one library, which is that of the results.
+
+    ``signature`` says what the arguments are called.
+    """
     if _INSIDE.get() or not any(is_on_gpu(x) for _, x in _leaves((args, kwargs))):
-        return function(*args, **kwargs)
-    arrays = _arrays_of_call(function, args, kwargs)
+        return function(args, kwargs)
+    arrays = _arrays_of_call(signature, args, kwargs)
     model = arrays[0][1]
     with as_the_library_of(model):
         views = {id(x): as_cupy(x) for _, x in arrays}
@@ -67,13 +71,13 @@ def with_gpu_arrays(function: Callable[..., R], /, *args: Any, **kwargs: Any) ->
 
         inside = _INSIDE.set(type(view(model)))
         try:
-            result = function(*_each(view, args), **_each(view, kwargs))
+            result = function(_each(view, args), _each(view, kwargs))
         finally:
             _INSIDE.reset(inside)
         return _each(give_back, result)
 
 
-def _arrays_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+def _arrays_of_call(signature: Signature, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     """The arrays of a call that have to be on the GPU, each with its argument's name; the first one is there.
 
     Raises
@@ -81,9 +85,7 @@ def _arrays_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> lis
     TypeError
         They are not all in one place, or ``kernels`` is a backend without kernels for a GPU.
     """
-    from inspect import signature  # NumPy alone imports less
-
-    call = signature(function).bind(*args, **kwargs)
+    call = signature.bind(*args, **kwargs)
     call.apply_defaults()
     kernels = call.arguments.get("kernels")
     if kernels is not None and not hasattr(kernels, "on_gpu"):
