@@ -202,6 +202,14 @@ def test_work_is_done_on_the_callers_stream_and_in_its_memory(cupy_is, monkeypat
     assert cupy_is.streams == [0]
 
 
+@pytest.mark.parametrize(("stream", "expected"), [(None, 0), (5, 5)])
+def test_an_array_of_numbas_brings_its_stream_or_none(cupy_is, monkeypatch, stream, expected):
+    monkeypatch.setattr(libraries, "as_cupy", lambda x: types.SimpleNamespace(device=contextlib.nullcontext()))
+    with libraries.as_the_library_of(types.SimpleNamespace(__cuda_ndarray__=True, stream=stream)):
+        assert cupy_is.streams == [0, expected]
+        assert cupy_is.allocators == [None]
+
+
 def test_arrays_of_cupy_need_no_change():
     q, k, v = (ndarray(x) for x in np.ones((3, 2, 5, 4)))
     out, saved = softmax.forward(q, k, v, kernels=room())
