@@ -162,12 +162,13 @@ def test_saved_is_data(block):
     np.testing.assert_array_equal(block.backward(y, again).x, block.backward(y, saved).x)
 
 
-def test_a_key_mask_is_for_all_heads():
+@pytest.mark.parametrize("layer", [multi_head, *BLOCKS.values()], ids=["attention alone", *BLOCKS])
+def test_a_key_mask_is_for_all_heads(layer):
     """What a masked token is changes nothing elsewhere."""
     inside, mask = MECHANISMS[0], np.arange(TOKENS) < 5
-    params, other = drawn(inside), X.copy()
+    params, other = drawn(inside, layer), X.copy()
     other[:, 5:] = 9
-    attend = partial(multi_head.forward, params=params, mechanism=inside.mechanism, heads=HEADS)
+    attend = partial(layer.forward, params=params, mechanism=inside.mechanism, heads=HEADS)
     y, y_other = (attend(x, key_mask=np.stack([mask, mask]))[0] for x in (X, other))
     np.testing.assert_array_equal(y[:, :5], y_other[:, :5])
     assert abs(y - attend(X)[0]).max() > 1e-3
