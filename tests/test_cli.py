@@ -62,7 +62,7 @@ def one_run(tmp_path_factory):
 @pytest.fixture
 def earlier(one_run):
     """The same, as the run left it."""
-    options, out, files, printed = one_run
+    _, out, files, _ = one_run
     shutil.rmtree(out)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
