@@ -1,9 +1,11 @@
+import contextlib
 import errno
 import inspect
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +24,15 @@ from linattn_ref.experiments.publishing import catalogue, gallery
 from linattn_ref.experiments.publishing.registry import BENCHES
 
 
+def save_matrices(folder):
+    p = np.random.default_rng(0).random((3, 2, 4, 16, 16), np.float32)
+    np.savez(folder / "p.npz", p=p / p.sum(axis=-1, keepdims=True))
+    return folder / "p.npz"
+
+
 @pytest.fixture
 def own_matrices(tmp_path):
-    p = np.random.default_rng(0).random((3, 2, 4, 16, 16), np.float32)
-    np.savez(tmp_path / "p.npz", p=p / p.sum(axis=-1, keepdims=True))
-    return tmp_path / "p.npz"
+    return save_matrices(tmp_path)
 
 
 @pytest.fixture
@@ -42,33 +48,52 @@ def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_spectrum_writes_figure_and_numbers_and_prints_a_table(own_matrices, out, capsys):
-    assert spectrum("--arrays", own_matrices, "--out", out, "--seed", 3) == 0
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory):
+    """The options of a run, its folder, the bytes there, and what was printed."""
+    folder = tmp_path_factory.mktemp("run")
+    options = ("--arrays", save_matrices(folder), "--out", folder / "out", "--seed", 3)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert spectrum(*options) == 0
+    return options, folder / "out", snapshot(folder / "out"), printed.getvalue()
+
+
+@pytest.fixture
+def earlier(one_run):
+    """The same, as the run left it."""
+    _, out, files, _ = one_run
+    shutil.rmtree(out)
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return one_run
+
+
+def test_spectrum_writes_figure_and_numbers_and_prints_a_table(earlier):
+    options, out, _, printed = earlier
     names = {path.name for path in out.iterdir()}
     assert names == {"spectrum.svg", "spectrum.png", "spectrum.pdf", "spectrum.json", "spectrum-parts"}
     record = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))
-    assert record["command"] == f"linattn-ref spectrum --workers 1 --arrays {own_matrices} --out {out} --seed 3"
+    assert record["command"] == " ".join(map(str, ("linattn-ref spectrum --workers 1", *options)))
     assert record["seed"] == 3
     assert np.shape(record["results"]["curves"]["given"]["at_k"]) == (2, 4)
     assert np.shape(record["results"]["curves"]["given"]["mean"]) == (2, 16)
     assert len(record["results"]["settings"]["arrays_sha256"]) == 64
-    printed = capsys.readouterr().out
     assert "p.npz: 3 sentences x 2 layers x 4 heads, matrices 16 x 16" in printed
     assert re.search(r"wall \d+\.\d s, CPU \d+\.\d s, 1 workers\nwrote .*spectrum\.svg .*spectrum\.json\n$", printed)
 
 
-def test_spectrum_twice_gives_the_same_bytes(own_matrices, out):
-    spectrum("--arrays", own_matrices, "--out", out)
-    before = snapshot(out)
-    spectrum("--arrays", own_matrices, "--out", out)
+def test_spectrum_twice_gives_the_same_bytes(earlier):
+    options, out, before, _ = earlier
+    spectrum(*options)
     assert snapshot(out) == before
 
 
-def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out, capsys, monkeypatch):
+def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(earlier, capsys, monkeypatch):
     from linattn_ref.experiments.measuring import measurements
 
-    spectrum("--arrays", own_matrices, "--out", out)
-    whole = snapshot(out)
+    options, out, whole, _ = earlier
     store, stored = measurements.store, []
 
     def store_two(folder, name, values):
@@ -78,12 +103,12 @@ def test_interrupted_then_resumed_is_the_same_bytes_as_one_run(own_matrices, out
         store(folder, name, values)
 
     monkeypatch.setattr(measurements, "store", store_two)
-    assert spectrum("--arrays", own_matrices, "--out", out) == 130
+    assert spectrum(*options) == 130
     said = capsys.readouterr().err.strip()
     assert said == ("linattn-ref: interrupted; what is done is kept: the same command with --resume goes on from there")
     assert len(list((out / "spectrum-parts").glob("*.npy"))) == 2
     monkeypatch.setattr(measurements, "store", store)
-    assert spectrum("--arrays", own_matrices, "--out", out, "--resume") == 0
+    assert spectrum(*options, "--resume") == 0
     assert snapshot(out) == whole
 
 
@@ -124,21 +149,20 @@ def test_out_of_memory(tmp_path, out, capsys):
     assert not out.exists()
 
 
-def test_resume_with_other_settings_is_refused(own_matrices, out, capsys):
-    spectrum("--arrays", own_matrices, "--out", out)
-    before = snapshot(out)
-    capsys.readouterr()
-    said = fails(capsys, "--arrays", own_matrices, "--out", out, "--resume", "--seed", 1, "--method", "gram")
-    assert said.endswith("were made with other settings: seed was 0, is 1; method was svd, is gram")
+def test_resume_with_other_settings_is_refused(earlier, capsys):
+    options, out, before, _ = earlier
+    said = fails(capsys, *options[:-1], 1, "--resume", "--method", "gram")
+    assert said.endswith("were made with other settings: seed was 3, is 1; method was svd, is gram")
     assert snapshot(out) == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
-@pytest.mark.parametrize(
-    "name", ["a$b_{x$.npz", "\x1b[2J.npz", "\udcff.npz"], ids=["formula", "escape sequence", "not UTF-8"]
-)
-def test_file_names_that_are_no_mathematics_and_no_text(own_matrices, out, capfd, name):
-    """After all the work, matplotlib took what is between two dollar signs for a formula, and refused it."""
+def test_file_names_that_are_no_mathematics_and_no_text(own_matrices, out, capfd):
+    """After all the work, matplotlib took what is between two dollar signs for a formula, and refused it.
+
+    Here with an escape sequence, and a byte that is not UTF-8.
+    """
+    name = "a$b_{x$\x1b[2J\udcff.npz"
     matrices = own_matrices.rename(own_matrices.with_name(name))
     assert spectrum("--arrays", matrices, "--out", out, "--baselines", 0) == 0
     printed = capfd.readouterr()

@@ -1,6 +1,7 @@
 """Shapes, masks and scales that hypothesis draws: the output is that of loops, the gradient that of the output."""
 
 import numpy as np
+import pytest
 from case import Sizes, assert_close
 from cases import each_setting
 from hypothesis import given, settings
@@ -28,20 +29,36 @@ def calls(draw, setting):
 
 
 @EACH_ROOM
-@settings(repeatable, max_examples=12)
+@settings(repeatable, max_examples=8)
 @given(data=st.data())
 def test_output_is_that_of_plain_loops(setting, data):
+    check_output(data.draw(calls(setting)), data)
+
+
+@EACH_ROOM
+@settings(repeatable, max_examples=5)
+@given(data=st.data())
+def test_gradient_is_that_of_the_output(setting, data):
+    check_gradient(data.draw(calls(setting)))
+
+
+@pytest.mark.slow
+@EACH_ROOM
+@settings(repeatable, max_examples=40)
+@given(data=st.data())
+def test_more_shapes(setting, data):
     call = data.draw(calls(setting))
+    check_output(call, data)
+    check_gradient(call)
+
+
+def check_output(call, data):
     q = call.arrays[call.first] * data.draw(st.sampled_from([1e-3, 1.0, 10.0]))
     call = call.change(arrays={call.first: q})
     assert_close(call.run().out, call.expected(), call.case)
 
 
-@EACH_ROOM
-@settings(repeatable, max_examples=8)
-@given(data=st.data())
-def test_gradient_is_that_of_the_output(setting, data):
-    call = data.draw(calls(setting))
+def check_gradient(call):
     check_directions(
         call.function(), call.case.backward, *call.arrays.values(), rng=np.random.default_rng(0), directions=1
     ).assert_ok()

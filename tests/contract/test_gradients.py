@@ -4,6 +4,7 @@ Entry by entry in the reference's room alone: both passes of the others are comp
 """
 
 import numpy as np
+import pytest
 from case import Sizes, about, assert_close, normal_like
 from cases import each_setting
 
@@ -17,6 +18,7 @@ SMALL = {
     "more queries than keys": Sizes(5, 3, 2, 3, ()),
     "three leading axes": Sizes(2, 3, 2, 1, (1, 2, 1)),
 }
+WITHOUT_A_MASK = ("one of everything", "M above D")  # by default
 
 
 def check(how, call, **options):
@@ -25,16 +27,36 @@ def check(how, call, **options):
 
 @each_setting(lambda s: s.room in (None, "reference"))
 def test_entry_by_entry(setting):
-    for shape, sizes in SMALL.items():
+    in_shapes(setting, SMALL if setting.masked else WITHOUT_A_MASK)
+
+
+@pytest.mark.slow
+@each_setting(lambda s: s.room in (None, "reference") and not s.masked)
+def test_entry_by_entry_in_the_other_shapes(setting):
+    in_shapes(setting, [shape for shape in SMALL if shape not in WITHOUT_A_MASK])
+
+
+def in_shapes(setting, shapes):
+    for shape in shapes:
         with about(shape):
-            check(check_elementwise, setting.call(sizes))
+            check(check_elementwise, setting.call(SMALL[shape]))
 
 
 @each_setting()
 def test_a_random_direction_over_many_tiles(setting):
-    for n in (40, 300) if setting.room in (None, "reference") else (70,):
-        with about(f"N = {n}"):
-            check(check_directions, setting.call(Sizes(n, 300, 9, 11, (2,))), directions=1)
+    """Of as many queries as keys under a mask, and of fewer without; the slow test takes the other number."""
+    along(setting, 70 if setting.room == "jit" else 300 if setting.masked else 40)
+
+
+@pytest.mark.slow
+@each_setting(lambda s: s.room in (None, "reference"))
+def test_a_random_direction_with_and_without_a_mask(setting):
+    along(setting, 40 if setting.masked else 300)
+
+
+def along(setting, n):
+    with about(f"N = {n}"):
+        check(check_directions, setting.call(Sizes(n, 300, 9, 11, (2,))), directions=1)
 
 
 @each_setting(lambda s: s.room in (None, "reference"))

@@ -4,7 +4,7 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-from case import Result, Sizes, about, assert_close, at, normal_like
+from case import Result, Sizes, about, assert_close, at
 from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.attention import delta, gated_linear, linear, linformer, linformer_linear, performer, rfa, softmax
@@ -41,7 +41,7 @@ def test_the_future_changes_nothing(setting, dtypes):
 
 def change_from(rows, call, other):
     shift, dtype = call.sizes.n_keys - call.sizes.n, call.arrays["v"].dtype.type
-    d_out = zero_from(normal_like(call.run().out), rows)
+    d_out = zero_from(call.d_out(), rows)
     before = call.run(d_out)
     ends = {**dict.fromkeys(call.case.query_axes, rows), **dict.fromkeys(call.case.key_axes, rows + shift)}
     changed = {}
@@ -64,7 +64,7 @@ def test_exactly_the_allowed_pairs_have_weight(setting):
     """The other half: a query does see the last key that it may see."""
     call = setting.call(Sizes(4, 6, leading=()))
     allowed = call.pattern()
-    d_out = np.zeros_like(call.run().out)
+    d_out = np.zeros_like(call.d_out())
     for row in range(call.sizes.n):
         d_out[:], d_out[row] = 0, 1
         weights = abs(call.run(d_out).gradients.v).sum(axis=-1)  # (L,)
@@ -118,7 +118,7 @@ def test_padded_is_truncated(setting, dtypes):
 def pad(call, lengths):
     call = call.change(key_mask=np.arange(9) < np.array(lengths)[:, None])
     alone = [call.head((b,)).without_last(9 - length) for b, length in enumerate(lengths)]
-    d_out = normal_like(call.run().out)
+    d_out = call.d_out()
     for b in range(2):
         d_out[b, alone[b].sizes.n :] = 0
     padded = call.run(d_out)
@@ -159,7 +159,7 @@ def leave_out(call, seen, begins):
         },
         key_mask=None,
     )
-    d_out = normal_like(call.run().out)
+    d_out = call.d_out()
     if aligned:
         d_out[..., ~seen, :] = 0
     masked = call.change(key_mask=np.broadcast_to(seen, call.options["key_mask"].shape))

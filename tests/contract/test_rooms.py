@@ -19,11 +19,20 @@ def test_both_passes_are_the_references(setting, dtypes):
 
 @each_setting(lambda s: s.room not in (None, "reference"))
 def test_ragged_lengths(setting):
-    """Around the widths of tiles and blocks; as many queries as keys, and not."""
-    lengths = [length for w in setting.case.widths for length in (w - 1, w, w + 1, 2 * w + 3)]
-    for length in sorted({131, *lengths}):
-        for n in {length, min(length, 5)}:
-            compare(setting, Sizes(n, length, 3, 2, ()), np.float64)
+    """Around the widths of tiles and blocks; as many queries as keys, and not: one with a mask, the other without."""
+    for i, length in enumerate(lengths_of(setting)):
+        compare(setting, Sizes(length if (i + setting.masked) % 2 else min(length, 5), length, 3, 2, ()), np.float64)
+
+
+@pytest.mark.slow
+@each_setting(lambda s: s.room not in (None, "reference"))
+def test_ragged_lengths_the_other_way_round(setting):
+    for i, length in enumerate(lengths_of(setting)):
+        compare(setting, Sizes(min(length, 5) if (i + setting.masked) % 2 else length, length, 3, 2, ()), np.float64)
+
+
+def lengths_of(setting):
+    return sorted({131, *(length for w in setting.case.widths for length in (w - 1, w, w + 1, 2 * w + 3))})
 
 
 def compare(setting, sizes, dtype):

@@ -58,20 +58,11 @@ def layers():
     return ("tbb", "omp", "workqueue")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("layer", layers())
-def test_a_child_forked_after_a_kernel_has_run(layer):
-    run(FORK, layer)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_child_forked_while_a_kernel_runs():
-    run(FORK_IN_THE_MIDDLE, "workqueue")
-
-
-@pytest.mark.parametrize("layer", layers())
-def test_several_threads_at_once(layer):
-    run(AT_ONCE, layer)
+def test_several_threads_at_once_and_forked_children(layer):
+    """One process for all of it: to start one takes a second. A child is forked after a kernel has run, and while."""
+    forks = (FORK, FORK_IN_THE_MIDDLE) if layer == "workqueue" else (FORK,)
+    run("".join((AT_ONCE, *forks) if hasattr(os, "fork") else (AT_ONCE,)), layer)
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="is itself what such a run skips")

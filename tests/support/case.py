@@ -164,6 +164,11 @@ class Call:
         """``(out, saved)``."""
         return self.case.forward(*self.arrays.values(), **self.options, **more)
 
+    def d_out(self) -> Any:
+        """The gradient of the output that `run` takes, before anything is computed."""
+        shape = (*self.sizes.leading, self.sizes.n, self.sizes.m)
+        return normal_like(np.empty(shape, self.arrays[self.first].dtype))
+
     def function(self) -> Callable[..., Any]:
         """``forward`` of the arrays alone."""
         return partial(self.case.forward, **self.held().options)

@@ -8,6 +8,7 @@ argument. What else tests need is in :func:`rest_of_sums`, :func:`rest_of_scores
 something is missing there, but pytest's last lines then say so.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -35,11 +36,10 @@ def compile_cases(dtype, part, slow):
 
 
 def rest_of_sums(dtype):
-    """What tests of single kernels call besides: a product of one head; steps; an LSTM."""
+    """What tests of single kernels call besides: a product of one head; steps."""
     from linattn_ref.attention import delta, performer, rfa
     from linattn_ref.kernels import jit
     from linattn_ref.kernels.jit.loops import causal_product, delta_product, elu_plus_one
-    from linattn_ref.nn import lstm
 
     x = np.ones((1, 5, 3), dtype)
     causal_product.forward(x, x, x, None)
@@ -59,8 +59,6 @@ def rest_of_sums(dtype):
     delta.backward(out, saved)
     *_, u = delta_product.forward(few, few, few, few, gate, state)
     delta_product.backward(few, state, few, few, few, few, gate, state, u)
-    y, saved = lstm.forward(x[:, :2], lstm.draw(3, 1, np.random.default_rng(0), dtype=dtype), kernels=jit)
-    lstm.backward(y, saved)
 
 
 def rest_of_scores(dtype):
@@ -74,11 +72,11 @@ def rest_of_scores(dtype):
 
 
 def network(dtype):
-    """A training step's kernels, and those that read a prefix and write a token."""
+    """A training step's kernels, those that read a prefix and write a token, and an LSTM."""
     from linattn_ref.attention import linear, softmax
     from linattn_ref.kernels import jit
     from linattn_ref.models import causal, decoding
-    from linattn_ref.nn import cross_entropy, ctc, mechanism
+    from linattn_ref.nn import cross_entropy, ctc, lstm, mechanism
     from linattn_ref.training import adam
 
     sums, model = (causal.Model(mechanism.of(of, causal=True, kernels=jit), heads=2) for of in (linear, softmax))
@@ -89,13 +87,16 @@ def network(dtype):
     ctc.forward(scores, np.array([[1]]), kernels=jit)
     p, g = np.ones((2, 2), dtype)
     adam.step(p, g, adam.init_state(p), learning_rate=0.1, kernels=jit)
-    for each in (sums, model):
-        causal.read(np.array([[0, 1]]), params, causal.init_state(1, params, each), each)
+    causal.read(np.array([[0, 1]]), params, causal.init_state(1, params, model), model)
     packed = decoding.pack(params, sums)
     decoding.step(np.array([0]), packed, decoding.init_state(1, packed))
+    x = np.ones((1, 2, 3), dtype)
+    y, saved = lstm.forward(x, lstm.draw(3, 1, np.random.default_rng(0), dtype=dtype), kernels=jit)
+    lstm.backward(y, saved)
 
 
 if __name__ == "__main__":
+    gc.disable()  # an eighth of the time, to find next to nothing
     sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1])]
     dtype, part, *slow = sys.argv[1:]
     compile_cases(np.dtype(dtype).type, part, slow)

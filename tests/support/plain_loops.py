@@ -3,9 +3,10 @@
 Nothing of the package is imported here: its patterns, features, hashes, landmarks and default scale are written down
 again, so that a mistake in one of them cannot be on both sides of a comparison. A function takes the arrays of one
 head, ``(N, D)``, ``(L, D)``, ``(L, M)``, and what else its formula has, under the names of ``forward``; it goes through
-the queries one by one, and for each through the keys that it may see. It is slow, so give it little.
+the queries one by one, and asks for each which keys it may see, one by one. It is slow, so give it little.
 """
 
+from functools import cache
 from math import exp, sqrt
 
 import numpy as np
@@ -18,18 +19,17 @@ def attend(q, k, v, sees=lambda i, j: True, key_mask=None, scale=None):
     scale = 1 / sqrt(q.shape[1]) if scale is None else scale
     out = np.zeros((len(q), v.shape[1]))
     for i in range(len(q)):
-        keys = [j for j in range(len(k)) if (key_mask is None or key_mask[j]) and sees(i, j)]
-        out[i] = mean([scale * (q[i] @ k[j]) for j in keys], [v[j] for j in keys], v.shape[1])
+        seen = np.array([(key_mask is None or key_mask[j]) and sees(i, j) for j in range(len(k))], bool)
+        out[i] = mean(scale * (k[seen] @ q[i]), v[seen])
     return out
 
 
-def mean(exponents, rows, width):
+def mean(exponents, rows):
     """``sum_j exp(a_j) x_j / sum_j exp(a_j)``, the largest ``a`` taken off all; 0 where there is no row."""
-    total, weights, largest = np.zeros(width), 0.0, max(exponents, default=0)
-    for a, x in zip(exponents, rows, strict=True):
-        weight = exp(a - largest)
-        total, weights = total + weight * x, weights + weight
-    return total / weights if weights else total
+    if len(rows) == 0:
+        return 0
+    weights = np.exp(exponents - np.max(exponents))
+    return weights @ rows / weights.sum()
 
 
 def unmasked(x, key_mask):
@@ -132,16 +132,17 @@ def relu(x, omega):
 def linear(q, k, v, *, phi=elu_plus_one, causal=False, key_mask=None, eps=1e-6):
     """``sum_j (phi(q_i) . phi(k_j)) v_j / (sum_j phi(q_i) . phi(k_j) + eps)``"""
     out, shift = np.zeros((len(q), v.shape[1])), len(k) - len(q)
-    features = [phi(x) for x in k]
+    exponents_k, factors_k = map(np.array, zip(*map(phi, k), strict=True))
     for i in range(len(q)):
-        keys = [j for j in range(len(k)) if (key_mask is None or key_mask[j]) and not (causal and j > i + shift)]
+        seen = [j for j in range(len(k)) if (key_mask is None or key_mask[j]) and not (causal and j > i + shift)]
+        if not seen:
+            continue
         exponents, factors = phi(q[i])
-        largest = max((max(exponents + features[j][0]) for j in keys), default=0)  # cancels, where eps is 0
-        numerator, denominator = np.zeros(v.shape[1]), eps
-        for j in keys:
-            similarity = factors * features[j][1] @ np.exp(exponents + features[j][0] - largest)
-            numerator, denominator = numerator + similarity * v[j], denominator + similarity
-        out[i] = numerator / denominator if denominator else 0
+        exponents = exponents + exponents_k[seen]
+        e = np.exp(exponents - exponents.max())  # the largest cancels, where eps is 0
+        similarities = (factors * factors_k[seen] * e).sum(axis=1)
+        denominator = similarities.sum() + eps
+        out[i] = similarities @ v[seen] / denominator if denominator else 0
     return out
 
 
@@ -267,19 +268,24 @@ def long_short(q, k, v, w_p, norm_local, norm_global, *, window, causal=False, k
     """Near keys as they are, and mixtures of all keys, or causal of each segment before the query's own."""
     scale, out = 1 / sqrt(q.shape[1]) if scale is None else scale, np.zeros((len(q), v.shape[1]))
     kept = [j for j in range(len(k)) if key_mask is None or key_mask[j]]
+    rows = [[normed(x[j], norm_local, which) for j in range(len(k))] for which, x in enumerate((k, v))]
+
+    @cache
+    def mixtures(segment):
+        """Keys and values mixed of those of a segment."""
+        part = [j for j in kept if j in segment]
+        shares = [k[part] @ w_p[:, r] for r in range(w_p.shape[1] if part else 0)]
+        return [[normed(mean(each, x[part]), norm_global, which) for each in shares] for which, x in enumerate((k, v))]
+
     for i in range(len(q)):
         place = i + (len(k) - len(q) if causal else 0)
         start = place // window * window  # of its segment
         near = range(start - window, place + 1) if causal else range(start - window // 2, start + window + window // 2)
         segments = [range(s, s + window) for s in range(0, start, window)] if causal else [range(len(k))]
-        keys = [normed(k[j], norm_local, 0) for j in kept if j in near]
-        values = [normed(v[j], norm_local, 1) for j in kept if j in near]
-        for part in ([j for j in kept if j in segment] for segment in segments):
-            for r in range(w_p.shape[1] if part else 0):
-                shares = [k[j] @ w_p[:, r] for j in part]
-                keys.append(normed(mean(shares, k[part], k.shape[1]), norm_global, 0))
-                values.append(normed(mean(shares, v[part], v.shape[1]), norm_global, 1))
-        out[i] = mean([scale * (q[i] @ key) for key in keys], values, v.shape[1])
+        keys, values = ([x[j] for j in kept if j in near] for x in rows)
+        for segment in segments:
+            keys, values = (own + mixed for own, mixed in zip((keys, values), mixtures(segment), strict=True))
+        out[i] = mean(scale * (np.array(keys) @ q[i]), np.array(values)) if keys else 0
     return out
 
 
@@ -310,5 +316,5 @@ def reformer(qk, v, *, rotations, chunk, causal=False, key_mask=None, scale=None
     for i in kept:
         keys = sorted(met[i]) or [i]
         scores = [scale * (qk[i] @ qk[j]) / (sqrt(qk[j] @ qk[j]) or 1) for j in keys]
-        out[i] = mean(scores, v[keys], v.shape[1])
+        out[i] = mean(np.array(scores), v[keys])
     return out

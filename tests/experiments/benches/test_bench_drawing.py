@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from linattn_ref.experiments.benches import bench_drawing
 from linattn_ref.experiments.publishing import gallery, style
@@ -62,6 +63,7 @@ def test_measurements_are_kept_and_taken_over(monkeypatch, tmp_path):
         raise AssertionError("measured again")
 
     monkeypatch.setattr(bench_drawing, "measured", again)
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())  # is drawn above
     gallery.draw("bench_drawing", tmp_path, **options)
     assert json.loads((tmp_path / "bench_drawing.json").read_text(encoding="utf-8")) == first
 

@@ -71,7 +71,8 @@ def _sequence(scores, labels, share, d_scores):
     states, skip = _states(labels, scores)
     n = states.size
     log_y, log_alpha = np.full_like(skip, -infinite), np.full((len(scores), skip.shape[1]), -infinite)
-    log_alpha[0, SIDE : SIDE + min(n, 2)] = scores[0, states[: min(n, 2)]] - log_sums[0]
+    for s in range(min(n, 2)):
+        log_alpha[0, SIDE + s] = scores[0, states[s]] - log_sums[0]
     taken_away = 0.0
     for t in range(1, len(scores)):
         shift = _largest(log_alpha[t - 1 : t])

@@ -267,10 +267,11 @@ def _add_rows(head, table, numbers, like):
 
 @inner
 def _take(x, numbers):
-    """``x[numbers]``, a copy."""
+    """``x[numbers]``, a copy. (To set a row to another compiles the text of errors.)"""
     rows = np.empty((numbers.size, x.shape[1]), x.dtype)
     for i in range(numbers.size):
-        rows[i] = x[numbers[i]]
+        for t in range(x.shape[1]):
+            rows[i, t] = x[numbers[i], t]
     return rows
 
 
