@@ -7,8 +7,9 @@ import pytest
 from mechanism_cases import MECHANISMS
 
 from linattn_ref.attention import linear, local, softmax
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal
+from linattn_ref.models import generate as generating
 from linattn_ref.models.generate import generate, pick, ways
 from linattn_ref.nn import logistic_mixture, mechanism
 
@@ -61,6 +62,13 @@ def test_the_compiled_step_writes_the_same(module, length):
     compiled = generate(prefix, PLACES + 1 - length, params, model, rng=np.random.default_rng(2))
     np.testing.assert_array_equal(compiled, by_text)
     np.testing.assert_array_equal(by_text, again)
+
+
+@pytest.mark.parametrize(("kernels", "way"), [(jit, "compiled"), (reference, "steps")])
+def test_unless_a_way_is_given_it_is_the_fastest(kernels, way, monkeypatch):
+    monkeypatch.setattr(generating, "WAYS", {way: generating.WAYS[way]})
+    model = causal.Model(mechanism.of(linear, causal=True, kernels=kernels), heads=2)
+    assert generate(PREFIX, 2, drawn(), model, rng=np.random.default_rng(0)).shape == (2, 5)
 
 
 def test_images_are_drawn_from_a_mixture():
