@@ -112,8 +112,8 @@ def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, norma
     erase = none if erase is None else erase.ravel()  # one by one: a loop in Python would take as long as a head
     beta = none if beta is None else beta.ravel()
     log_gate = none if log_gate is None else log_gate.ravel()
-    given, written = (q.ravel(), k.ravel(), v.ravel(), erase, beta, log_gate, s.ravel()), (whole.ravel(), out.ravel())
-    fine = step_heads(*given, *written, c, m, scale, normalise)
+    q, k, v = q.ravel(), k.ravel(), v.ravel()
+    fine = step_heads(q, k, v, erase, beta, log_gate, s.ravel(), whole.ravel(), out.ravel(), c, m, scale, normalise)
     if fine and whole is not after:
         after[...] = whole
     return out if fine else None
