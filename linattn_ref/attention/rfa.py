@@ -52,7 +52,7 @@ from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps_random import KINDS, Kind, check_omega
 from linattn_ref.attention.linear import State
 from linattn_ref.attention.parts.masks import divide, shown
-from linattn_ref.attention.parts.recurrent import matrix_of
+from linattn_ref.attention.parts.recurrent import matrix_of, step_of
 from linattn_ref.attention.parts.sums import check_d_state
 from linattn_ref.op import Array, Bool, Constant, Float, op
 
@@ -145,27 +145,7 @@ def beside(state: State) -> Array:
     return np.concatenate([state.s, state.z[..., None]], axis=-1)
 
 
-matrix = matrix_of(forward)
-
-
-@op(look=look, values=check_values)
-def step(
-    q_t: Float[Array, "... D"],
-    k_t: Float[Array, "... D"],
-    v_t: Float[Array, "... M"],
-    state: State,
-    omega: Constant[Array, "m D"],
-    gate_t: Float[Array, "..."] | None = None,
-    *,
-    kind: Kind = "gaussian",
-    eps: float = 1e-6,
-) -> tuple[Array, State]:
-    """The output for one token, ``(..., M)``, and the state after it."""
-    if gate_t is None:
-        return linear.step(q_t, k_t, v_t, state, feature_map=KINDS[kind](omega), eps=eps)
-    row = (x[..., None, :] for x in (q_t, k_t, v_t))
-    out, saved = forward(*row, omega, gate_t[..., None], kind=kind, causal=True, eps=eps, state=state)
-    return out[..., 0, :], saved.state
+step, matrix = step_of(forward), matrix_of(forward)
 
 
 @op(look=look)

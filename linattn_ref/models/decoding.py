@@ -14,7 +14,7 @@ blocks stand in one. ``linattn-ref bench generation`` measures how much time tha
 >>> bool(np.allclose(scores, causal.forward(np.array([[3]]), params, model)[0][:, 0]))
 True
 
-There is such a step of linear attention with ``elu_plus_one`` or ``relu`` and of softmax with its cache, where the
+There is such a step of linear attention with ``elu_plus_one`` and of softmax with its cache, where the
 mechanism is given ``kernels=jit``; :func:`lacks` says what is in the way of any other, and `causal.step` runs it.
 """
 
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import linear, softmax
-from linattn_ref.attention.features import feature_maps
+from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import gelu, post_norm, pre_norm, relu
@@ -37,9 +37,8 @@ from linattn_ref.op.options import check_sizes
 __all__ = ["Packed", "State", "init_state", "lacks", "pack", "stacked", "step"]
 
 EPS = 1e-6  # of linear attention, unless its options say another
-FEATURES = (feature_maps.elu_plus_one, feature_maps.relu)
 # What else a mechanism's options may be.
-OPTIONS = {linear.__name__: {"feature_map", "eps"}, softmax.__name__: {"scale"}}
+OPTIONS = {linear.__name__: {"eps"}, softmax.__name__: {"scale"}}
 
 
 class Packed(NamedTuple):
@@ -53,7 +52,6 @@ class Packed(NamedTuple):
     number: float  # eps of the one, scale of the other
     norms_first: bool
     activation: str  # "gelu" or "relu"
-    features: str  # of linear attention, the map's name
     heads: int
     width: int  # E
     hidden: int  # of the feed-forward layers
@@ -72,7 +70,7 @@ class State(NamedTuple):
 def lacks(params: Params, model: Model) -> str | None:
     """Why a network has no compiled step, in words; None where it has one."""
     name, options = model.mechanism.forward.__module__, dict(model.mechanism.options)
-    kernels = options.pop("kernels", None)
+    kernels, feature_map = options.pop("kernels", None), options.pop("feature_map", elu_plus_one)
     more = set(options) - {"causal"} - OPTIONS.get(name, set())
     if name not in OPTIONS or any(one.attention.own for one in params.blocks):
         return f"there is none of {name}"
@@ -80,8 +78,8 @@ def lacks(params: Params, model: Model) -> str | None:
         return f"kernels={getattr(kernels, '__name__', None)} of the mechanism has none"
     if more:
         return f"there is none of {name} with {', '.join(sorted(more))}"
-    if _features(model) not in FEATURES:
-        return f"there is none with the feature map {options['feature_map'].name}"
+    if feature_map is not elu_plus_one:
+        return f"there is none with the feature map {feature_map.name}"
     if model.groups != 1 or any(one.attention.inner.w.shape[1] != 3 * len(params.norm.gain) for one in params.blocks):
         return "there is none of heads that are shared, or that have widths of their own"
     if model.block not in (pre_norm, post_norm) or model.activation not in (gelu, relu):
@@ -119,17 +117,12 @@ def pack(params: Params, model: Model) -> Packed:
         number=float(number),
         norms_first=model.block is pre_norm,
         activation="gelu" if model.activation is gelu else "relu",
-        features=_features(model).name,
         heads=model.heads,
         width=width,
         hidden=len(params.blocks[0].feed_forward.inner.b),
         outputs=len(params.head.b),
         kernels=backend.__name__,
     )
-
-
-def _features(model: Model) -> feature_maps.FeatureMap:
-    return model.mechanism.options.get("feature_map", feature_maps.elu_plus_one)
 
 
 def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:

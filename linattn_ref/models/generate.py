@@ -154,10 +154,7 @@ def ways(params: Params, model: Model) -> tuple[str, ...]:
 
 def _compiled(tokens: Integers, start: int, params: Params, model: Model) -> Iterator[Array]:
     packed = decoding.pack(params, model)
-    if start == 1:
-        state = decoding.init_state(len(tokens), packed)
-    else:
-        state = decoding.stacked(_read(tokens[:, : start - 1], params, model), packed)
+    state = decoding.stacked(_read(tokens[:, : start - 1], params, model), packed)
     for i in range(start - 1, tokens.shape[1] - 1):
         scores, state = decoding.step(tokens[:, i], packed, state, overwrite_state=True)
         yield scores

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.nn import block, feed_forward, gelu, multi_head
 from linattn_ref.nn import dropout as dropouts
-from linattn_ref.nn import feed_forward, gelu, multi_head
 from linattn_ref.nn.block import look, look_at_step
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array, Bool, Float, Of, op
@@ -106,19 +106,7 @@ def step(
     return feed_forward.forward(h, params.feed_forward, activation=activation)[0], state  # (2)
 
 
-@op
-def draw(
-    width: int,
-    hidden: int,
-    rng: np.random.Generator,
-    *,
-    reads: int = 3,
-    groups: int = 1,
-    own: tuple[Any, ...] = (),
-    dtype: Any = np.float64,
-) -> Params:
-    """Draw parameters to start from; see `multi_head.draw` and `feed_forward.draw`."""
-    return Params(
-        multi_head.draw(width, rng, reads=reads, groups=groups, own=own, dtype=dtype),
-        feed_forward.draw(width, hidden, rng, dtype=dtype),
-    )
+def draw(width: int, hidden: int, rng: np.random.Generator, **options: Any) -> Params:
+    """Draw parameters to start from, as `block.draw` does, without norms."""
+    _, attention, _, inside = block.draw(width, hidden, rng, **options)
+    return Params(attention, inside)

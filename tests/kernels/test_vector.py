@@ -58,9 +58,11 @@ def keep(x, first, stop, fill, out):
 
 
 @njit
-def keep_where_between(x, limits, number, fill, out):
-    low, high = vector.load(limits, 0), vector.load(limits, 1)
-    vector.store(out, 0, vector.keep_between(vector.load(x, 0), low, number, high, fill))
+def choose(a, b, x, other, out):
+    vector.store(out, 0, vector.where_greater(vector.load(a, 0), vector.load(b, 0), vector.load(x, 0), other))
+    vector.store(
+        out, 1, vector.where_greater(vector.load(a, 0), vector.load(b, 0), vector.load(x, 0), vector.load(b, 0))
+    )
 
 
 @njit
@@ -218,14 +220,13 @@ def test_keep_lanes(rng, dtype, numbers):
 
 
 @dtypes
-def test_keep_between(rng, dtype, numbers):
-    """Limits of its own for each lane, also some that leave nothing, and some that are no number."""
-    x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
-    limits = rng.integers(0, 9, (2, vector.lanes(x))).astype(dtype)
-    limits[1, 3] = np.nan
-    for number in range(-1, 10):
-        keep_where_between(x, limits, dtype(number), -np.inf, out)
-        np.testing.assert_array_equal(out[0], np.where((limits[0] <= number) & (number < limits[1]), x[0], -np.inf))
+def test_where_greater(rng, dtype, numbers):
+    """Equal numbers are not greater, nor is anything that is no number; the others are a number or a Vector."""
+    x, out = numbers(rng, 1, dtype), numbers(rng, 2, dtype)
+    a, b = rng.integers(0, 3, (2, 1, vector.lanes(x))).astype(dtype)
+    a[0, 3] = b[0, 4] = np.nan
+    choose(a, b, x, -np.inf, out)
+    np.testing.assert_array_equal(out, np.where(a > b, x, [np.full_like(b[0], -np.inf), b[0]]))
 
 
 @dtypes

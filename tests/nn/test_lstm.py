@@ -86,14 +86,3 @@ def test_jit_at_its_ends():
         expected, saved_expected = lstm_steps.forward(x, params)
     np.testing.assert_allclose(saved.gates, saved_expected.gates, rtol=0, atol=1e-15)
     np.testing.assert_allclose(h, expected, rtol=0, atol=1e-15)
-
-
-@each_compiled_dtype
-@pytest.mark.parametrize("shape", [(1, 1, 1), (256, 8, 512), (257, 13, 259), (700, 40, 33)])
-def test_outer_product(shape, dtype):
-    """Terms, rows and columns that fill their pieces, and such that do not; integers, so that sums are exact."""
-    from linattn_ref.kernels.jit.loops.outer_product import outer_product
-
-    terms, rows, columns = shape
-    a, b = (RNG.integers(-4, 5, (terms, width)).astype(dtype) for width in (rows, columns))
-    np.testing.assert_array_equal(outer_product(a, b), a.T @ b)

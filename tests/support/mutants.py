@@ -298,15 +298,6 @@ MUTANTS = (
         slow=True,
     ),
     Mutant(
-        "an outer product that begins anew with each panel of terms",
-        "kernels/jit/loops/outer_product.py",
-        "a_some.T, panel, True)",
-        "a_some.T, panel, False)",
-        "outer_product and float32",
-        "nn/test_lstm.py",
-        slow=True,
-    ),
-    Mutant(
         "a key that fades in its own row",
         "kernels/cuda/loops/delta_rows.py",
         "if i > j:\n                    key[c]",

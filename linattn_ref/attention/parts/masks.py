@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linattn_ref.op import Array
+from linattn_ref.op import Array, Mask
 
 __all__ = ["Mask", "divide", "first_seen", "mix", "scores", "shown", "visible"]
-
-Mask = NDArray[np.bool_]
 
 
 def visible(q: Array, k: Array, causal: bool, key_mask: Array | None, tile: slice = slice(None)) -> Any:

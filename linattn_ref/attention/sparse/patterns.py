@@ -40,13 +40,12 @@ from numpy.typing import ArrayLike, NDArray
 from linattn_ref.attention.parts.masks import scores, shown
 from linattn_ref.attention.softmax import softmax
 from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
-from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op import Array, Bool, Float, Mask, op
 from linattn_ref.op.options import check_sizes
 
 __all__ = ["KINDS", "Kind", "bigbird", "bigbird_blocks", "block_local", "check_kind", "check_window_blocks", "local"]
 __all__ += ["longformer", "matrix", "sparse_transformer"]
 
-Mask = NDArray[np.bool_]
 Kind = Literal["strided", "fixed", "local_only", "strided_only", "fixed_summary"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -23,7 +23,7 @@
 ``decode``                a token of a whole transformer; its GELU is in ``normal``
 ``rfa``                   a token of decoding with random feature attention
 ``ctc``                   CTC's sums over paths, by ``log_sum``
-``lstm``                  an LSTM through time and back; the gradients of its matrices by ``outer_product``
+``lstm``                  an LSTM through time and back
 ``lsh``                   Reformer's attention within sorted chunks; ``lsh_meet`` says which tokens meet
 
 The first call in each dtype compiles (a few seconds); later processes read the result from the cache, which lies beside

@@ -224,10 +224,7 @@ def _ones(v):
 def _start(phi_k, v, *states):
     """The states ``(heads, C, M)`` to start from, not to be written to."""
     shape = math.prod(v.shape[:-2]), phi_k.shape[-1], v.shape[-1]
-    found = []
-    for s in states:  # without a comprehension, which is a call more
-        found.append(np.zeros(shape, v.dtype) if s is None else s.reshape(shape))
-    return found
+    return [np.zeros(shape, v.dtype) if s is None else s.reshape(shape) for s in states]
 
 
 def _with_row(s, z):

@@ -39,9 +39,10 @@ from numba.extending import overload
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.panel import panels_of, write_back
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
-from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row, without_gaps
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row, without_gaps
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 
@@ -117,27 +118,6 @@ def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
         if rows is not None and z.size:
             _go_on(out[block], denominator[block])
     write_back(state, s)
-
-
-@inner
-def panels_of(state):
-    """The state as panels ``(panels, C, lanes)``, columns of 0 after the last; aligned to cache lines, for speed."""
-    rows, width = len(state), lanes(state)
-    size = (state.shape[1] + width - 1) // width * rows * width
-    memory = np.empty(size + 64, state.dtype)
-    skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
-    s = memory[skip : skip + size].reshape(-1, rows, width)
-    for p in range(s.shape[0]):
-        copy_columns(s[p], state, p * width)
-    return s
-
-
-@inner
-def write_back(state, s):
-    for p in range(s.shape[0]):
-        columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
-        for r in range(len(state)):
-            store_row(columns, r, load(s[p], r))
 
 
 # --- The loop -------------------------------------------------------------------------------------------------------

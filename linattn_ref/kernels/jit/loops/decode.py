@@ -36,10 +36,9 @@ from linattn_ref.kernels.jit.loops.row_sums import prefetch_rows
 from linattn_ref.kernels.jit.loops.softmax_step import append, attend
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_at, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, rows_at
 
 AHEAD = 64  # rows of a panel
-RELU_EPS = 1e-3  # of the feature map relu
 EPS = 1e-5  # of the norms
 
 
@@ -65,27 +64,20 @@ def widened(x):
 
 def check(packed):
     """Compiled code looks at no index: the arrays must have the sizes that the numbers beside them say."""
-    n, width = lanes(packed.weights), packed.width
-    if packed.weights.shape[1] != n:
-        raise ValueError(
-            f"packed: expected weights in panels of {n} columns, as wide as this processor's"
-            f" vectors, got {packed.weights.shape[1]}; pack the network again here"
-        )
-    blocks, wide = len(packed.norms) // 2, width + -width % n
-    rows = _rows_of_weights(blocks, width, packed.hidden, packed.outputs, n)
+    n, width, dtype, blocks = lanes(packed.weights), packed.width, packed.tokens.dtype, len(packed.norms) // 2
+    rows, wide = _rows_of_weights(blocks, width, packed.hidden, packed.outputs, n), width + -width % n
     for name, shape in (
         ("tokens", (len(packed.tokens), wide)),
         ("places", (len(packed.places), wide)),
         ("norms", (2 * blocks + 1, 2, wide)),
-        ("weights", (rows, n)),
+        ("weights", (rows, n)),  # in panels as wide as this processor's Vectors
     ):
         x = getattr(packed, name)
-        if x.shape != shape:
-            raise ValueError(f"packed: expected {name} of shape {shape}, got {x.shape}; pack the network again")
-        if not x.flags.c_contiguous:
-            raise ValueError(f"packed: expected C-contiguous {name}; pack the network again")
-        if x.dtype != packed.tokens.dtype:
-            raise TypeError(f"packed: expected {name} of {packed.tokens.dtype}, got {x.dtype}; pack the network again")
+        if (x.shape, x.dtype) != (shape, dtype) or not x.flags.c_contiguous:
+            raise ValueError(
+                f"packed: expected C-contiguous {name} of shape {shape} and {dtype} on this processor, got shape"
+                f" {x.shape} and {x.dtype}; pack the network again here"
+            )
 
 
 @lru_cache
@@ -118,7 +110,7 @@ def step(tokens, place, packed, memory, length, scores):
     """
     first, second = (x.reshape(-1, x.shape[-1]) for x in memory)
     arrays, sizes = packed[:4], (packed.width, packed.hidden, packed.heads)
-    kinds = packed.norms_first, packed.activation == "gelu", packed.attention == "linear", packed.features == "relu"
+    kinds = packed.norms_first, packed.activation == "gelu", packed.attention == "linear"
     number = packed.tokens.dtype.type(packed.number)
     write_scores(tokens, place, *arrays, sizes, kinds, number, first, second, length, scores)
 
@@ -202,26 +194,13 @@ def _part(x, i, parts):
 def _attend(q, k, v, first, second, number, length, kinds, out):
     """One sequence's attention in one block, ``(heads, D)`` each; ``first, second`` are its memory."""
     if kinds[2]:
-        for x in (q, k):
-            if kinds[3]:
-                _write_relu(x)
-            else:
-                write_features(x, x)
+        write_features(q, q)
+        write_features(k, k)
         step_rows(q, k, v, first, second, number, out)
     else:
         append(first, k, length)
         append(second, v, length)
         attend(q, first, second, length, number, out)
-
-
-@inner
-def _write_relu(x):
-    """The features ``max(x, 0) + RELU_EPS`` of rows, in place."""
-    zero, eps = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(RELU_EPS))
-    for c in range(0, x.shape[1], lanes(x)):
-        some = columns_from(x, c)
-        for r in range(len(x)):
-            store_row(some, r, maximum(zero, load_row(some, r)) + eps)
 
 
 @inner

@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops import delta_log_gate as of_gate
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.causal_scan import write_back
-from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_rows, rounded_up, whole_rows
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, whole_rows
 from linattn_ref.kernels.jit.loops.delta_gradients import add_to_keys, add_to_rows
-from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
+from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.panel import product
+from linattn_ref.kernels.jit.loops.panel import new_rows, panels_of, product, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.triangle import add_terms, solve_up
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store
@@ -98,7 +97,7 @@ def backward_heads(head, table, states, d_states):
 @inner
 def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
     (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
-    a = whole_panels(d_state)
+    a = panels_of(d_state, lanes(d_state) // 2)
     for first in range((n - 1) // CHUNK * CHUNK, -1, -CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
@@ -132,7 +131,7 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
 def _solve(r, g, chunk, a, rows, c, erases, later):
     """``(I + A)^T R = P^T G + (ratio_T * K) dS'`` (16)."""
     arrays, first, p, panels = later
-    p_t, a_t = chunk.p.T, chunk.a.T
+    p_t, a_t = chunk.room.p.T, chunk.room.a.T
     for row in range(rows - ROWS, -1, -ROWS):
         shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
@@ -140,7 +139,7 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
         block = add_terms(block, p_t, row, g, row, rows)
         if erases:
             block = add_terms(block, a_t, row, r, row + ROWS, rows)
-            block = solve_up(block, chunk.a, row)
+            block = solve_up(block, chunk.room.a, row)
         store_block(r, row, block)
 
 
@@ -148,7 +147,7 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
 def _step_back(a, chunk, g, r, faded, rows, erases):
     """``dS = (c * Q)^T G - (c * E)^T R + c_T dS'`` (18)."""
     scale_rows(faded, g, chunk.since, rows)
-    fade_and_add(a, chunk.whole, chunk.q_since[:rows], faded[:rows])
+    fade_and_add(a, chunk.room.whole, chunk.q_since[:rows], faded[:rows])
     if erases:
         scale_rows(faded, r, chunk.minus, rows)
         product(a, chunk.e_since[:rows, : len(a)].T, faded, True)
@@ -178,7 +177,7 @@ def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel, d_gat
 @inner
 def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
     n, m, erases, per_channel, gated = len(k), u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1, log_gate.shape[1] > 0
-    s_t, nothing = whole_panels(state_t), broadcast(k.dtype.type(0))
+    s_t, nothing = panels_of(state_t, lanes(state_t) // 2), broadcast(k.dtype.type(0))
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
@@ -210,7 +209,7 @@ def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate
 @inner
 def _step_on(s_t, chunk, u, faded, column, rows, m, later, gated):
     """``S'^T = c_T S^T + U^T (ratio_T * K)``, the transpose of (15); and ``c_T * rowsum(dS' * S)``, of (22)."""
-    whole, through = load(columns_from(chunk.whole, column), 0), broadcast(s_t.dtype.type(0))
+    whole, through = load(columns_from(chunk.room.whole, column), 0), broadcast(s_t.dtype.type(0))
     for t in range(m):
         s = load(s_t, t) * whole
         if gated:

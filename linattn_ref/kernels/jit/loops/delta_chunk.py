@@ -26,15 +26,14 @@ with rows of 0 and gates of 1, which change nothing.
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.panel import new_rows, rounded_up
 from linattn_ref.kernels.jit.loops.transposed import transpose
 from linattn_ref.kernels.jit.loops.triangle import add_terms
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, prefetch_early, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, rows_apart, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row
 
@@ -43,16 +42,18 @@ class Room(NamedTuple):
     """Memory for a chunk; ``width`` is ``C`` rounded up to whole Vectors."""
 
     rows: Any  # (6, CHUNK, width)
-    gate: Any  # (CHUNK, width)
+    gate: Any  # (CHUNK, width), g; of one for all channels only the first Vector
     factors: Any  # (5, CHUNK, 1)
-    whole: Any  # (1, width)
-    keys: Any  # (width, lanes)
-    pairs: Any  # (2, CHUNK, CHUNK)
+    whole: Any  # (1, width), c_T
+    keys: Any  # (width, lanes), transposed
+    p: Any  # (CHUNK, CHUNK), P; rows below a Block's own that it does not reach are not written
+    a: Any  # -A
 
 
 class Chunk(NamedTuple):
-    """The rows of a chunk, the products of its gates, and its pairs."""
+    """The rows of a chunk and the products of its gates; its pairs are in the room."""
 
+    room: Room
     q: Any  # (CHUNK, C or width)
     k: Any
     e: Any
@@ -62,12 +63,7 @@ class Chunk(NamedTuple):
     since: Any  # (CHUNK, 1), 1, or c_i
     minus: Any  # -1, or -c_i; times beta_i
     until: Any  # 1, or ratio_Ti
-    gate: Any  # (CHUNK, width), g; of one for all channels only the first Vector
-    whole: Any  # (1, width), c_T
-    keys: Any  # (width, lanes), transposed
     beta: Any  # (CHUNK, 1), 1, or beta_i of rows whose E is K
-    p: Any  # (CHUNK, CHUNK), P; rows below a Block's own that it does not reach are not written
-    a: Any  # -A
 
 
 @inner
@@ -76,21 +72,7 @@ def new_room(c, like):
     rows, factors, pairs = new_rows(7, CHUNK, width, like), new_rows(5, CHUNK, 1, like), new_rows(2, CHUNK, CHUNK, like)
     factors[:], factors[2] = 1, -1
     whole, keys = new_rows(1, 1, width, like)[0], new_rows(1, width, lanes(like), like)[0]
-    return Room(rows[:6], rows[6], factors, whole, keys, pairs)
-
-
-@inner
-def new_rows(count, rows, width, like):
-    """Room for ``count`` arrays ``(rows, width)``, aligned to cache lines."""
-    size = count * rows * width
-    memory = np.empty(size + 64, like.dtype)
-    skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
-    return memory[skip : skip + size].reshape(count, rows, width)
-
-
-@inner
-def rounded_up(n, multiple):
-    return (n + multiple - 1) // multiple * multiple
+    return Room(rows[:6], rows[6], factors, whole, keys, pairs[0], pairs[1])
 
 
 # --- Rows -----------------------------------------------------------------------------------------------------------
@@ -112,29 +94,13 @@ def load_chunk(room, q, k, e, log_gate, first, count, beta=None):
     since, until, minus, betas, _ = room.factors
     if beta is not None:
         _fill_beta(betas, minus, beta, first, count)
-    chunk = Chunk(
-        some_q,
-        some_k,
-        some_e,
-        q_since,
-        e_since,
-        k_until,
-        since,
-        minus,
-        until,
-        room.gate,
-        room.whole,
-        room.keys,
-        betas,
-        room.pairs[0],
-        room.pairs[1],
-    )
+    chunk = Chunk(room, some_q, some_k, some_e, q_since, e_since, k_until, since, minus, until, betas)
     if per_channel:
         for column in range(0, room.gate.shape[1], lanes(k)):
-            _fill_gates(columns_from(chunk.gate, column), log_gate, first, count, column)
+            _fill_gates(columns_from(room.gate, column), log_gate, first, count, column)
             _fade_by_channel(chunk, e.shape[1] > 0, column)
     else:
-        _fill_gates(columns_from(chunk.gate, 0), log_gate, first, count, 0)
+        _fill_gates(columns_from(room.gate, 0), log_gate, first, count, 0)
         _fade(chunk)
     return chunk
 
@@ -159,13 +125,9 @@ def _all_rows(room):
 @inner
 def fill(rows, x, first, count):
     """``rows[:count] = x[first : first + count]``, and 0 in all rows and columns beyond."""
-    zero = broadcast(rows.dtype.type(0))
     for column in range(0, rows.shape[1], lanes(rows)):
-        target, source = columns_from(rows, column), columns_from(x, column)
-        for i in range(count):
-            store(target, i, load_row(source, first + i))
-        for i in range(count, len(rows)):
-            store(target, i, zero)
+        copy_columns(columns_from(rows, column), x[first : first + count], column)
+    rows[count:] = 0
 
 
 @inner(forceinline=True)
@@ -214,18 +176,18 @@ def _fade(chunk):
     """The factors ``c_i, ratio_Ti`` and ``c_T``, of one gate for all channels."""
     since = until = chunk.k.dtype.type(1)
     for i in range(CHUNK):
-        since *= chunk.gate[i, 0]
+        since *= chunk.room.gate[i, 0]
         chunk.since[i, 0], chunk.minus[i, 0] = since, -since * chunk.beta[i, 0]
     for i in range(CHUNK - 1, -1, -1):
         chunk.until[i, 0] = until
-        until *= chunk.gate[i, 0]
-    chunk.whole[:] = since
+        until *= chunk.room.gate[i, 0]
+    chunk.room.whole[:] = since
 
 
 @inner
 def _fade_by_channel(chunk, erases, column):
     """``c * Q, c * E, ratio_T * K`` and ``c_T`` of one Vector of channels."""
-    gate, one = columns_from(chunk.gate, column), broadcast(chunk.k.dtype.type(1))
+    gate, one = columns_from(chunk.room.gate, column), broadcast(chunk.k.dtype.type(1))
     q, q_since = columns_from(chunk.q, column), columns_from(chunk.q_since, column)
     e, e_since = columns_from(chunk.e, column), columns_from(chunk.e_since, column)
     k, k_until = columns_from(chunk.k, column), columns_from(chunk.k_until, column)
@@ -235,7 +197,7 @@ def _fade_by_channel(chunk, erases, column):
         store(q_since, i, since * load(q, i))
         if erases:
             store(e_since, i, since * load(e, i))
-    store(columns_from(chunk.whole, column), 0, since)
+    store(columns_from(chunk.room.whole, column), 0, since)
     for i in range(CHUNK - 1, -1, -1):
         store(k_until, i, until * load(k, i))
         until = until * load(gate, i)
@@ -248,8 +210,8 @@ def _fade_by_channel(chunk, erases, column):
 def make_pairs(chunk, rows, c, erases, per_channel):
     """``P`` and ``-A`` of the first ``rows`` rows, ``C`` channels."""
     for first in range(0, rows, lanes(chunk.k)):
-        transpose(chunk.keys, chunk.k[first : first + lanes(chunk.k)])
-        p, a = columns_from(chunk.p, first), columns_from(chunk.a, first)
+        transpose(chunk.room.keys, chunk.k[first : first + lanes(chunk.k)])
+        p, a = columns_from(chunk.room.p, first), columns_from(chunk.room.a, first)
         if per_channel:
             _pairs_by_channel(chunk, p, a, first, rows, c, erases)
         else:
@@ -259,9 +221,9 @@ def make_pairs(chunk, rows, c, erases, per_channel):
 @inner(forceinline=True)
 def _pairs_by_product(chunk, p, a, first, rows, c, erases):
     for row in range(first, rows, ROWS):
-        store_block(p, row, add_terms(zero_block(p), chunk.q, row, chunk.keys, 0, c))
+        store_block(p, row, add_terms(zero_block(p), chunk.q, row, chunk.room.keys, 0, c))
         if erases:
-            store_block(a, row, add_terms(zero_block(a), chunk.e, row, chunk.keys, 0, c))
+            store_block(a, row, add_terms(zero_block(a), chunk.e, row, chunk.room.keys, 0, c))
     fade_pairs(chunk, p, a, first, rows, erases, True)
 
 
@@ -272,7 +234,7 @@ def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
     ratio = broadcast(one)
     for i in range(first, rows):
         if by_ratio:
-            ratio = ratio * keep_lanes(spread(chunk.gate, i, 0), 0, i - first, one)
+            ratio = ratio * keep_lanes(spread(chunk.room.gate, i, 0), 0, i - first, one)
         store(p, i, keep_lanes(load(p, i) * ratio, 0, i - first + 1, zero))
         if erases:
             some_a = load(a, i) * (ratio * spread(chunk.beta, i, 0))
@@ -286,15 +248,15 @@ def _pairs_by_channel(chunk, p, a, first, rows, c, erases):
     for i in range(first, rows, 2):
         p0 = p1 = a0 = a1 = nothing
         for t in range(c):
-            x = load(chunk.keys, t) * keep_lanes(spread(chunk.gate, i, t), 0, i - first, one)
+            x = load(chunk.room.keys, t) * keep_lanes(spread(chunk.room.gate, i, t), 0, i - first, one)
             p0 = fma(spread(chunk.q, i, t), x, p0)
             if erases:
                 a0 = fma(spread(chunk.e, i, t), x, a0)
-            x = x * keep_lanes(spread(chunk.gate, i + 1, t), 0, i + 1 - first, one)
+            x = x * keep_lanes(spread(chunk.room.gate, i + 1, t), 0, i + 1 - first, one)
             p1 = fma(spread(chunk.q, i + 1, t), x, p1)
             if erases:
                 a1 = fma(spread(chunk.e, i + 1, t), x, a1)
-            store(chunk.keys, t, x)
+            store(chunk.room.keys, t, x)
         store(p, i, keep_lanes(p0, 0, i - first + 1, zero))
         store(p, i + 1, keep_lanes(p1, 0, i - first + 2, zero))
         if erases:

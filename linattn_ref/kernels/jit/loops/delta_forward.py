@@ -17,15 +17,15 @@ What is fetched ahead is worth more than all this: without it the pass would tak
 
 from linattn_ref.kernels.jit.loops import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.causal_scan import write_back
-from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_room, new_rows, rounded_up
-from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows, whole_panels
+from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK, new_room
+from linattn_ref.kernels.jit.loops.delta_state import fade_and_add, scale_rows
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.panel import new_rows, panels_of, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.triangle import add_terms, add_triangle, solve_down
-from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, store
+from linattn_ref.kernels.jit.loops.vector import lanes
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
-from linattn_ref.kernels.jit.loops.views import columns_from, hold, load_row, rows_apart, unowned
+from linattn_ref.kernels.jit.loops.views import copy_columns, hold, rows_apart, unowned
 
 
 @kernel(
@@ -44,7 +44,8 @@ def forward_heads(head, table, states, scale):
     """
     dtype = states.dtype
     state = states[head]
-    room, panels, s = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state), whole_panels(state)
+    room, panels = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state)
+    s = panels_of(state, lanes(state) // 2)
     room.factors[4] = dtype.type(scale)
     q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
     v, e = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
@@ -70,7 +71,8 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
             whole = count == CHUNK and column + lanes(s) <= v.shape[1]
             some_v = some_u = _panel_of(v, panels[0], first, column, whole)
             if not whole:
-                _load_panel(some_v, v, first, count, column)
+                copy_columns(some_v, v[first : first + count], column)
+                some_v[count:] = 0
             if erases:
                 some_u = _panel_of(u, panels[1], first, column, whole)
                 _solve(some_u, some_v, chunk, s[p], rows, c)
@@ -82,7 +84,7 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
             if not whole:
                 shared.give_rows(out, first, count, some_out, column)
             scale_rows(faded, some_u, chunk.until, rows)
-            fade_and_add(s[p], chunk.whole, chunk.k_until[:rows], faded[:rows])  # (15)
+            fade_and_add(s[p], chunk.room.whole, chunk.k_until[:rows], faded[:rows])  # (15)
 
 
 @inner(forceinline=True)
@@ -94,15 +96,6 @@ def _panel_of(x, room, first, column, whole):
     return rows_apart(room.ctypes.data, CHUNK, lanes(x), room.strides[0], x.dtype)
 
 
-@inner
-def _load_panel(panel, x, first, count, column):
-    columns = columns_from(x, column)
-    for i in range(count):
-        store(panel, i, load_row(columns, first + i))
-    for i in range(count, CHUNK):
-        store(panel, i, broadcast(panel.dtype.type(0)))
-
-
 @inner(forceinline=True)
 def _solve(u, v, chunk, s, rows, c):
     """``(I + A) U = V - (c * E) S``, ``V`` in, times ``beta``, and ``U`` out (13)."""
@@ -110,8 +103,8 @@ def _solve(u, v, chunk, s, rows, c):
         there = add_terms(zero_block(u), chunk.e_since, row, s, 0, c)
         values = add_scaled(zero_block(u), load_block(v, row), chunk.beta, row)
         block = add_scaled(values, there, chunk.minus, row)
-        block = add_terms(block, chunk.a, row, u, 0, row)
-        store_block(u, row, solve_down(block, chunk.a, row))
+        block = add_terms(block, chunk.room.a, row, u, 0, row)
+        store_block(u, row, solve_down(block, chunk.room.a, row))
 
 
 @inner(forceinline=True)
@@ -122,4 +115,4 @@ def _read(out, chunk, s, u, rows, c, scale, later):
         shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
         block = add_scaled(zero_block(out), there, chunk.since, row)
-        store_block(out, row, add_scaled(zero_block(out), add_triangle(block, chunk.p, row, u), scale, row))
+        store_block(out, row, add_scaled(zero_block(out), add_triangle(block, chunk.room.p, row, u), scale, row))

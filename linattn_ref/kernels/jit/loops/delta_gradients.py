@@ -18,7 +18,7 @@ from linattn_ref.kernels.jit.loops.views import columns_from
 @inner
 def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
     """``x_j = ratio_Tj * x_j + sum_i ratio_ij * (dP_ij q_i + dA_ij e_i)`` (21), one Vector of channels."""
-    q, e, gate = columns_from(chunk.q, column), columns_from(chunk.e, column), columns_from(chunk.gate, column)
+    q, e, gate = columns_from(chunk.q, column), columns_from(chunk.e, column), columns_from(chunk.room.gate, column)
     if per_channel:
         for i in range(rows - 1, -1, -1):
             q_i, e_i, g_i = load(q, i), load(e, i), load(gate, i)
@@ -45,7 +45,7 @@ def add_to_rows(values, chunk, column, rows, erases, per_channel):
     """
     x, y, k = values.x, values.y, columns_from(chunk.k, column)
     if per_channel:
-        q, e, gate = columns_from(chunk.q, column), columns_from(chunk.e, column), columns_from(chunk.gate, column)
+        q, e, gate = columns_from(chunk.q, column), columns_from(chunk.e, column), columns_from(chunk.room.gate, column)
         _add_faded_keys(x, y, values.shares, gate, q, k, e, values.d_p, values.d_a, rows, erases)
         return
     for row in range(0, rows, ROWS):

@@ -34,7 +34,7 @@ def begin(shares, d_gate, first, count):
 @inner
 def add_pairs(d_gate, first, count, chunk, gu, ru, column, rows, erases):
     """``W_lj`` of the rows ``j`` from ``column`` on, for one gate: ``gu`` is ``G U^T``, ``ru`` is ``R U^T``."""
-    p, a = columns_from(chunk.p, column), columns_from(chunk.a, column)  # P and -A, faded
+    p, a = columns_from(chunk.room.p, column), columns_from(chunk.room.a, column)  # P and -A, faded
     zero = gu.dtype.type(0)
     over_l = broadcast(zero)
     for i in range(rows - 1, column, -1):

@@ -109,21 +109,11 @@ def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, norma
     after = s if after is None else after
     whole = after if after.flags.c_contiguous else np.empty(after.shape, after.dtype)
     out, none, (c, m) = np.empty(v.shape, v.dtype), NOTHING[v.dtype], s.shape[-2:]
-    fine = step_heads(  # one by one: a loop in Python would take as long as a head
-        q.ravel(),
-        k.ravel(),
-        v.ravel(),
-        none if erase is None else erase.ravel(),
-        none if beta is None else beta.ravel(),
-        none if log_gate is None else log_gate.ravel(),
-        s.ravel(),
-        whole.ravel(),
-        out.ravel(),
-        c,
-        m,
-        scale,
-        normalise,
-    )
+    erase = none if erase is None else erase.ravel()  # one by one: a loop in Python would take as long as a head
+    beta = none if beta is None else beta.ravel()
+    log_gate = none if log_gate is None else log_gate.ravel()
+    q, k, v = q.ravel(), k.ravel(), v.ravel()
+    fine = step_heads(q, k, v, erase, beta, log_gate, s.ravel(), whole.ravel(), out.ravel(), c, m, scale, normalise)
     if fine and whole is not after:
         after[...] = whole
     return out if fine else None

@@ -1,24 +1,9 @@
 """The state of the delta product, a panel at a time, as both passes need it: it fades, and takes what a chunk sends."""
 
-from linattn_ref.kernels.jit.loops.delta_chunk import new_rows, rounded_up
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.triangle import add_terms
-from linattn_ref.kernels.jit.loops.vector import lanes, load, spread, store
+from linattn_ref.kernels.jit.loops.vector import load, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row
-
-
-@inner
-def whole_panels(state):
-    """The state as panels ``(panels, rows, lanes)``, with rows of 0 up to a whole tile of `transposed`."""
-    rows = rounded_up(len(state), lanes(state) // 2)
-    panels = new_rows((state.shape[1] + lanes(state) - 1) // lanes(state), rows, lanes(state), state)
-    panels[:] = 0
-    for p in range(len(panels)):
-        columns = columns_from(state, p * lanes(state))
-        for r in range(len(state)):
-            store(panels[p], r, load_row(columns, r))
-    return panels
 
 
 @inner(forceinline=True)

@@ -59,11 +59,7 @@ def _run(kernel, x, y):
 @kernel(table=("heads N W", "heads N W"), zero="1")
 def write_phi(task, table, n, zero):
     """``phi(x)`` of the arrays ``x`` and ``phi`` in a table, ``n`` rows of a head; ``zero (1,)`` in their dtype."""
-    x, phi = _block(table, 0, task, n, zero), _block(table, 1, task, n, zero)
-    for first in range(0, x.shape[1], lanes(x)):
-        some_x, some_phi = columns_from(x, first), columns_from(phi, first)
-        for i in range(len(x)):
-            store_row(some_phi, i, _phi(load_row(some_x, i), broadcast(zero[0])))
+    write_features(_block(table, 0, task, n, zero), _block(table, 1, task, n, zero))
 
 
 @kernel(table=("heads N W", "heads N W"), zero="1")

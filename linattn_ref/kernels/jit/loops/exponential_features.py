@@ -17,9 +17,8 @@ product. Of keys the exponents are made first, since their largest have to be kn
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.causal_scan import panels_of, write_back
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.panel import new_panel, product
+from linattn_ref.kernels.jit.loops.panel import new_panel, panels_of, product, write_back
 from linattn_ref.kernels.jit.loops.rows import as_heads
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, largest_lane, load, maximum, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp

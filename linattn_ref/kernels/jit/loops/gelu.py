@@ -7,9 +7,9 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.normal import DENSITY, choose_positive, scaled_tail
+from linattn_ref.kernels.jit.loops.normal import DENSITY, scaled_tail
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, maximum, minimum
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, maximum, minimum, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
@@ -60,6 +60,6 @@ def _block(x, bias, y, slope):
             z = maximum(zero - near, near)  # |a|
             bell = exp(half * z * z)
             tail = bell * scaled_tail(z)  # Phi(-|a|)
-            below = choose_positive(near, one - tail, tail)  # (1)
+            below = where_greater(near, zero, one - tail, tail)  # (1)
             store_row(some_slope, i, fma(near, bell * density, below))  # (4)
             store_row(some_y, i, a * below)  # (2)

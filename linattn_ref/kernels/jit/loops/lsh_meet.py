@@ -12,11 +12,10 @@ between them are exact below 2^23 in float32, and `check_length` sees to that.
 """
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.vector import _splat, broadcast, lanes, load, prefetch
+from linattn_ref.kernels.jit.loops.panel import rounded_up
+from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, prefetch, where_greater
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time
@@ -34,17 +33,6 @@ def check_length(q):
     n, longest = q.shape[-2], 1 << np.finfo(q.dtype).nmant
     if n > longest:
         raise ValueError(f"q: expected at most {longest} tokens in {q.dtype}, got {n}")
-
-
-@intrinsic
-def where_greater(typing_context, a, b, x, fill):
-    """``x`` in the lanes where ``a > b``, the number ``fill`` in the others."""
-
-    def generate(context, builder, signature, arguments):
-        a_, b_, x_, fill_ = arguments
-        return builder.select(builder.fcmp_ordered(">", a_, b_), x_, _splat(builder, fill_, x.llvm))
-
-    return x(a, b, x, types.float64 if x.dtype == types.float64 else types.float32), generate
 
 
 @inner
@@ -80,7 +68,7 @@ def fetch(x, tokens, i):
 def gather(x, tokens):
     """``x[tokens]`` with as many columns as fill Vectors, those left over 0."""
     x = without_gaps(x)
-    rows = np.empty((tokens.size, whole_vectors(x)), x.dtype)
+    rows = np.empty((tokens.size, rounded_up(x.shape[1], lanes(x))), x.dtype)
     for i in range(tokens.size):
         token = tokens[i]
         fetch(x, tokens, i)
@@ -89,12 +77,6 @@ def gather(x, tokens):
         for t in range(x.shape[1], rows.shape[1]):
             rows[i, t] = 0
     return rows
-
-
-@inner
-def whole_vectors(x):
-    """The number of columns, rounded up to a multiple of lanes."""
-    return (x.shape[1] + lanes(x) - 1) // lanes(x) * lanes(x)
 
 
 @inner

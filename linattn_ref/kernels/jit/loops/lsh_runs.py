@@ -37,7 +37,7 @@ from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, multiply, product_of_seen, scores_of, weigh
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
 
@@ -124,7 +124,7 @@ def _hide(scores, first, causal, mine, theirs, sums):
         beyond = fma(load(scores, j), zero, beyond)
         score = meet.hide_met_before(load(scores, j), my_chunks, their_chunks, j, scores.dtype.type(0.5))
         if causal:
-            score = meet.where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
+            score = where_greater(load(my_place, 0), broadcast(places[j]), score, -np.inf)
         elif first <= j < first + lanes(scores):
             score = meet.hide_itself(score, my_place, places[j])
         store(scores, j, score)
@@ -256,7 +256,7 @@ def _hide_keys(scores, first, keys, causal, mine, theirs):
     for i in range(scores.shape[0]):
         score = meet.hide_met_before(load(scores, i), my_chunks, their_chunks, i, scores.dtype.type(-0.5))
         if causal:
-            score = meet.where_greater(broadcast(places[i]), load(my_place, 0), score, -np.inf)
+            score = where_greater(broadcast(places[i]), load(my_place, 0), score, -np.inf)
         elif first <= i < first + lanes(scores):
             score = meet.hide_itself(score, my_place, places[i])
         if keys < lanes(scores):

@@ -1,9 +1,10 @@
 """The loop of an LSTM in Numba: `linattn_ref.nn.lstm_steps`.
 
 Sequences know nothing of one another: a task takes some of them from the first step to the last. A step is a product
-with ``U``, or ``U^T``, and what happens to each unit alone; a product with ``W``, or ``W^T``, is for several steps at
-once if sequences are few. The matrices are packed once, in panels that stay near while many rows are multiplied with
-them. The gradients of ``W`` and ``U`` are sums over all steps, taken after the loop.
+with ``U``, or ``U^T``, and what happens to each unit alone; a product with ``W`` is for several steps at once if
+sequences are few. The matrices are packed once, in panels that stay near while many rows are multiplied with them. On
+the way back, what needs no order of steps is NumPy's, after the loop: the product with ``W^T``, and the gradients of
+``W`` and ``U``.
 """
 
 import numba
@@ -11,7 +12,6 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.outer_product import outer_product
 from linattn_ref.kernels.jit.loops.rows import without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block
@@ -37,14 +37,12 @@ def forward(x, w, u, b):
 
 def backward(d_h, x, w, u, h, c, gates):
     """The gradients of ``x``, ``w``, ``u`` and ``b``, from those of ``h (T, B, H)``."""
-    (steps, batch, width), w, u = x.shape, _panels(w.T), _panels(u.T)
-    d_h, x, h, c, gates = (without_gaps(each) for each in (d_h, x, h, c, gates))
-    d_a, d_x = np.empty(gates.shape, x.dtype), np.empty((steps, batch, len(w) * lanes(x)), x.dtype)
-    zeros, past = np.zeros((1, max(len(w), len(u)) * lanes(x)), x.dtype), np.zeros((batch, len(u) * lanes(x)), x.dtype)
-    tasks, *shares = _shares(batch)
-    _backward(tasks, d_h, w, u, zeros, c, gates, d_a, d_x, past, np.zeros_like(c[0]), *shares)
-    rows, inputs, states = (z.reshape(steps * batch, z.shape[-1]) for z in (d_a, x, h[:-1]))
-    return d_x[..., :width], outer_product(inputs, rows), outer_product(states, rows), rows.sum(axis=0)
+    d_h, c, gates, u = without_gaps(d_h), without_gaps(c), without_gaps(gates), _panels(u.T)
+    d_a, past = np.empty(gates.shape, x.dtype), np.zeros((x.shape[1], len(u) * lanes(x)), x.dtype)
+    tasks, sequences, _ = _shares(x.shape[1])
+    _backward(tasks, d_h, u, c, gates, d_a, past, np.zeros_like(c[0]), sequences)
+    rows, inputs, states = (z.reshape(-1, z.shape[-1]) for z in (d_a, x, h[:-1]))
+    return (rows @ w.T).reshape(x.shape), inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
 
 
 def _panels(matrix):
@@ -80,28 +78,15 @@ def _forward(task, x, w, u, bias, h, c, gates, sequences, together):
         _step(now, c[t, first:last], c[t + 1, first:last], h[t + 1, first:last])
 
 
-@kernel(
-    d_h="T B H",
-    w="inputs columns lanes",
-    u="units columns lanes",
-    zeros="1 *",
-    c="T+1 B H",
-    gates="T B columns",
-    d_a="T B columns",
-    d_x="T B *",
-    past="B *",
-    d_c="B H",
-)
-def _backward(task, d_h, w, u, zeros, c, gates, d_a, d_x, past, d_c, sequences, together):
+@kernel(d_h="T B H", u="panels K lanes", c="T+1 B H", gates="T B K", d_a="T B K", past="B *", d_c="B H")
+def _backward(task, d_h, u, c, gates, d_a, past, d_c, sequences):
     first, last = task * sequences, min((task + 1) * sequences, len(d_c))
     some, d_some = past[first:last], d_c[first:last]
     for t in range(len(gates) - 1, -1, -1):
         now, c_before, c_now = d_a[t, first:last], c[t, first:last], c[t + 1, first:last]
         _step_back(gates[t, first:last], now, c_before, c_now, d_h[t, first:last], some, d_some)
-        _times(some, _repeated(zeros, last - first), now, u)  # (5), for the step before
-        if t % together == 0:
-            count = min(together, len(gates) - t) * (last - first)
-            _times(_rows(d_x, t, first, count), _repeated(zeros, count), _rows(d_a, t, first, count), w)  # (8)
+        some[:] = 0
+        _times(some, some, now, u)  # (5), for the step before
 
 
 @inner

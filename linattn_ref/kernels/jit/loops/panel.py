@@ -21,6 +21,7 @@ import numpy as np
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import copy_columns, store_row
 
 
 @inner
@@ -33,6 +34,39 @@ def new_panel(rows, like):
 def zero_panel(rows, like):
     """A panel of zeros with the dtype of ``like``."""
     return np.zeros((rows, lanes(like)), like.dtype)
+
+
+@inner
+def new_rows(count, rows, width, like):
+    """Room for ``count`` arrays ``(rows, width)``, aligned to cache lines."""
+    size = count * rows * width
+    memory = np.empty(size + 64, like.dtype)
+    skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
+    return memory[skip : skip + size].reshape(count, rows, width)
+
+
+@inner
+def rounded_up(n, multiple):
+    return (n + multiple - 1) // multiple * multiple
+
+
+@inner
+def panels_of(state, multiple=1):
+    """The columns of a matrix as panels ``(panels, rows, lanes)``, with rows of 0 up to a ``multiple`` of rows."""
+    count = (state.shape[1] + lanes(state) - 1) // lanes(state)
+    s = new_rows(count, rounded_up(len(state), multiple), lanes(state), state)
+    for p in range(count):
+        copy_columns(s[p], state, p * lanes(state))
+        s[p, len(state) :] = 0
+    return s
+
+
+@inner
+def write_back(state, s):
+    for p in range(s.shape[0]):
+        columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
+        for r in range(len(state)):
+            store_row(columns, r, load(s[p], r))
 
 
 @inner

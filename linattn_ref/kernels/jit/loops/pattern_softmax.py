@@ -23,7 +23,7 @@ from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product, zero_panel
-from linattn_ref.kernels.jit.loops.vector import keep_between, keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, keep_lanes, lanes, load, store, where_greater
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -164,14 +164,15 @@ def _hide(scores, key_mask, low, high, start, limits):
     if some_hidden:
         limits[:] = 0
         for i in range(low.size):
-            limits[LOW, i] = min(max(low[i] - start, 0), shared.KEYS)  # small numbers, which any dtype holds
+            limits[LOW, i] = min(max(low[i] - start, 0), shared.KEYS) - 1  # small numbers, which any dtype holds
             limits[HIGH, i] = min(max(high[i] - start, 0), shared.KEYS)
     for j in range(key_mask.size):
         if not key_mask[j]:
             scores[j] = -np.inf
         elif some_hidden:
-            column = scores.dtype.type(j)
-            store(scores, j, keep_between(load(scores, j), load(limits, LOW), column, load(limits, HIGH), -np.inf))
+            column = broadcast(scores.dtype.type(j))
+            score = where_greater(load(limits, HIGH), column, load(scores, j), -np.inf)
+            store(scores, j, where_greater(column, load(limits, LOW), score, -np.inf))
 
 
 # --- Backward -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
 from linattn_ref.kernels.jit.loops.transposed import transpose
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_unequal, lanes, load, maximum, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
 KEYS = 128  # keys per tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
@@ -170,7 +170,8 @@ def weigh(p, d_s, i, score, shift, row_sum, careful):
     """The probabilities of row ``i``'s scores to ``p``, and from the gradients in ``d_s`` those of the scores."""
     weight = exp(score - broadcast(shift))  # (5)
     if careful:  # a row of NaN has no weight where it sees nothing
-        weight = keep_unequal(weight, score, p.dtype.type(-np.inf), p.dtype.type(0))
+        lowest = broadcast(p.dtype.type(np.finfo(p.dtype).min))
+        weight = where_greater(lowest, score, broadcast(p.dtype.type(0)), weight)
     store(p, i, weight)
     store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum)))
 

@@ -258,29 +258,16 @@ def keep_lanes(typing_context, x, first, stop, fill):
 
 
 @intrinsic
-def keep_between(typing_context, x, low, number, high, fill):
-    """``x`` where ``low <= number < high``, two Vectors with a limit for each lane; the number ``fill`` elsewhere."""
+def where_greater(typing_context, a, b, x, other):
+    """The Vector ``x`` in the lanes where ``a > b``; in the rest ``other``, a Vector or a number."""
+    kind = other if isinstance(other, Vector) else x.dtype
 
     def generate(context, builder, signature, arguments):
-        x_, low_, number_, high_, fill_ = arguments
-        number_ = _splat(builder, number_, x.llvm)
-        not_before = builder.fcmp_ordered("<=", low_, number_)
-        before_high = builder.fcmp_ordered("<", number_, high_)
-        return builder.select(builder.and_(not_before, before_high), x_, _splat(builder, fill_, x.llvm))
+        a_, b_, x_, other_ = arguments
+        other_ = other_ if isinstance(kind, Vector) else _splat(builder, other_, x.llvm)
+        return builder.select(builder.fcmp_ordered(">", a_, b_), x_, other_)
 
-    return x(x, x, x.dtype, x, x.dtype), generate
-
-
-@intrinsic
-def keep_unequal(typing_context, x, y, number, fill):
-    """``x`` where ``y`` is another number, or NaN; the number ``fill`` elsewhere."""
-
-    def generate(context, builder, signature, arguments):
-        x_, y_, number_, fill_ = arguments
-        other = builder.fcmp_unordered("!=", y_, _splat(builder, number_, x.llvm))
-        return builder.select(other, x_, _splat(builder, fill_, x.llvm))
-
-    return x(x, x, x.dtype, x.dtype), generate
+    return x(a, b, x, kind), generate
 
 
 def _across(builder, x, combine):
