@@ -313,7 +313,9 @@ print("block:", check(block_of_two, pre_norm.backward, x, block_params), "deriva
 #
 # $$\frac{\partial \ell}{\partial a_{ic}} = \frac1n \big(p_{ic} - [c = t_i]\big) \qquad (16)$$
 #
-# This is what the network predicted minus what it should have predicted, and here the backward pass begins.
+# This is what the network predicted minus what it should have predicted, and here the backward pass begins. The
+# function can also leave targets out, weight them, and spread a part of each over all characters (label smoothing);
+# here it does none of this.
 
 # %%
 chapter.source(cross_entropy.forward, cross_entropy.backward, doc=False)

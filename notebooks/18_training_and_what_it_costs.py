@@ -92,8 +92,9 @@ assert moves == [0.9, 0.8]
 #
 # $$\eta < \frac{2 (1 + \mu)}{\lambda} \qquad (3)$$
 #
-# The steepest direction of the loss limits the rate for all directions. The check below starts at $p = 1$ with $\lambda
-# = 4$ and takes 2000 steps, at rates one per cent below (3) and one per cent above:
+# The steepest direction of the loss limits the rate for all directions. (With `nesterov=True` the step below goes on to
+# where momentum alone would lead next; (3) is not for that.) The check below starts at $p = 1$ with $\lambda = 4$ and
+# takes 2000 steps, at rates one per cent below (3) and one per cent above:
 
 # %%
 chapter.source(sgd.step, doc=False)

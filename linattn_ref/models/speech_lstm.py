@@ -80,7 +80,7 @@ def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     d_x, head = affine.backward(d_scores, saved.head)  # of (2)
     layers = []
     for one, drop in reversed(saved.layers):
-        d_x, gradient = lstm.backward(dropouts.backward(d_x, drop).x, one)  # of (1)
+        d_x, gradient, *_ = lstm.backward(dropouts.backward(d_x, drop).x, one)  # of (1)
         layers.append(gradient)
     return Gradients(d_x, Params(tuple(reversed(layers)), head))
 

@@ -1,20 +1,26 @@
 """Cross-entropy: how surprised a network is by the tokens that came, in nats.
 
     log p_i = a_i - log sum_c exp(a_ic)                      (1)  (V,)
-    loss = -sum_i w_i log p_i[t_i] / sum_i w_i               (2)
+    loss = -sum_i w_i sum_c y_ic log p_ic / sum_i w_i,   y_ic = (1 - s) [c = t_i] + s / V        (2)
 
 ``a`` are scores, ``t`` the targets, and ``w`` is a weight per target: 1 unless given, 0 for a target that is ignored.
+``s`` is label smoothing, 0 unless given: a share ``s`` of each target is spread over all ``V`` tokens, so that no
+score has to grow for ever.
 
 The gradient, by hand
 ---------------------
-From (1), ``d log p_i[t] / da_ic = [c = t] - p_ic``, so that with ``G`` the gradient of the loss
+From (1), ``d log p_i[t] / da_ic = [c = t] - p_ic``. So with ``G`` the gradient of the loss, where ``y_i`` adds up to 1,
 
-    da_ic = G w_i / sum w (p_ic - [c = t_i])                 (3)
+    da_ic = G w_i / sum w (p_ic - y_ic)                      (3)
 
 >>> loss, saved = forward(np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([0, 1]))
 >>> round(float(loss), 4), backward(1.0, saved).scores.round(2)
 (0.4581, array([[-0.25,  0.12,  0.12],
        [ 0.05, -0.1 ,  0.05]]))
+
+References
+----------
+Szegedy et al. (2016), "Rethinking the inception architecture for computer vision", section 7 (label smoothing).
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.op import Array, Float, Int, Integers, op
+from linattn_ref.op.options import is_number
 
 __all__ = ["IGNORE", "Gradients", "Saved", "backward", "forward", "shares"]
 
@@ -34,10 +41,16 @@ class Saved(NamedTuple):
     log_p: Float[Array, "... V"]
     targets: Int[Integers, "..."]
     share: Float[Array, "..."]  # w_i / sum w
+    label_smoothing: float
 
 
 class Gradients(NamedTuple):
     scores: Float[Array, "... V"]
+
+
+def look(label_smoothing: Any = 0.0, **_: Any) -> None:
+    if not (is_number(label_smoothing) and 0 <= label_smoothing <= 1):
+        raise ValueError(f"label_smoothing: expected a number from 0 to 1, got {label_smoothing!r}")
 
 
 def check_values(scores: Any, targets: Any, ignore: int = IGNORE, weight: Any = None, **_: Any) -> None:
@@ -57,13 +70,14 @@ def check_values(scores: Any, targets: Any, ignore: int = IGNORE, weight: Any = 
         raise ValueError("targets: all are ignored or have weight 0, and the mean of nothing is nothing")
 
 
-@op(values=check_values)
+@op(look=look, values=check_values)
 def forward(
     scores: Float[Array, "... V"],
     targets: Int[Integers, "..."],
     *,
     ignore: int = IGNORE,
     weight: Float[Array, "..."] | None = None,
+    label_smoothing: float = 0.0,
 ) -> tuple[Any, Saved]:
     """Equations (1) and (2).
 
@@ -77,6 +91,8 @@ def forward(
         A target that is this number does not count.
     weight : ndarray ``(...)``, optional
         ``w``, finite and not negative.
+    label_smoothing : float
+        ``s``, from 0 to 1.
 
     Returns
     -------
@@ -93,19 +109,20 @@ def forward(
     a = scores - scores.max(axis=-1, keepdims=True)  # cancels in (1)
     log_p = a - np.log(np.exp(a).sum(axis=-1, keepdims=True))  # (1)
     of_targets = np.take_along_axis(log_p, t[..., None], axis=-1)[..., 0]
+    if label_smoothing:
+        of_targets = (1 - label_smoothing) * of_targets + label_smoothing * log_p.mean(axis=-1)
     loss = -(share[share > 0] * of_targets[share > 0]).sum()  # (2); 0 times -inf is 0
-    return loss, Saved(log_p, t, share)
+    return loss, Saved(log_p, t, share, label_smoothing)
 
 
 @op
 def backward(d_loss: float, saved: Saved) -> Gradients:
     """Equation (3)."""
-    log_p, t, share = saved
+    log_p, t, share, s = saved
     is_target = np.arange(log_p.shape[-1]) == t[..., None]  # [c = t_i]
+    p, y = np.exp(log_p), np.where(is_target, log_p.dtype.type(1 - s), log_p.dtype.type(0)) + s / log_p.shape[-1]
     counts = share[..., None] > 0  # others have gradient 0, whatever their scores
-    return Gradients(
-        np.where(counts, d_loss * share[..., None] * (np.exp(log_p) - is_target), log_p.dtype.type(0))
-    )  # (3)
+    return Gradients(np.where(counts, d_loss * share[..., None] * (p - y), log_p.dtype.type(0)))  # (3)
 
 
 def shares(targets: Integers, ignore: int, weight: Array | None, dtype: Any) -> tuple[Integers, Array]:

@@ -46,6 +46,8 @@ class Saved(NamedTuple):
 class Gradients(NamedTuple):
     x: Float[Array, "B T E"]
     params: Params
+    h0: Float[Array, "2 B H"] | None = None  # where forward was given one
+    c0: Float[Array, "2 B H"] | None = None
 
 
 def look(params: Any, **_: Any) -> None:
@@ -60,7 +62,12 @@ def check_values(x: Any, lengths: Any = None, **_: Any) -> None:
 
 @op(look=look, values=check_values)
 def forward(
-    x: Float[Array, "B T E"], params: Params, *, lengths: Int[Lengths, "B"] | None = None
+    x: Float[Array, "B T E"],
+    params: Params,
+    h0: Float[Array, "2 B H"] | None = None,
+    c0: Float[Array, "2 B H"] | None = None,
+    *,
+    lengths: Int[Lengths, "B"] | None = None,
 ) -> tuple[Array, Saved]:
     """Equation (1): ``(B, T, E)`` to ``(B, T, 2 H)``.
 
@@ -68,12 +75,15 @@ def forward(
     ----------
     x : ndarray ``(B, T, E)``
     params : Params
+    h0, c0 : ndarray ``(2, B, H)``, optional
+        What each direction starts from, ahead and back; 0 unless given.
     lengths : ndarray of int ``(B,)``, optional
         How many steps each sequence has; the rows behind them are padding, of which output and gradient are 0.
     """
     n = lengths_or_all(lengths, x.shape[:1], x.shape[1])
-    ahead, saved_ahead = lstm_steps.forward(by_steps(x, n), params.ahead)
-    back, saved_back = lstm_steps.forward(by_steps(x, n, backwards=True), params.back)
+    of_ahead, of_back = zip(*((None, None) if start is None else start for start in (h0, c0)), strict=True)
+    ahead, saved_ahead = lstm_steps.forward(by_steps(x, n), params.ahead, *of_ahead)
+    back, saved_back = lstm_steps.forward(by_steps(x, n, backwards=True), params.back, *of_back)
     y = np.concatenate([by_sequences(ahead, n), by_sequences(back, n, backwards=True)], axis=-1)  # (1)
     return y, Saved(saved_ahead, saved_back, n)
 
@@ -85,7 +95,13 @@ def backward(d_y: Float[Array, "B T Y"], saved: Saved) -> Gradients:
     ahead = lstm_steps.backward(by_steps(d_ahead, n), saved.ahead)
     back = lstm_steps.backward(by_steps(d_back, n, backwards=True), saved.back)
     d_x = by_sequences(ahead.x, n) + by_sequences(back.x, n, backwards=True)  # (2)
-    return Gradients(d_x, Params(ahead.params, back.params))
+    d_h0, d_c0 = both(ahead.h0, back.h0), both(ahead.c0, back.c0)
+    return Gradients(d_x, Params(ahead.params, back.params), d_h0, d_c0)
+
+
+def both(ahead: Array | None, back: Array | None) -> Array | None:
+    """``(2, B, H)`` of two ``(B, H)``."""
+    return None if ahead is None or back is None else np.stack([ahead, back])
 
 
 @op

@@ -1,16 +1,21 @@
 """Stochastic gradient descent, with momentum.
 
     b_t = mu b_{t-1} + g_t,   b_1 = g_1                      (1)
-    p_t = p_{t-1} - eta b_t                                  (2)
+    p_t = p_{t-1} - eta b_t                                  (2)  or, Nesterov's, p_{t-1} - eta (g_t + mu b_t)
 
 ``g`` the gradient, ``eta`` the learning rate, ``mu`` the momentum; PyTorch's form, in which ``eta`` is outside ``b``.
-A step works in place.
+A step works in place. With Nesterov's momentum it goes on to where the next one would begin without a new gradient.
 
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):
 ...     state = step(p, np.array([1.0]), state, learning_rate=0.1, momentum=0.5)
 >>> p.round(3)
 array([0.75])
+
+References
+----------
+Sutskever, Martens, Dahl and Hinton (2013), "On the importance of initialization and momentum in deep learning",
+section 2.
 """
 
 from __future__ import annotations
@@ -36,9 +41,13 @@ def init_state(params: Any) -> State:
     return State(zeros_like(params), 0)
 
 
-def look(params: Any, grads: Any, state: Any, **rates: Any) -> None:
+def look(params: Any, grads: Any, state: Any, nesterov: Any, **rates: Any) -> None:
     check_trees(params, grads, state.momentum)
     check_rate(**rates)
+    if not isinstance(nesterov, bool):
+        raise TypeError(f"nesterov: expected True or False, got {nesterov!r}")
+    if nesterov and rates["momentum"] == 0:
+        raise ValueError("nesterov: expected a momentum above 0, got 0")
 
 
 @op(look=look)
@@ -50,6 +59,7 @@ def step(
     learning_rate: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    nesterov: bool = False,
 ) -> State:
     """Equations (1) and (2), in place; return the state after the step.
 
@@ -63,8 +73,11 @@ def step(
         ``eta`` and ``mu``.
     weight_decay : float
         Times ``p``, added to the gradient.
+    nesterov : bool
+        Nesterov's momentum.
     """
     for p, g, b in together(params, grads, state.momentum):
-        b[...] = (momentum if state.steps else 0) * b + g + weight_decay * p  # (1)
-        p -= learning_rate * b  # (2)
+        g = g + weight_decay * p
+        b[...] = (momentum if state.steps else 0) * b + g  # (1)
+        p -= learning_rate * (g + momentum * b if nesterov else b)  # (2)
     return State(state.momentum, state.steps + 1)

@@ -57,6 +57,23 @@ def test_a_constant_added_to_all_scores_changes_nothing(room, constant):
     np.testing.assert_allclose(d_scores_there, d_scores, rtol=0, atol=1e-12)
 
 
+@rooms
+def test_smoothed_labels_are_the_mean_over_all_tokens(room):
+    """A share of each target is every token's; a target that is ignored has none to spread."""
+    targets, s = np.where(np.arange(6) == 2, IGNORE, TARGETS), 0.3
+    options = {"weight": np.array([1.0, 2, 9, 0, 1, 1]), "kernels": room}
+    loss, saved = cross_entropy.forward(SCORES, targets, label_smoothing=s, **options)
+    d_scores, parts = cross_entropy.backward(2.0, saved).scores, []
+    for t in (targets, *(np.where(targets == IGNORE, IGNORE, token) for token in range(3))):
+        part, of_part = cross_entropy.forward(SCORES, t, **options)
+        parts.append((part, cross_entropy.backward(2.0, of_part).scores))
+    for got, (own, *others) in zip((loss, d_scores), zip(*parts, strict=True), strict=True):
+        np.testing.assert_allclose(got, (1 - s) * own + s * sum(others) / 3, rtol=1e-13, atol=1e-15)
+    for wrong in (-0.1, 1.1, np.nan, True):
+        with pytest.raises(ValueError, match=r"^label_smoothing: expected a number from 0 to 1"):
+            cross_entropy.forward(SCORES, targets, label_smoothing=wrong, **options)
+
+
 def test_only_the_ratio_of_weights_counts():
     """Up to the largest numbers, whose sum would be infinite."""
     weight = np.array([1.0, 2, 0, 1, 1, 1])

@@ -1,10 +1,13 @@
 """The LSTM: padding, wrong arguments, and its compiled loop; the formula and gradients are in ``test_layers.py``."""
 
+from functools import partial
+
 import numba
 import numpy as np
 import pytest
 from cases import each_compiled_dtype
 
+from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import jit, reference
 from linattn_ref.nested import leaves
 from linattn_ref.nn import lstm, lstm_steps
@@ -30,6 +33,26 @@ def test_what_pads_a_sequence_changes_nothing(room):
             np.testing.assert_allclose(d_x[b, :n], lstm.backward(d_y[b : b + 1, :n], saved_alone).x[0], rtol=1e-12)
 
 
+@rooms
+def test_what_it_starts_from_has_gradients(room):
+    """Also of sequences that are padded, one of them empty."""
+    x, starts, lengths = RNG.standard_normal((3, 4, 4)), RNG.standard_normal((2, 2, 3, 3)), np.array([4, 2, 0])
+    forward = partial(lstm.forward, lengths=lengths, kernels=room)
+    check_elementwise(forward, lstm.backward, x, PARAMS, *starts, rng=0).assert_ok()
+
+
+@rooms
+def test_steps_go_on_from_where_others_ended(room):
+    x, d_h = RNG.standard_normal((5, 2, 4)), RNG.standard_normal((5, 2, 3))
+    h, saved = lstm_steps.forward(x, PARAMS.ahead, kernels=room)
+    first, saved_first = lstm_steps.forward(x[:2], PARAMS.ahead, kernels=room)
+    rest, saved_rest = lstm_steps.forward(x[2:], PARAMS.ahead, saved_first.h[-1], saved_first.c[-1], kernels=room)
+    np.testing.assert_allclose([*first, *rest], h, rtol=1e-13, atol=1e-15)
+    only_last = np.concatenate([np.zeros_like(d_h[:2]), d_h[2:]])
+    expected, of_rest = lstm_steps.backward(only_last, saved), lstm_steps.backward(d_h[2:], saved_rest)
+    np.testing.assert_allclose(of_rest.x, expected.x[2:], rtol=1e-12, atol=1e-14)
+
+
 def test_inputs_of_any_size():
     """The gates are 0 or 1 then, and no number overflows."""
     y, _ = lstm.forward(np.full((1, 3, 4), 1e4), PARAMS)
@@ -41,6 +64,8 @@ def test_wrong_arguments_are_named():
     for error, options in {
         "x: expected shape .B, T, E.": {"x": x[None]},
         "lengths: expected numbers from 0 to 5, got 6 to 6": {"lengths": np.full(3, 6)},
+        r"h0: expected shape \(2, B, H\) = \(2, 3, 3\)": {"h0": np.ones((2, 3, 4))},
+        "c0: expected float64": {"c0": np.ones((2, 3, 3), np.float32)},
         "params.ahead.u: expected shape .H, K.": {"params": PARAMS._replace(ahead=ahead._replace(u=ahead.u[:, :5]))},
         "params.back.w: expected shape .E, K.": {"params": PARAMS._replace(back=ahead._replace(w=ahead.w[1:]))},
         "params.back.b: expected float64": {"params": PARAMS._replace(back=ahead._replace(b=np.ones(12, np.float32)))},

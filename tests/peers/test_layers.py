@@ -72,19 +72,20 @@ def test_layer_norm(room):
 
 
 @rooms
-@pytest.mark.parametrize("weighted", [False, True])
-def test_cross_entropy(weighted, room):
+@pytest.mark.parametrize(("weighted", "smoothing"), [(False, 0.0), (True, 0.0), (False, 0.2)])
+def test_cross_entropy(weighted, smoothing, room):
     """PyTorch has a weight a class: the weight of a target is that of its class."""
     scores, targets = RNG.standard_normal((7, 4)), RNG.integers(0, 4, 7)
     targets[3] = cross_entropy.IGNORE
     of_class = RNG.random(4) + 0.5 if weighted else None
+    weights_of_class = None if of_class is None else torch.tensor(of_class)
     x = leaf(scores)
     theirs = torch.nn.functional.cross_entropy(
-        x, torch.tensor(targets), weight=None if of_class is None else torch.tensor(of_class)
+        x, torch.tensor(targets), weight=weights_of_class, label_smoothing=smoothing
     )
     theirs.backward()
     weight = None if of_class is None else of_class[np.maximum(targets, 0)]
-    loss, saved = cross_entropy.forward(scores, targets, weight=weight, kernels=room)
+    loss, saved = cross_entropy.forward(scores, targets, weight=weight, label_smoothing=smoothing, kernels=room)
     close(loss, theirs)
     close(cross_entropy.backward(1.0, saved).scores, x.grad)
 
@@ -107,8 +108,9 @@ def test_ctc(infinite_to_zero):
 
 
 def test_lstm():
-    """In both directions, with sequences of several lengths packed."""
+    """In both directions, with sequences of several lengths packed, from any beginning."""
     x, lengths = leaf(RNG.standard_normal((3, 7, 4))), np.array([7, 4, 2])
+    starts = [leaf(start) for start in RNG.standard_normal((2, 2, 3, 5))]
     layer = torch.nn.LSTM(4, 5, bidirectional=True, batch_first=True, dtype=torch.float64)
     names = "weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"
 
@@ -118,12 +120,14 @@ def test_lstm():
 
     params = lstm.Params(*(side._replace(b=sum(side.b)) for side in as_ours(lambda parameter: parameter.detach())))
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), batch_first=True)
-    theirs, _ = torch.nn.utils.rnn.pad_packed_sequence(layer(packed)[0], batch_first=True)
+    theirs, _ = torch.nn.utils.rnn.pad_packed_sequence(layer(packed, tuple(starts))[0], batch_first=True)
     theirs.square().sum().backward()
-    y, saved = lstm.forward(x.detach().numpy(), params, lengths=lengths)
+    h0, c0 = (start.detach().numpy() for start in starts)
+    y, saved = lstm.forward(x.detach().numpy(), params, h0, c0, lengths=lengths)
     grads = lstm.backward(2 * y, saved)
     close(y, theirs)
-    close(grads.x, x.grad)
+    for ours, theirs in zip((grads.x, grads.h0, grads.c0), (x, *starts), strict=True):
+        close(ours, theirs.grad)
     for ours, side in zip(grads.params, as_ours(lambda parameter: parameter.grad), strict=True):
         for a, b in ((ours.w, side.w), (ours.u, side.u), *((ours.b, b) for b in side.b)):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
@@ -132,6 +136,7 @@ def test_lstm():
 OPTIMISERS = {
     "sgd": (sgd, torch.optim.SGD, {"lr": 0.05}, {}),
     "sgd, momentum": (sgd, torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}, {}),
+    "sgd, nesterov": (sgd, torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}, {}),
     "adam": (adam, torch.optim.Adam, {"lr": 0.05}, {}),
     "adam, decay": (adam, torch.optim.Adam, {"lr": 0.05, "weight_decay": 0.1, "betas": (0.8, 0.9)}, {}),
     "adamw": (adam, torch.optim.AdamW, {"lr": 0.05, "weight_decay": 0.1}, {"decoupled": True}),

@@ -22,12 +22,12 @@ def run(optimiser, dtype=np.float64, **options):
     return p
 
 
-def plain_sgd(lr, mu, decay):
+def plain_sgd(lr, mu, decay, nesterov):
     p, b = START.copy(), None
     for g in GRADS:
         g = g + decay * p
         b = g if b is None else mu * b + g
-        p = p - lr * b
+        p = p - lr * (g + mu * b if nesterov else b)
     return p
 
 
@@ -55,10 +55,17 @@ def plain_adam(lr, betas, eps, decay, decoupled, rectified):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("mu", [0.0, 0.9])
-def test_sgd(mu, decay):
-    got = run(sgd, learning_rate=0.05, momentum=mu, weight_decay=decay)
-    np.testing.assert_allclose(got, plain_sgd(0.05, mu, decay), rtol=1e-13)
+@pytest.mark.parametrize(("mu", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_sgd(mu, nesterov, decay):
+    got = run(sgd, learning_rate=0.05, momentum=mu, weight_decay=decay, nesterov=nesterov)
+    np.testing.assert_allclose(got, plain_sgd(0.05, mu, decay, nesterov), rtol=1e-13)
+
+
+def test_nesterovs_momentum_needs_one():
+    state = sgd.init_state(START)
+    for error, options in ((ValueError, {"nesterov": True}), (TypeError, {"nesterov": 1, "momentum": 0.5})):
+        with pytest.raises(error, match=r"^nesterov: expected"):
+            sgd.step(START, GRADS[0], state, learning_rate=0.1, **options)
 
 
 @pytest.mark.parametrize("optimiser", [adam, radam])

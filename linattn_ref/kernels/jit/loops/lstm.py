@@ -23,12 +23,12 @@ __all__ = ["backward", "forward"]
 TOGETHER = 4 * ROWS  # rows of a product with W, at least
 
 
-def forward(x, w, u, b):
-    """``h`` and ``c``, ``(T + 1, B, H)`` from the 0 before the first step on, and the gates, ``(T, B, 4 H)``."""
+def forward(x, w, u, b, h0=None, c0=None):
+    """``h`` and ``c``, ``(T + 1, B, H)`` from ``h0`` and ``c0`` on, and the gates, ``(T, B, 4 H)``."""
     (steps, batch, _), hidden = x.shape, len(u)
     w, u, bias = _panels(w), _panels(u), _panels(b[None]).reshape(1, -1)
     h, c = np.empty((2, steps + 1, batch, hidden), x.dtype)
-    h[0] = c[0] = 0
+    h[0], c[0] = (0 if start is None else start for start in (h0, c0))
     gates = np.empty((steps, batch, bias.size), x.dtype)  # whole panels
     tasks, *shares = _shares(batch)
     _forward(tasks, without_gaps(x), w, u, bias, h, c, gates, *shares)
@@ -36,13 +36,14 @@ def forward(x, w, u, b):
 
 
 def backward(d_h, x, w, u, h, c, gates):
-    """The gradients of ``x``, ``w``, ``u`` and ``b``, from those of ``h (T, B, H)``."""
+    """The gradients of ``x``, ``w``, ``u``, ``b``, ``h0`` and ``c0``, from those of ``h (T, B, H)``."""
     d_h, c, gates, u = without_gaps(d_h), without_gaps(c), without_gaps(gates), _panels(u.T)
     d_a, past = np.empty(gates.shape, x.dtype), np.zeros((x.shape[1], len(u) * lanes(x)), x.dtype)
-    tasks, sequences, _ = _shares(x.shape[1])
-    _backward(tasks, d_h, u, c, gates, d_a, past, np.zeros_like(c[0]), sequences)
+    d_c, (tasks, sequences, _) = np.zeros_like(c[0]), _shares(x.shape[1])
+    _backward(tasks, d_h, u, c, gates, d_a, past, d_c, sequences)
     rows, inputs, states = (z.reshape(-1, z.shape[-1]) for z in (d_a, x, h[:-1]))
-    return (rows @ w.T).reshape(x.shape), inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
+    d_params = inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
+    return (rows @ w.T).reshape(x.shape), *d_params, past[:, : d_c.shape[1]].copy(), d_c  # (8)
 
 
 def _panels(matrix):
