@@ -34,7 +34,7 @@ EXTRA = 2  # entries of a token beside the mark: noise that the gate has to igno
 FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
 
 
-QUICK = {"length": 128, "heads": 64, "steps": 120}
+QUICK = {"length": 128, "heads": 64, "steps": 80}
 
 
 def compute(*, seed: int = 0, length: int = 512, heads: int = 512, steps: int = 300) -> Results:

@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     recall: float  # share of answers nearest to the right value of the list
 
 
-QUICK = {"draws": 16, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
+QUICK = {"draws": 8, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
 
 
 def compute(
