@@ -33,7 +33,7 @@ from linattn_ref.kernels.jit.loops.triangle import add_terms
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, prefetch_early, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, rows_apart, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row
 
@@ -125,9 +125,13 @@ def _all_rows(room):
 @inner
 def fill(rows, x, first, count):
     """``rows[:count] = x[first : first + count]``, and 0 in all rows and columns beyond."""
+    zero = broadcast(rows.dtype.type(0))
     for column in range(0, rows.shape[1], lanes(rows)):
-        copy_columns(columns_from(rows, column), x[first : first + count], column)
-    rows[count:] = 0
+        target, source = columns_from(rows, column), columns_from(x, column)
+        for i in range(count):
+            store(target, i, load_row(source, first + i))
+        for i in range(count, len(rows)):
+            store(target, i, zero)
 
 
 @inner(forceinline=True)
