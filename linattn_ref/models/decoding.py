@@ -14,8 +14,8 @@ blocks stand in one. ``linattn-ref bench generation`` measures how much time tha
 >>> bool(np.allclose(scores, causal.forward(np.array([[3]]), params, model)[0][:, 0]))
 True
 
-There is such a step of linear attention with ``elu_plus_one`` and of softmax with its cache, where the
-mechanism is given ``kernels=jit``; :func:`lacks` says what is in the way of any other, and `causal.step` runs it.
+There is such a step of linear attention with ``elu_plus_one`` and of softmax with its cache, where the mechanism is
+given ``kernels=jit``; :func:`lacks` says what is in the way of any other, and `causal.step` runs it.
 """
 
 from __future__ import annotations

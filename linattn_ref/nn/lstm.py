@@ -81,9 +81,9 @@ def forward(
         How many steps each sequence has; the rows behind them are padding, of which output and gradient are 0.
     """
     n = lengths_or_all(lengths, x.shape[:1], x.shape[1])
-    of_ahead, of_back = zip(*((None, None) if start is None else start for start in (h0, c0)), strict=True)
-    ahead, saved_ahead = lstm_steps.forward(by_steps(x, n), params.ahead, *of_ahead)
-    back, saved_back = lstm_steps.forward(by_steps(x, n, backwards=True), params.back, *of_back)
+    h, c = ((None, None) if start is None else start for start in (h0, c0))  # ahead and back
+    ahead, saved_ahead = lstm_steps.forward(by_steps(x, n), params.ahead, h[0], c[0])
+    back, saved_back = lstm_steps.forward(by_steps(x, n, backwards=True), params.back, h[1], c[1])
     y = np.concatenate([by_sequences(ahead, n), by_sequences(back, n, backwards=True)], axis=-1)  # (1)
     return y, Saved(saved_ahead, saved_back, n)
 

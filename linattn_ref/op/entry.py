@@ -206,6 +206,7 @@ class Entry:
         return self.check_and_run(key, args, options)
 
     def check_and_run(self, key: Any, args: Any, options: Any) -> Any:
+        """The whole way of a call; how its options go on is kept under ``key``."""
         given = self.taken_out(options)
         backend, extras = self.backend(args, options, given), {x: given[x] for x in given if x != "kernels"}
         if self.axes and backend is not PAGES:
@@ -315,6 +316,7 @@ class Entry:
             OVERWRITE.reset(overwrite)
 
     def run(self, code: Code, args: Any, options: Any, extras: Any) -> Any:
+        """Call what computes, with those options that it takes; for the others, do what they ask."""
         for option, usual in self.axes.items() if code.function is not self.function else ():
             if options.get(option, usual) is usual:
                 options.pop(option, None)

@@ -268,7 +268,7 @@ def _add_rows(head, table, numbers, like):
 
 @inner
 def _take(x, numbers):
-    """``x[numbers]``, a copy. (To set a row to another compiles the text of errors.)"""
+    """``x[numbers]``, a copy, entry by entry: for whole rows Numba would compile the text of errors too."""
     rows = np.empty((numbers.size, x.shape[1]), x.dtype)
     for i in range(numbers.size):
         for t in range(x.shape[1]):
