@@ -385,8 +385,8 @@ def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspe
     """The signature with the options of the entry."""
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in options.items()]
     parameters = [*signature.parameters.values()]
-    at = len(parameters) - (parameters[-1:] != [] and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
-    return signature.replace(parameters=[*parameters[:at], *more, *parameters[at:]])
+    before = [x for x in parameters if x.kind is not inspect.Parameter.VAR_KEYWORD]
+    return signature.replace(parameters=[*before, *more, *parameters[len(before) :]])
 
 
 def check_extras(extras: dict[str, Any]) -> None:
