@@ -31,7 +31,7 @@ from linattn_ref.op import Array, op
 from linattn_ref.training.checks import check_betas, check_rate, check_trees
 from linattn_ref.training.parameters import together, zeros_like
 
-__all__ = ["State", "init_state", "look", "moments", "step"]
+__all__ = ["State", "decay_of", "init_state", "look", "moments", "step"]
 
 
 class State(NamedTuple):
@@ -47,7 +47,7 @@ def init_state(params: Any) -> State:
 
 def look(params: Any, grads: Any, state: Any, betas: Any, **rates: Any) -> None:
     check_trees(params, grads, state.m, state.v)
-    check_rate(**{name: rates[name] for name in ("learning_rate", "eps", "weight_decay")})
+    check_rate(**{name: rates[name] for name in ("learning_rate", "eps", "weight_decay") if rates[name] is not None})
     check_betas(betas)
 
 
@@ -60,7 +60,7 @@ def step(
     learning_rate: float = 1e-3,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
     decoupled: bool = False,
 ) -> State:
     """Equations (1)-(5), in place; return the state after the step.
@@ -75,15 +75,21 @@ def step(
         ``eta`` and ``eps``.
     betas : (float, float)
         ``beta_1`` and ``beta_2``.
-    weight_decay : float
+    weight_decay : float, optional
+        Unless given, 0; of AdamW 0.01, as in PyTorch.
     decoupled : bool
-        AdamW, whose usual ``weight_decay`` is 0.01.
+        AdamW.
     """
-    t = state.steps + 1
+    t, weight_decay = state.steps + 1, decay_of(weight_decay, decoupled)
     c_1, c_2 = 1 - betas[0] ** t, 1 - betas[1] ** t  # (4)
     for p, m, v in moments(params, grads, state, learning_rate, betas, weight_decay, decoupled):  # (1)-(3)
         p -= learning_rate * (m / c_1) / (np.sqrt(v / c_2) + eps)  # (5)
     return State(state.m, state.v, t)
+
+
+def decay_of(weight_decay: float | None, decoupled: bool) -> float:
+    """Return the decay of Adam, or of AdamW, where None is given."""
+    return weight_decay if weight_decay is not None else 0.01 if decoupled else 0.0
 
 
 def moments(

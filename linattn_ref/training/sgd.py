@@ -56,7 +56,7 @@ def step(
     grads: Any,
     state: State,
     *,
-    learning_rate: float,
+    learning_rate: float = 1e-3,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     nesterov: bool = False,

@@ -5,8 +5,7 @@ import pytest
 from gate_cases import LOG_GATES, assert_gradient_of_gates
 from joblib import Parallel, delayed
 
-from linattn_ref.attention import delta, gated_linear, linear
-from linattn_ref.attention.parts import decay_gate
+from linattn_ref.attention import decay_gate, delta, gated_linear, linear
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import jit, reference
@@ -287,6 +286,22 @@ def test_between_the_passes_rows_are_kept_and_no_state_a_row(member, kernels, rn
     module, arrays = draw(member, rng, n, c, m)
     _, saved = module.forward(*arrays, state=module.init_state((2,), c, m), kernels=kernels)
     assert kept_bytes(saved) <= 8 * 2 * (n * (6 * c + 3 * m + 3) + 2 * c * m) < 8 * 2 * n * c * m
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("member", ["gated linear", "delta gated"])
+def test_no_gate_is_a_gate_of_1(member, kernels, rng):
+    """Given as None, to a pass and to a step."""
+    module, (q, k, v, *others, gate) = draw(member, rng)
+    out, saved = module.forward(q, k, v, *others, None, kernels=kernels)
+    expected, _ = module.forward(q, k, v, *others, np.zeros_like(gate), kernels=kernels)
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+    assert module.backward(out, saved).log_gate is None
+    state = module.init_state((2,), C, M, kernels=kernels)
+    for t in range(N):
+        rows = (x[:, t] for x in (q, k, v))
+        out_t, state = module.step(*rows, state, *(x[:, t] for x in others), None, kernels=kernels)
+        np.testing.assert_allclose(out_t, expected[:, t], rtol=1e-12, atol=1e-12)
 
 
 # --- The gate -------------------------------------------------------------------------------------------------------

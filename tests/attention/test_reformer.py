@@ -242,6 +242,18 @@ def test_buckets_of_few_bits_leave_room_for_masked_tokens():
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_scores_are_rounded_alike_forward_and_backward(dtype):
+    """Rounded in two ways, scores of 1e20 are so far apart that weights would be infinite."""
+    qk, v, rotations = (x.astype(dtype) for x in draw())
+    found, expected = (
+        reformer.forward(dtype(1e20) * qk, v, rotations=rotations, chunk=4, scale=0.3, kernels=kernels)
+        for kernels in (jit, reference)
+    )
+    found, expected = (reformer.backward(np.ones_like(out), saved).v for out, saved in (found, expected))
+    np.testing.assert_allclose(found, expected, rtol=8 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("kernels", [reference, jit])
 def test_a_chunk_longer_than_the_sequence_is_one_chunk(kernels):
     """In memory too, which would be the square of the chunk."""

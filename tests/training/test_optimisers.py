@@ -61,6 +61,15 @@ def test_sgd(mu, nesterov, decay):
     np.testing.assert_allclose(got, plain_sgd(0.05, mu, decay, nesterov), rtol=1e-13)
 
 
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_defaults_are_those_of_pytorch(kernels):
+    np.testing.assert_allclose(run(sgd), plain_sgd(1e-3, 0.0, 0.0, False), rtol=1e-13)
+    for optimiser, decoupled in ((adam, False), (adam, True), (radam, False), (radam, True)):
+        decay = 0.01 if decoupled and optimiser is adam else 0.0
+        expected = plain_adam(1e-3, (0.9, 0.999), 1e-8, decay, decoupled, optimiser is radam)
+        np.testing.assert_allclose(run(optimiser, decoupled=decoupled, kernels=kernels), expected, rtol=1e-13)
+
+
 def test_nesterovs_momentum_needs_one():
     state = sgd.init_state(START)
     for error, options in ((ValueError, {"nesterov": True}), (TypeError, {"nesterov": 1, "momentum": 0.5})):

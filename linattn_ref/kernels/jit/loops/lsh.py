@@ -13,7 +13,7 @@ from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, ta
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
 from linattn_ref.kernels.jit.loops.rows import as_heads, without_gaps
-from linattn_ref.kernels.jit.loops.softmax_tile import shift_and_row_sum
+from linattn_ref.kernels.jit.loops.softmax_tile import scaled_first, shift_and_row_sum
 
 __all__ = ["backward", "forward"]
 
@@ -69,16 +69,19 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = new_like(q, k, v)
+    q, rest = scaled_first(q, scale)
     for x in (d_q, d_k, d_v):
         x[...] = 0
     table, runs = table_of(d_out, q, k, v, d_q, d_k, d_v), -(-v.shape[-2] // run_length.py_func(chunk))
-    options = chunk, causal, q.dtype.type(scale)
+    options = chunk, causal, q.dtype.type(rest)
     for some in _heads_at_a_time(order, chunk):
         who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
                 tasks = len(who[0]) * ((runs + 1 - parity) // 2)
                 backward_round(tasks, r, parity, table, some.start, *who, *options, *rows, careful)
+    if rest != scale:
+        d_q *= scale
     return d_q, d_k, d_v
 
 

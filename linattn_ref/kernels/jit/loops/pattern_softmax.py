@@ -184,6 +184,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
     key_mask = shared.flat_mask(key_mask, k)
     d_q, d_k, d_v = new_like(q, k, v)
+    q, rest = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // TILE))
     for x in (shares, d_k, d_v):
         x[...] = 0
@@ -191,11 +192,13 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
         own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
         table = table_of(*rows[:2], k, v, d_k, d_v)
-        options = key_mask, part, *part.by_key, q.dtype.type(scale), careful
+        options = key_mask, part, *part.by_key, q.dtype.type(rest), careful
         _backward(len(shift) * tasks, table, table_of(own), tasks, *rows[2:], *options)
         if own is not shares:
             _add_rows(len(shift) * tasks, table_of(shares, own), part.queries, shift)
     shared.add_shares(d_q, shares)
+    if rest != scale:
+        d_q *= scale
     return d_q, d_k, d_v
 
 

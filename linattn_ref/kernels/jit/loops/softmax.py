@@ -136,11 +136,14 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
     d_q, d_k, d_v = new_like(q, k, v)
+    q, rest = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
-    options = key_mask, bool(causal), q.dtype.type(scale), careful
+    options = key_mask, bool(causal), q.dtype.type(rest), careful
     _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *options)
     shared.add_shares(d_q, shares)
+    if rest != scale:
+        d_q *= scale
     return d_q, d_k, d_v
 
 

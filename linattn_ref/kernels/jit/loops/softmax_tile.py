@@ -230,6 +230,15 @@ def shift_and_row_sum(log_sum_exp, d_out, out):
     return *(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum)), careful
 
 
+def scaled_first(q, scale):
+    """``scale q`` and 1, as the forward pass rounds it; ``q`` and ``scale`` where that is exact, a power of 2.
+
+    If a backward pass rounded ``scale k``, the score of a pair would have two values, some ``score * eps`` apart, and
+    its weight would be wrong by a factor of the exponential of that.
+    """
+    return (q, scale) if math.frexp(scale)[0] == 0.5 else (q * q.dtype.type(scale), 1.0)
+
+
 def room_for_shares(d_q, heads, tiles):
     """The number of tasks of a head that has so many tiles, and where they add up their shares of ``d_q``.
 
