@@ -41,8 +41,9 @@ def step_of(forward: Any) -> Any:
         axis = given["q_t"].ndim - 1
         row = {}
         for name, parameter in parameters.items():
-            if (x := given.get(parameter.name)) is not None:
-                row[name] = np.expand_dims(x, axis) if parameter.name != name else x
+            if parameter.name in given:
+                x = given[parameter.name]
+                row[name] = x if x is None or parameter.name == name else np.expand_dims(x, axis)
         out, saved = forward(**row, **always, state=given["state"])
         return out[..., 0, :], saved.state
 
