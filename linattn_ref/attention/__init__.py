@@ -110,7 +110,7 @@ FOLDERS = {
         "feature_maps_favor",
         "feature_maps_random",
     ],
-    "parts": ["lsh_hashing"],
+    "parts": ["decay_gate", "lsh_hashing"],
     "sparse": ["bigbird", "block_local", "local", "longformer", "pattern_softmax", "patterns", "sparse_transformer"],
 }
 

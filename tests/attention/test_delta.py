@@ -5,8 +5,7 @@ import pytest
 from gate_cases import LOG_GATES, assert_gradient_of_gates
 from joblib import Parallel, delayed
 
-from linattn_ref.attention import delta, gated_linear, linear
-from linattn_ref.attention.parts import decay_gate
+from linattn_ref.attention import decay_gate, delta, gated_linear, linear
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import jit, reference
