@@ -113,7 +113,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         if outer is not None and normal(options.get("kernels", outer)) is outer:  # called by a page: checked already
             return entry.run_within(outer, args, options)
         key = kind_of_call(args, options) if outer is None else None
-        if key is not None and "out" in options and not is_writeable(options["out"]):
+        if key is not None and "out" in options and not entry.may_be_filled(args, options):
             key = None
         known: Code | None = None if key is None else latest[1] if key == latest[0] else entry.known.get(tuple(key))
         if known is None:
@@ -194,6 +194,11 @@ class Entry:
 
     # --- Checks ---
 
+    def may_be_filled(self, args: Any, options: Any) -> bool:
+        """What the checks say of ``out`` beyond its kind: it can be written to, and has no memory of the others."""
+        others = [*args, *(x for name, x in options.items() if name != "out")]
+        return is_writeable(options["out"]) and not has_memory_of(options["out"], others)
+
     def first_call(self, key: Any, args: Any, options: Any) -> Any:
         """A call of a kind that is not known."""
         groups = [args, args[self.places["saved"] :]] if "saved" in self.places else [args]
@@ -254,6 +259,8 @@ class Entry:
             check_backend(backend, self.function)
         if extras.get("out") is not None:
             check_out(extras["out"], sizes)
+            if has_memory_of(extras["out"], [*args, *options.values()]):
+                raise ValueError("out: expected memory of its own, got some of another argument's")
         return call.args, call.kwargs, all(x is before[name] for name, x in arguments.items())
 
     def check_values(self, args: Any, options: Any) -> None:
@@ -401,6 +408,14 @@ def check_extras(extras: dict[str, Any]) -> None:
 def is_writeable(*arrays: Any) -> bool:
     """Whether they may be written over: no array of NumPy's is read-only, as rows are that share memory."""
     return not any(isinstance(x, np.ndarray) and not x.flags.writeable for x in arrays)
+
+
+def has_memory_of(out: Any, x: Any) -> bool:
+    """Whether ``out`` has an element in common with an array, or with one in a tuple or list."""
+    if isinstance(x, (tuple, list)):
+        return any(has_memory_of(out, each) for each in x)
+    both = isinstance(out, np.ndarray) and isinstance(x, np.ndarray)
+    return both and np.may_share_memory(out, x) and np.shares_memory(out, x)
 
 
 def check_out(out: Any, sizes: Sizes) -> None:

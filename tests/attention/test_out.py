@@ -115,6 +115,22 @@ def test_an_output_array_that_does_not_fit(forward, wrong, error, match):
 
 
 @rooms
+def test_it_has_no_memory_of_an_input(room):
+    """The backward pass would read outputs as inputs; also in a call whose kind has been checked before."""
+    q, v = (np.random.default_rng(0).standard_normal((2, N, D)) for _ in range(2))
+    rows = np.zeros((2, N, 2 * D))
+    state = linear.init_state((2,), D, D)
+    wider = np.zeros((2, D + N, D))
+    state = state._replace(s=wider[:, :D])
+    for _ in range(2):
+        for out in (rows[..., D:], np.zeros_like(v)):
+            linear.forward(q, rows[..., :D], v, causal=True, state=state, out=out, kernels=room)
+        for out in (q, v, rows[..., D - 1 : -1], wider[:, D - 1 : -1]):
+            with pytest.raises(ValueError, match=r"^out: expected memory of its own"):
+                linear.forward(q, rows[..., :D], v, causal=True, state=state, out=out, kernels=room)
+
+
+@rooms
 def test_it_is_refused_before_anything_is_computed(room):
     """At the door: a cache would have been appended to."""
     q, k, v = draw()

@@ -81,9 +81,12 @@ def backward(d_out: Array, saved: Saved, *, d_state: Any = None) -> Any:
     d_rows = d_out.reshape(*grouped, *((-1,) if at_once else (groups, shape[-2])), shape[-1])
     d_q, *others = grads = page_backward(d_rows, inner, **({} if d_state is None else {"d_state": d_state}))
     if not at_once:
+        d_before: Any = getattr(grads, "state", None)
+        if hasattr(d_before, "log_scale"):  # no gradient: the heads of a group have the same
+            others[-1] = d_before._replace(log_scale=None)
         others = [each_array(np.sum, x, heads + 1) for x in others]  # (2)
-        if getattr(grads, "state", None) is not None:
-            others[-1] = with_scale_of(each_array(np.take, grads.state, 0, heads + 1), others[-1])
+        if d_before is not None:
+            others[-1] = with_scale_of(each_array(np.take, d_before, 0, heads + 1), others[-1])
     return grads._make((d_q.reshape(*shape[:-1], -1), *others))
 
 
