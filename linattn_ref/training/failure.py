@@ -37,7 +37,7 @@ def check_step(step: int, loss: float, norm: float, usual: float, params: Any, g
     TrainingError
         The step is named, and the layer.
     """
-    if math.isfinite(loss + norm) and loss <= EXPLODED * max(abs(usual), 1.0):
+    if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * max(abs(usual), 1.0):
         return
     if not (math.isfinite(loss) and all(_is_finite(array) for _, array in parameters.leaves(grads))):
         raise no_number(step, loss, params, saved, grads)

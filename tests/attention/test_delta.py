@@ -83,15 +83,6 @@ def test_without_gate_and_correction_it_is_linear_attention_without_its_denomina
     )
 
 
-@pytest.mark.parametrize("kernels", [reference, jit])
-def test_a_step_without_a_gate(kernels, rng):
-    k, v = rng.standard_normal((2, C)), rng.standard_normal((2, M))
-    before = gated_linear.State(rng.standard_normal((2, C, M)))
-    out, after = gated_linear.step(k, k, v, before, None, kernels=kernels)
-    np.testing.assert_allclose(after.s, before.s + k[..., None] * v[:, None], atol=1e-14)
-    np.testing.assert_allclose(out, (k[:, None] @ after.s)[:, 0] / np.sqrt(C), atol=1e-14)
-
-
 def test_retention_gates():
     np.testing.assert_allclose(np.exp(gated_linear.retention_gate(3))[:, 0], [31 / 32, 63 / 64, 127 / 128], rtol=1e-15)
 
