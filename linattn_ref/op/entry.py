@@ -35,9 +35,10 @@ import numpy as np
 from linattn_ref.op import half
 from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
+from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
-from linattn_ref.op.options import check_made_for, check_options, check_sizes, plain
-from linattn_ref.op.shapes import Sizes, is_array, rules_of, sizes_of
+from linattn_ref.op.options import check_made_for, check_options, plain
+from linattn_ref.op.shapes import rules_of, sizes_of
 
 __all__ = ["op"]
 
@@ -113,7 +114,7 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         if outer is not None and normal(options.get("kernels", outer)) is outer:  # called by a page: checked already
             return entry.run_within(outer, args, options)
         key = kind_of_call(args, options) if outer is None else None
-        if key is not None and "out" in options and not entry.may_be_filled(args, options):
+        if key is not None and "out" in options and not can_be_filled(options["out"], args, options):
             key = None
         known: Code | None = None if key is None else latest[1] if key == latest[0] else entry.known.get(tuple(key))
         if known is None:
@@ -194,11 +195,6 @@ class Entry:
 
     # --- Checks ---
 
-    def may_be_filled(self, args: Any, options: Any) -> bool:
-        """What the checks say of ``out`` beyond its kind: it can be written to, and has no memory of the others."""
-        others = [*args, *(x for name, x in options.items() if name != "out")]
-        return is_writeable(options["out"]) and not has_memory_of(options["out"], others)
-
     def first_call(self, key: Any, args: Any, options: Any) -> Any:
         """A call of a kind that is not known."""
         groups = [args, args[self.places["saved"] :]] if "saved" in self.places else [args]
@@ -258,9 +254,7 @@ class Entry:
         if backend is not PAGES:
             check_backend(backend, self.function)
         if extras.get("out") is not None:
-            check_out(extras["out"], sizes)
-            if has_memory_of(extras["out"], [*args, *options.values()]):
-                raise ValueError("out: expected memory of its own, got some of another argument's")
+            check_out(extras["out"], sizes, [*args, *options.values()])
         return call.args, call.kwargs, all(x is before[name] for name, x in arguments.items())
 
     def check_values(self, args: Any, options: Any) -> None:
@@ -386,50 +380,3 @@ def kind_of_call(args: Any, options: Any) -> list[Any] | None:
 @cache
 def parameters_of(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
-
-
-def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
-    """The signature with the options of the entry."""
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in options.items()]
-    parameters = [*signature.parameters.values()]
-    before = [x for x in parameters if x.kind is not inspect.Parameter.VAR_KEYWORD]
-    return signature.replace(parameters=[*before, *more, *parameters[len(before) :]])
-
-
-def check_extras(extras: dict[str, Any]) -> None:
-    """``overwrite_state`` is True or False, and ``capacity`` a count, which is made Python's."""
-    if not isinstance(extras.get("overwrite_state", False), bool):
-        raise TypeError(f"overwrite_state: expected True or False, got {extras['overwrite_state']!r}")
-    if extras.get("capacity") is not None:
-        extras["capacity"] = plain(extras["capacity"])
-        check_sizes(capacity=extras["capacity"])
-
-
-def is_writeable(*arrays: Any) -> bool:
-    """Whether they may be written over: no array of NumPy's is read-only, as rows are that share memory."""
-    return not any(isinstance(x, np.ndarray) and not x.flags.writeable for x in arrays)
-
-
-def has_memory_of(out: Any, x: Any) -> bool:
-    """Whether ``out`` has an element in common with an array, or with one in a tuple or list."""
-    if isinstance(x, (tuple, list)):
-        return any(has_memory_of(out, each) for each in x)
-    both = isinstance(out, np.ndarray) and isinstance(x, np.ndarray)
-    return both and np.may_share_memory(out, x) and np.shares_memory(out, x)
-
-
-def check_out(out: Any, sizes: Sizes) -> None:
-    """``out`` can be written to and is like the output.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
-    shape, dtype = (*sizes["..."], sizes["N"], sizes["M"]), sizes["dtype"]
-    if not isinstance(out, np.ndarray) or not is_array(out) or out.dtype != dtype:
-        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeError(f"out: expected a numpy.ndarray of {dtype}, got {got}")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
-    if not is_writeable(out):
-        raise ValueError("out: expected an array that can be written to, got a read-only one")

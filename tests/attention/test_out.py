@@ -115,7 +115,7 @@ def test_an_output_array_that_does_not_fit(forward, wrong, error, match):
 
 
 @rooms
-def test_it_has_no_memory_of_an_input(room):
+def test_it_shares_no_memory_with_an_input(room):
     """The backward pass would read outputs as inputs; also in a call whose kind has been checked before."""
     q, v = (np.random.default_rng(0).standard_normal((2, N, D)) for _ in range(2))
     rows = np.zeros((2, N, 2 * D))

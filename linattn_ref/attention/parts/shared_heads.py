@@ -82,7 +82,7 @@ def backward(d_out: Array, saved: Saved, *, d_state: Any = None) -> Any:
     d_q, *others = grads = page_backward(d_rows, inner, **({} if d_state is None else {"d_state": d_state}))
     if not at_once:
         d_before: Any = getattr(grads, "state", None)
-        if hasattr(d_before, "log_scale"):  # no gradient: the heads of a group have the same
+        if hasattr(d_before, "log_scale"):  # one for all heads of a group, and no gradient: no sum
             others[-1] = d_before._replace(log_scale=None)
         others = [each_array(np.sum, x, heads + 1) for x in others]  # (2)
         if d_before is not None:
