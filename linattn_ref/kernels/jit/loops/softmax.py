@@ -21,7 +21,7 @@ Backward: a task runs over tiles of ``lanes`` keys, a key per lane, and for each
     d_v^T += d_out^T p                    d_k^T += Q^T d_s                     (M, lanes), (D, lanes)
     d_q   += d_s (scale K)                                                     (queries, D), by panels of columns
 
-Where the scale is no power of 2, the queries are scaled instead of the keys, in a copy (`softmax_tile.scaled_first`).
+Where the scale is no power of 2, the queries are scaled and not the keys, in a copy (`softmax_tile.scaled_first`).
 
 That is five matrix products; with queries and keys in separate passes it would be seven. A head's keys are dealt out to
 several tasks, each with a ``d_q`` of its own, where there are fewer than ``TASKS`` heads to keep the processor busy.

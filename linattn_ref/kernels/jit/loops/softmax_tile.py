@@ -233,8 +233,8 @@ def shift_and_row_sum(log_sum_exp, d_out, out):
 def scaled_first(q, scale):
     """A copy ``scale q``, rounded as in the forward pass, and 1; ``q`` and ``scale`` where no rounding is at stake.
 
-    With a power of 2, ``scale k`` is exact. Otherwise a score would have two values, some ``score * eps`` apart, and its
-    weight would be wrong by a factor, the exponential of that.
+    With a power of 2, ``scale k`` is exact. Otherwise a score would have two values, some ``score * eps`` apart, and
+    its weight would be wrong by a factor, the exponential of that.
     """
     return (q, scale) if math.frexp(scale)[0] == 0.5 else (q * q.dtype.type(scale), 1.0)
 
