@@ -35,7 +35,7 @@ def test_drawn_blocks_are_new_and_different(window_blocks, global_blocks):
 
 
 def test_every_uncovered_block_is_drawn_as_often():
-    rng, n_blocks, draws = np.random.default_rng(1), 12, 2000
+    rng, n_blocks, draws = np.random.default_rng(1), 12, 500
     counts = np.zeros((n_blocks, n_blocks))
     for _ in range(draws):
         for b, row in enumerate(bigbird.draw_random_blocks(n_blocks, 2, rng)):

@@ -242,7 +242,7 @@ def test_buckets_of_few_bits_leave_room_for_masked_tokens():
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_large_scores_are_rounded_alike_forward_and_backward(dtype):
     """Rounded in two ways, scores of 1e20 are so far apart that weights would be infinite."""
     qk, v, rotations = (x.astype(dtype) for x in draw())

@@ -53,6 +53,7 @@ def test_the_table_says_the_best_batch_and_what_is_missing(monkeypatch):
 
 def test_measurements_are_kept_and_taken_over(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_drawing, "measured", made_up)
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())  # every figure is drawn elsewhere
     options = {"quick": True, "style_name": "paper", "workers": 1, "parts": tmp_path / "parts"}
     gallery.draw("bench_drawing", tmp_path, **options)
     first = json.loads((tmp_path / "bench_drawing.json").read_text(encoding="utf-8"))
@@ -63,7 +64,6 @@ def test_measurements_are_kept_and_taken_over(monkeypatch, tmp_path):
         raise AssertionError("measured again")
 
     monkeypatch.setattr(bench_drawing, "measured", again)
-    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())  # is drawn above
     gallery.draw("bench_drawing", tmp_path, **options)
     assert json.loads((tmp_path / "bench_drawing.json").read_text(encoding="utf-8")) == first
 
