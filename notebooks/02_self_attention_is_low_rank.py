@@ -434,8 +434,8 @@ def draw_looks():
 
 chapter.show(
     draw_looks,
-    alt="Share of the weight by layer, a point per head, bars over eight texts: [CLS] at 10 to 30 per cent from "
-    "layer 1 on, [SEP] and the first word below 1 per cent, the token before from 0.1 to 80 per cent",
+    alt="Share of the weight by layer, a point per head, bars over eight texts: [CLS] up to 30 per cent from "
+    "layer 1 on, [SEP] and the first word below 2 per cent, the token before from 0.1 to 80 per cent",
 )
 by_head = cls.mean(axis=0)  # (T, H)
 assert 0.09 < cls.mean() < 0.11

@@ -283,7 +283,7 @@ for k in (1, 4, 16, 64, 256, 1024):
 # </details>
 #
 # The next figure shows measurements: points are counts over 2000 draws of $R$, with 95% intervals. Squares are for
-# matrices of random *signs* $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 2). Lines are exact; dashed
+# matrices of random *signs* $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 1). Lines are exact; dashed
 # lines are the bounds.
 
 # %%

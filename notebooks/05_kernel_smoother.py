@@ -307,8 +307,8 @@ print("eigenvalues:", np.linalg.eigvalsh(three_in_a_row).round(3))
 #
 # (Equation (3) has an $\epsilon$ that the paper's does not have. In the code it is $10^{-6}$ unless another is given.
 # It keeps the quotient finite where all features of a query are tiny. This has a price: it draws every output a little
-# towards 0, and by a lot where all features are small. Six keys with four features of $e^{-7}$ each and all values 1
-# should return 1. They return 0.952.)
+# towards 0, and by a lot where all features are small. Six keys, and a query, with four features of $e^{-7}$ each and
+# all values 1 should return 1. They return 0.952.)
 
 # %%
 small, ones = np.full((6, 4), -7.0), np.ones((6, 1))

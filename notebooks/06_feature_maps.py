@@ -448,10 +448,12 @@ print(f"the sentence: {D} features, {cost.multiply_adds} multiply-adds")
 # $$\frac{\phi(\lambda x)}{\lambda} \to \max(x, 0), \qquad\text{so}\qquad
 # P_{ij} \to \frac{\max(q_i, 0)^\top \max(k_j, 0)}{\sum_l \max(q_i, 0)^\top \max(k_l, 0)}$$
 #
-# as the two factors $\lambda$ cancel. **There is a limit to how sharp it gets**: as the features grow in proportion to
-# $\lambda$, their ratios stay. An exponential is different: its ratios grow without bound. (For $\lambda \to 0$ all
-# features are 1, and all keys alike.) A model with $\mathrm{elu} + 1$ must live with softer attention, or learn other
-# directions. We cool the sentence down, with both similarities:
+# as the two factors $\lambda$ cancel, if the denominator is not 0: if the query and some key are positive in the same
+# entry. Then **there is a limit to how sharp it gets**: as the features grow in proportion to $\lambda$, their ratios
+# stay. An exponential is different: its ratios grow without bound. (So do those of the negative entries, $e^{\lambda
+# x}$. They decide only where no positive entries meet. For $\lambda \to 0$ all features are 1, and all keys alike.) A
+# model with $\mathrm{elu} + 1$ must live with softer attention, or learn other directions. We cool the sentence down,
+# with both similarities:
 
 # %%
 q_relu, k_relu = np.maximum(q, 0), np.maximum(k, 0)
@@ -845,7 +847,8 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 # - Softmax has infinitely many features: $N$ different tokens can make a matrix of rank $N$. If they are cut off after
 #   order $p$, scores up to about $p$ come out right. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
-# - $\mathrm{elu} + 1$ has $D$, approximates nothing, and yields soft attention whatever the temperature.
+# - $\mathrm{elu} + 1$ has $D$, approximates nothing, and where positive entries meet yields soft attention at any
+#   temperature.
 # - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and
 #   constant in the backward pass. $\epsilon$ must then be 0.
 #

@@ -398,10 +398,10 @@ assert cache.k.size + cache.v.size == 84
 chapter.table(("order p", "features C", "numbers in the state", "largest error to softmax"), rows)
 
 # %% [markdown]
-# No finite state would do. $N$ different keys, and as many queries, have a matrix $e^{q_i^\top k_j}$ of rank $N$. That
-# is what infinitely many features mean, as $C$ features allow a rank of $C$ at most. But the infinite sums need not be
-# written out. They are known as soon as the terms are: $(k_1, v_1), \dots, (k_t, v_t)$, the **key/value cache**, of
-# $t\,(D + M)$ numbers. That is the "kernel trick": the cache is the infinite state written down without loss, and it
+# No finite state would do. $N$ different keys, and as many queries, can have a matrix $e^{q_i^\top k_j}$ of rank $N$.
+# That is what infinitely many features mean, as $C$ features allow a rank of $C$ at most. But the infinite sums need
+# not be written out. They are known as soon as the terms are: $(k_1, v_1), \dots, (k_t, v_t)$, the **key/value cache**,
+# of $t\,(D + M)$ numbers. That is the "kernel trick": the cache is the infinite state written down without loss, and it
 # grows.
 
 # %%

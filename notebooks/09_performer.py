@@ -318,9 +318,10 @@ chapter.explore(
 # \big[e^{2t} - {}_1F_1\big(D; \tfrac D2; t\big)\big] \qquad (8)$$
 #
 # for positive features and for hyperbolic ones, as only even powers count. With more than $D$ directions, only pairs in
-# the same block gain. The gain then falls as $1/m$, as the error does, so their ratio stays the same. The paper's
-# Theorem 2 is a lower bound of the gain; equation (8) is exact. For trig features, put $-t$ in place of $t$: the signs
-# of the sum alternate. The error is then smaller where $\lVert x - y \rVert$ is small, but not always.
+# the same block gain. At multiples of $D$ the gain then falls as $1/m$, as the error does, so their ratio stays the
+# same. The paper's Theorem 2 is a lower bound of the gain; equation (8) is exact. For trig features, put $-t$ in place
+# of $t$: the signs of the sum alternate. The error is then smaller where $\lVert x - y \rVert$ is small, but not
+# always.
 
 # %%
 t = (x + y) @ (x + y) / 2
@@ -820,11 +821,11 @@ print(f"{len(off)} lines of the record, computed again: {np.median([error for *_
 # On the left every error falls. From 128 directions on the estimators are in the order that the formulas predict: trig
 # first, then hyperbolic, then positive, and orthogonal directions are better than independent ones. (The grey line is
 # the mean of the values, which ignores the query. Its error is 0.25: with fewer than 64 directions no map does better,
-# and independent or orthogonal positive features need 256.) On the right the scores spread by $\pm 1.8$ within a row,
-# and the formulas predict what follows. $\lVert x + y \rVert^2$ is about ten or more for the pairs that matter, and (b)
-# has it in the exponent. There the mean of the values has an error of 0.82. A thousand orthogonal positive features
-# have one of 0.61, and with equal lengths 0.45. The error of trig features is forty times as large as what they
-# estimate.
+# orthogonal positive features need 256, and independent ones 512.) On the right the scores spread by $\pm 1.8$ within a
+# row, and the formulas predict what follows. $\lVert x + y \rVert^2$ is about ten or more for the pairs that matter,
+# and (b) has it in the exponent. There the mean of the values has an error of 0.82. A thousand orthogonal positive
+# features have one of 0.61, and with equal lengths 0.45. The error of trig features is forty times as large as what
+# they estimate.
 #
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune such
 # networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its

@@ -942,8 +942,8 @@ print("one landmark, every output:", one[0].round(4), " of the mean query:", by_
 # <details><summary>Solution</summary>
 #
 # $t = \sigma^2 / (\sigma^2 + \mu) = \frac12$ at $\sigma^2 = \mu$. Six iterations have $t = \frac12$ at $\sigma^2 = n_1
-# n_\infty / 41^2$, so $\mu = n_1 n_\infty / 1686$. Both start as a constant times $\sigma^2$. The iteration's $t$ then
-# goes to 1 much faster, so its cut is the sharper one.
+# n_\infty / 41.06^2$, so $\mu = n_1 n_\infty / 1686$. Both start as a constant times $\sigma^2$. The iteration's $t$
+# then goes to 1 much faster, so its cut is the sharper one.
 #
 # </details>
 

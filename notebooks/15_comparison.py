@@ -549,7 +549,8 @@ for name in ("nystromformer", "longformer"):  # which draw nothing
 #
 # Each mechanism has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features,
 # with $k$ a quarter of the length. Linear attention alone has no choice: it has as many features as a head is wide. The
-# runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter.
+# runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter. On
+# sentences everything was done with three seeds, the first training included, and all test texts were read.
 
 # %%
 trained = chapter.results("every_mechanism")
@@ -565,17 +566,20 @@ for source in trained.values():
         f"{source.texts} test texts"
     )
     chapter.table(
-        ("mechanism", "right before training", "right after", "CPU s per update"), every_mechanism.table_rows(source)
+        ("mechanism", "right before training", "right after", "points above softmax's, by seed", "CPU s per update"),
+        every_mechanism.table_rows(source),
     )
 
 # %% [markdown]
 # Here is what the two tables show:
 #
-# - **Nyström attention and Longformer** are near softmax attention at once, on both data sets: its accuracy is within
-#   their intervals. They keep the exponential, and take their pairs or landmarks from the text itself.
-# - **A window alone** does as well on sentences, where a quarter of the length covers much of what there is to see. On
-#   reviews it loses a lot. Longformer and BigBird, which add some tokens that every query sees, have no loss there that
-#   could be measured. On sentences BigBird's blocks are single tokens at this price, and it loses a little.
+# - **Longformer** is near softmax attention at once, on both data sets: that accuracy is within its interval. On
+#   reviews so are Nyström attention and BigBird. They keep the exponential, and take their pairs or landmarks from the
+#   text itself. On sentences, of which more were read and in three runs, these two lose four and six percentage points.
+#   BigBird's blocks are single tokens there at this price.
+# - **A window alone** loses four points on sentences, where a quarter of the length covers much of what there is to
+#   see, and thirteen on reviews. Longformer and BigBird, which add some tokens that every query sees, have no loss
+#   there that could be measured.
 # - **Far from softmax attention**, on both, are the three kernels, Linformer with mixtures by position, which nobody
 #   has trained, and Reformer. Their intervals end below its accuracy. Reformer has one projection for queries and keys,
 #   and the network was trained with two. Long-Short is further still, and hardly better than guessing: its mixtures are
@@ -583,31 +587,37 @@ for source in trained.values():
 # - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for the
 #   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates
 #   recovers next to nothing, except for Long-Short. Performers recover little on either.
-# - Neighbours in the table are not known to differ, but the two groups do differ. Softmax attention's own row shows how
-#   much further updates change by themselves.
+# - **Further updates are not harmless.** On sentences softmax attention itself, in which nothing was exchanged, loses
+#   three points by them. "After" must be compared with its row after the same updates.
+# - **Seed by seed**, on sentences: after those updates the six that were far, and BigBird, are below softmax attention
+#   with each of the three seeds. The window, Longformer and Nyström attention are above it with one seed and below it
+#   with another, so it is not known which of these four is best.
 
 # %%
 far = ("linear", "performer", "rfa", "linformer", "reformer", "long-short")
 gained = {}
-for key, sparse in (("rt", ("local", "longformer")), ("imdb", ("bigbird", "longformer"))):
+for key, near in (("rt", {"longformer"}), ("imdb", {"longformer", "nystromformer", "bigbird"})):
     rows = every_mechanism.ordered(trained[key])
     before = {name: one.before for name, one in rows.items()}
     gained[key] = {name: one.after.accuracy - one.before.accuracy for name, one in rows.items()}
     reference = before.pop("softmax").accuracy
-    near = ("nystromformer", *sparse)
-    assert set(before) == {*near, *far, "bigbird", "local"}
-    for name in near:
-        assert before[name].low < reference < before[name].high
-    for name in far:
-        assert before[name].high < reference
+    for name, found in before.items():
+        assert (found.high > reference) == (name in near)
     assert min(before[name].accuracy for name in near) > 0.03 + max(before[name].accuracy for name in far)
     assert before["long-short"].low < 0.55 < rows["long-short"].after.low
-    (between,) = {"bigbird", "local"} - set(sparse)
-    assert before[between].accuracy < min(before[name].accuracy for name in near)
-assert before["local"].high < reference  # on reviews
+    print(f"{key}: accuracy lost at once,", end=" ")
+    print(", ".join(f"{name} {reference - found.accuracy:.3f}" for name, found in before.items()))
 assert {name for name, x in gained["imdb"].items() if x > 0.1} == {*far, "local"} - {"performer"}
 assert max(abs(x) for name, x in gained["rt"].items() if name != "long-short") < 0.04 < gained["rt"]["long-short"]
 assert max(gained[key]["performer"] for key in gained) < 0.05
+assert gained["rt"]["softmax"] < -0.03
+seeds = {name: np.array(one.after.by_seed) for name, one in every_mechanism.ordered(trained["rt"]).items()}
+for name, right in seeds.items():
+    above = right - seeds["softmax"]
+    if name in (*far, "bigbird"):
+        assert max(above) < 0
+    elif name != "softmax":
+        assert min(above) < 0 < max(above)
 for key, each in gained.items():
     print(f"{key}: accuracy gained,", ", ".join(f"{name} {x:+.2f}" for name, x in each.items()))
 

@@ -568,14 +568,15 @@ print("forward reads phi(Q) and phi(K)", len(reads["a"]) // q.size, "times, V an
 # $$\mathcal P(a, b, u)_i = \sum_{j \le i} (a_i^\top b_j)\, u_j, \qquad
 # O = \mathcal P\big(\phi(Q), \phi(K), V\big)$$
 #
-# Let $G = \partial \ell / \partial O$. From chapter 7, (4) to (6), with the state written out as the sum that it is:
+# Let $G = \partial \ell / \partial O$. From chapter 7, (6), (8) and (9), with the state written out as the sum that it
+# is:
 #
 # *Queries.* $S_i = \sum_{j \le i} \phi(k_j) v_j^\top$, so
 #
 # $$\nabla_{\phi(q_i)} \ell = S_i\, G_i = \sum_{j \le i} \phi(k_j)\, (v_j^\top G_i)
 # = \mathcal P\big(G, V, \phi(K)\big)_i$$
 #
-# $(4)$ is the product with $G$ as queries, $V$ as keys and $\phi(K)$ as values. Its state is
+# $(6)$ is the product with $G$ as queries, $V$ as keys and $\phi(K)$ as values. Its state is
 # $\sum_j v_j \phi(k_j)^\top = S^\top$: nothing new has to be summed.
 #
 # *Keys.* $A_j = \sum_{i \ge j} \phi(q_i) G_i^\top$, so

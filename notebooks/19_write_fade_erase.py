@@ -141,8 +141,8 @@ assert distances[-1] < 1e-5 < 0.1 < distances[0]
 # %% [markdown]
 # What does the delta rule do to the matrix that is applied to the values? Take 40 tokens with only five keys, at right
 # angles, which come back again and again; each token asks for the key of the token before it. With $\beta = 1$ every
-# row has one entry, at the last token with that key. With a smaller $\beta$, earlier entries fade geometrically, each
-# with the number of times that its own key has come back. Move the slider:
+# row after the first has one entry, at the last token with that key. With a smaller $\beta$, earlier entries fade
+# geometrically, each with the number of times that its own key has come back. Move the slider:
 
 # %%
 turns = np.random.default_rng(3).integers(5, size=40)
@@ -256,10 +256,10 @@ assert others_again["add"].recall < 0.75
 # points in the right direction for all of them.
 #
 # Both results need a second look. First, the smaller *error* of the delta rule only shows that the sum is too long.
-# Multiply every answer of the sum by one number, the best one, and the sum has the smaller error: with 64 keys $\min_a
-# \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the smaller *recall* comes
-# from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times the sum, and its recall
-# is the sum's at every number of keys:
+# Multiply every answer of the sum by one number, the best one, and it errs less than the delta rule with $\beta = 1$:
+# with 64 keys $\min_a \mathbb E \lVert a\, S^\top k - v \rVert^2 = 1 - C / (C + n - 1)$, about one half. Second, the
+# smaller *recall* comes from $\beta = 1$. With a small $\beta$ hardly anything is erased, (d) is nearly $\beta$ times
+# the sum, and its recall is the sum's, or a point more:
 
 # %%
 assert once_64["add"].recall > 0.99 > 0.95 > once_64["delta"].recall > 0.8
@@ -338,8 +338,9 @@ chapter.table(
 )
 
 # %% [markdown]
-# So **of what is written once, the delta rule holds no more than the sum, with any $\beta$. It wins where something is
-# rewritten, and on long streams**, where a sum has to be forgotten by the clock.
+# So **of what is written once, the delta rule holds hardly more than the sum, with any $\beta$: a point with a small
+# one, less with a large one. It wins where something is rewritten, and on long streams**, where a sum has to be
+# forgotten by the clock.
 #
 # ## Fading
 #
@@ -366,8 +367,8 @@ chapter.table(
 # Two conventions differ from paper to paper, and anyone who compares two implementations has to ask about both.
 #
 # - *Is the state read before or after it decays?* Here the correction (2) reads $\tilde S_i$, the state after the
-#   decay. Gated DeltaNet and Kimi Delta Attention define it so, since $\alpha_t$ stands in front of all of $I -
-#   \beta_t k_t k_t^\top$. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
+#   decay. Gated DeltaNet and Kimi Delta Attention define it so: $I - \beta_t k_t k_t^\top$ multiplies the state that
+#   $\alpha_t$ has already multiplied. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
 # - *Which mask stands in the chunk's output?* Section 3.3 of Gated DeltaNet prints $Q K^\top * M$ with $M$ the causal
 #   mask of zeros and ones. It must be the mask that includes the decay, with the ratios $\rho_{ij}$ of (14) below.
 #   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),

@@ -44,8 +44,8 @@ array([[1.83, 0.83, 1.42, 1.08, 0.58, 0.25]])
 
 References
 ----------
-Child et al. (2019), "Generating long sequences with sparse Transformers", sections 4.2 and 4.3, Figure 3. (The paper's
-first head of the strided pattern has one key more, ``j = p - l``, which is in the second head too.)
+Child et al. (2019), "Generating long sequences with sparse Transformers", sections 4.2, 4.3 and 5.1, Figure 3. (The
+paper's first head of the strided pattern has one key more, ``j = p - l``, which is in the second head too.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """One pretrained network, every mechanism put in: what it still knows, and what a little training brings back.
 
-``linattn-ref train finetune`` was run once for each mechanism, from one and the same network that had learned the task
-with softmax attention; ``linattn-ref gather`` made the record. Linformer begins as mean pooling.
+``linattn-ref train finetune`` was run for each mechanism, from one and the same network that had learned the task with
+softmax attention; ``linattn-ref gather`` made the records. On sentences each seed has such a network of its own, and
+all test texts were read. Linformer begins as mean pooling.
 """
 
 from pathlib import Path
+
+import numpy as np
 
 from linattn_ref.experiments.learning import finetune_result, runs
 from linattn_ref.experiments.learning.encoder_attention import TITLES
@@ -13,9 +16,12 @@ from linattn_ref.experiments.publishing.kit import Figure, Line2D, Results, styl
 __all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 
 
-def compute(*, record: Path = runs.RECORDS / "finetune.json") -> Results:
-    """The committed runs, or those in another file of `runs.gather`; of each source those of every mechanism."""
-    return Results({key: x for key, x in finetune_result.read(record).items() if len(ordered(x)) >= 3})
+def compute(
+    *, record: Path = runs.RECORDS / "finetune.json", seeds: Path = runs.RECORDS / "every_mechanism.json"
+) -> Results:
+    """The committed runs, or those in other files of `runs.gather`: with one seed, and with several."""
+    found = dict(finetune_result.read(record)) | dict(finetune_result.read(seeds))
+    return Results({key: source for key, source in found.items() if len(ordered(source)) >= 3})
 
 
 def ordered(source: Results) -> dict[str, Results]:
@@ -28,12 +34,15 @@ def _before(one: Results) -> float:
     return one.before.accuracy if one.before else 0.0
 
 
-def table_rows(source: Results) -> list[tuple[str, str, str, str]]:
-    """Of each mechanism: what stands in the figure, and CPU seconds of an update."""
-    return [
-        (TITLES[name], finetune_result.told(one.before), finetune_result.told(one.after), f"{one.step_seconds:.2f}")
-        for name, one in ordered(source).items()
-    ]
+def table_rows(source: Results) -> list[tuple[str, str, str, str, str]]:
+    """Of each mechanism: what stands in the figure, points above softmax attention by seed, CPU seconds of an update."""
+    rows, found = [], ordered(source)
+    for name, one in found.items():
+        above = np.subtract(one.after.by_seed, found["softmax"].after.by_seed)
+        told = finetune_result.told(one.before), finetune_result.told(one.after)
+        points = "" if name == "softmax" else ", ".join(f"{100 * x:+.1f}" for x in above)
+        rows.append((TITLES[name], *told, points, f"{one.step_seconds:.2f}"))
+    return rows
 
 
 def draw(results: Results) -> Figure:
@@ -41,7 +50,8 @@ def draw(results: Results) -> Figure:
     from blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is
     learned with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each.
     Bars are 95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is
-    the price: keys, mixtures, landmarks or features per query. One run each.
+    the price: keys, mixtures, landmarks or features per query. On reviews one run each; on sentences three, each from
+    a start of its own: ticks, and a dot at their mean.
     """
     figure, axes = style.figure(1, len(results), height=0.62, squeeze=False)
     for axis, source in zip(axes[0], results.values(), strict=True):

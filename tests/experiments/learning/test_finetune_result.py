@@ -18,7 +18,7 @@ def run(attention, before, after, **more):
     """A run of 40 updates, with 100 test texts."""
     fitted = more.get("fitted", False)
     facts = {"attention": attention, "k": None if attention == "softmax" else 4, "sharing": None, "steps": 40}
-    facts |= {"peak": 1e-4, "start": "a", "data": {}, "model": "m", "shape": {"length": 16, "batch": 8}} | more
+    facts |= {"seed": 1, "peak": 1e-4, "start": "a", "data": {}, "model": "m", "shape": {"length": 16, "batch": 8}} | more
     measured = [None if x is None else {"accuracy": x, "interval": [x - 0.1, x + 0.1]} for x in (before, after)]
     fit = {"pooled": 0.7, "fitted": 0.5} if fitted else None
     facts["result"] = {"before": measured[0], "after": measured[1], "texts": 100, "fit": fit}
@@ -46,8 +46,26 @@ def test_every_mechanism_stands_once_the_best_first(found):
         "Linformer",
         "65.0% (55.0% to 75.0%)",
         "75.0% (65.0% to 85.0%)",
+        "-6.0",
         "0.50",
     )
+
+
+def test_seeds_of_one_mechanism_are_one_row_and_compared_seed_by_seed():
+    found = {}
+    for seed, (soft, linear) in enumerate(((0.8, 0.7), (0.9, 0.6))):
+        own = {"seed": seed, "start": f"learned {seed}"}
+        found[f"rt-start-{seed}"] = run("softmax", None, 0.8, seed=seed, start=None, steps=150)
+        found[f"rt-softmax-{seed}"] = run("softmax", 0.8, soft, **own)
+        found[f"rt-linear-{seed}"] = run("linear", 0.5, linear, **own)
+    source = finetune_result.source_of("rt", found)
+    one = source.networks["linear"]
+    assert one.after.by_seed == (0.7, 0.6)
+    np.testing.assert_allclose([one.after.accuracy, one.after.low, one.after.high], [0.65, 0.55, 0.75])
+    assert every_mechanism.table_rows(source)[1][3] == "-10.0, -30.0"
+    found["rt-linear-1"].facts["start"] = "learned 0"
+    with pytest.raises(ValueError, match=r"rt-linear-1: start is learned 0, not learned 1"):
+        finetune_result.source_of("rt", found)
 
 
 def test_linformers_stand_by_k_softmax_first(found):
