@@ -35,7 +35,7 @@ def _before(one: Results) -> float:
 
 
 def table_rows(source: Results) -> list[tuple[str, str, str, str, str]]:
-    """Of each mechanism: what stands in the figure, points above softmax attention by seed, CPU seconds of an update."""
+    """Of each mechanism: the figure's numbers, points above softmax attention by seed, CPU seconds of an update."""
     rows, found = [], ordered(source)
     for name, one in found.items():
         above = np.subtract(one.after.by_seed, found["softmax"].after.by_seed)

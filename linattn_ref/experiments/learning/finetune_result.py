@@ -31,7 +31,9 @@ def source_of(key: str, found: dict[str, runs.Run]) -> Results:
     """The runs whose names begin with ``key``; those that differ only in their seed are one network."""
     mine = {name.removeprefix(f"{key}-"): run for name, run in found.items() if name.startswith(f"{key}-")}
     starts = [mine.pop(name) for name in [*mine] if name.startswith("start")]
-    one, begun, networks = next(iter(mine.values())).facts, {}, {}
+    one = next(iter(mine.values())).facts
+    begun: dict[int, str] = {}  # by seed, what its runs go on from
+    networks: dict[str, list[runs.Run]] = {}
     for name, run in mine.items():
         seed = run.facts["seed"]
         expected = one | {"start": begun.setdefault(seed, run.facts["start"])}

@@ -18,7 +18,8 @@ def run(attention, before, after, **more):
     """A run of 40 updates, with 100 test texts."""
     fitted = more.get("fitted", False)
     facts = {"attention": attention, "k": None if attention == "softmax" else 4, "sharing": None, "steps": 40}
-    facts |= {"seed": 1, "peak": 1e-4, "start": "a", "data": {}, "model": "m", "shape": {"length": 16, "batch": 8}} | more
+    facts |= {"peak": 1e-4, "seed": 1, "start": "a", "data": {}, "model": "m"}
+    facts |= {"shape": {"length": 16, "batch": 8}} | more
     measured = [None if x is None else {"accuracy": x, "interval": [x - 0.1, x + 0.1]} for x in (before, after)]
     fit = {"pooled": 0.7, "fitted": 0.5} if fitted else None
     facts["result"] = {"before": measured[0], "after": measured[1], "texts": 100, "fit": fit}
