@@ -53,7 +53,8 @@ array([[1., 5.]])
 References
 ----------
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length", section 3.
-Yang et al. (2025), "Gated delta networks", section 3.3. Kimi Team (2025), "Kimi Linear" (a gate per channel).
+Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule", section 3.3.
+Kimi Team (2025), "Kimi Linear", with a gate per channel.
 """
 
 from __future__ import annotations

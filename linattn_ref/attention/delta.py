@@ -45,7 +45,9 @@ The same key three times, with values 1, 5 and 3: the query reads the latest, an
 References
 ----------
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length", section 2.2.
-Yang et al. (2025), "Gated delta networks". Kimi Team (2025), "Kimi Linear".
+Schlag et al. (2021), "Linear transformers are secretly fast weight programmers", section 4.2 (the rule).
+Yang et al. (2025), "Gated delta networks: improving Mamba2 with delta rule".
+Kimi Team (2025), "Kimi Linear".
 Grazzi et al. (2025), "Unlocking state-tracking in linear RNNs through negative eigenvalues" (``beta`` up to 2).
 """
 

@@ -23,7 +23,8 @@ A gate of 1/2 halves the weight of the past. A gate of 0, whose logarithm is -in
 References
 ----------
 Yang et al. (2024), "Gated linear attention transformers with hardware-efficient training", section 4.1.
-Sun et al. (2023), "Retentive network", section 2.2. Dao and Gu (2024), "Transformers are SSMs".
+Sun et al. (2023), "Retentive network", section 2.2.
+Dao and Gu (2024), "Transformers are SSMs".
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ A speaker's channels are then shifted and scaled to mean 0 and variance 1 over a
 
 References
 ----------
-Davis and Mermelstein (1980), "Comparison of parametric representations for monosyllabic word recognition". The
-constants of (1), (3) and (4) are HTK's and Kaldi's.
+Davis and Mermelstein (1980), "Comparison of parametric representations for monosyllabic word recognition in
+continuously spoken sentences". The constants of (1), (3) and (4) are HTK's and Kaldi's.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ References
 ----------
 Devlin et al. (2019), "BERT: pre-training of deep bidirectional transformers for language understanding", section 3.
 Xiong et al. (2020), "On layer normalization in the transformer architecture", Figure 1.
-Beltagy et al. (2020), "Longformer: the long-document transformer", section 3.1, "Linear projections for
+Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1, "Linear projections for
 global attention" (they begin as the others).
 """
 

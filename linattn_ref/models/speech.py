@@ -19,7 +19,7 @@ blocks.
 References
 ----------
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.3.
-Graves et al. (2006), "Connectionist temporal classification".
+Graves, Fernández, Gomez and Schmidhuber (2006), "Connectionist temporal classification".
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@
 
 References
 ----------
-Graves and Schmidhuber (2005), "Framewise phoneme classification with bidirectional LSTM"; Graves et al. (2006).
+Graves and Schmidhuber (2005), "Framewise phoneme classification with bidirectional LSTM and other neural network
+architectures".
+Graves, Fernández, Gomez and Schmidhuber (2006), "Connectionist temporal classification".
 """
 
 from __future__ import annotations

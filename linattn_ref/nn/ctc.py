@@ -47,8 +47,8 @@ is 0 either way.
 
 References
 ----------
-Graves, Fernández, Gomez and Schmidhuber (2006), "Connectionist temporal classification": (4) is its (6) and (7), (5)
-its (10) and (11) without the factor ``y_t``, (6) at the last frame its (8), and (8) its (16).
+Graves, Fernández, Gomez and Schmidhuber (2006), "Connectionist temporal classification", which has (4) as (6) and
+(7), (5) as (10) and (11) without the factor ``y_t``, (6) at the last frame as (8), and (8) as (16).
 """
 
 from __future__ import annotations

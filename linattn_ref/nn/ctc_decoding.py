@@ -22,7 +22,8 @@ added up where ``l c`` is reached from both sides, (2) and (3). There are too ma
 
 References
 ----------
-Graves et al. (2006), "Connectionist temporal classification" (there greedy decoding is *best path decoding*).
+Graves, Fernández, Gomez and Schmidhuber (2006), "Connectionist temporal classification", where greedy
+decoding is *best path decoding*.
 Hannun, Maas, Jurafsky and Ng (2014), "First-pass large vocabulary continuous speech recognition using bi-directional
 recurrent DNNs": its modified prefix search, without the language model.
 """

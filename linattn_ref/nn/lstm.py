@@ -14,7 +14,8 @@ step of its sequence, not in the padding. In the gradient, the two halves of (1)
 
 References
 ----------
-Graves and Schmidhuber (2005), "Framewise phoneme classification with bidirectional LSTM".
+Graves and Schmidhuber (2005), "Framewise phoneme classification with bidirectional LSTM and other neural network
+architectures".
 """
 
 from __future__ import annotations

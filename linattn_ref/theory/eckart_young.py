@@ -12,7 +12,7 @@ References
 ----------
 Eckart and Young (1936), "The approximation of one matrix by another of lower rank"; Mirsky (1960), "Symmetric gauge
 functions and unitarily invariant norms" (every unitarily invariant norm).
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", equation (6).
+Wang et al. (2020), "Linformer: self-attention with linear complexity", equation (6).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ References
 Johnson and Lindenstrauss (1984), "Extensions of Lipschitz mappings into a Hilbert space".
 Arriaga and Vempala (2006), "An algorithmic theory of learning: robust concepts and random projection" (the form (1)).
 Achlioptas (2003), "Database-friendly random projections" (signs: the same bound; its ``eps^3`` has the factor 2/3).
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Lemma 1.
+Wang et al. (2020), "Linformer: self-attention with linear complexity", Lemma 1.
 """
 
 from __future__ import annotations

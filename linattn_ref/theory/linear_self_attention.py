@@ -52,7 +52,7 @@ in question; and it starts from (2).
 
 References
 ----------
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Theorem 2 and appendix B: (1) is its equation
+Wang et al. (2020), "Linformer: self-attention with linear complexity", Theorem 2 and appendix B: (1) is its equation
 (8), (2) its (22), (3) its step (b). ``|V|`` is the Frobenius norm here, the largest of the usual ones.
 """
 

@@ -40,7 +40,7 @@ so that no ``n x n`` array is needed; `linattn_ref.theory.dimension_growth` meas
 
 References
 ----------
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Theorem 1 and appendix A: (1) is its equation
+Wang et al. (2020), "Linformer: self-attention with linear complexity", Theorem 1 and appendix A: (1) is its equation
 (5), (2) its (19), (3) its (20).
 """
 

@@ -12,7 +12,7 @@ the *nuclear* norm, relative to that of ``P``. Its Frobenius and spectral errors
 
 References
 ----------
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 3 and Figure 1.
+Wang et al. (2020), "Linformer: self-attention with linear complexity", section 3 and Figure 1.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ array([0.881, 0.5  , 0.119])
 
 References
 ----------
-Gu and Dao (2023), "Mamba" (``dt``); Dao and Gu (2024), "Transformers are SSMs".
+Gu and Dao (2023), "Mamba" (``dt``).
+Dao and Gu (2024), "Transformers are SSMs".
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ Example
 
 References
 ----------
-Golub and Pereyra (1973), "The differentiation of pseudo-inverses and nonlinear least squares problems".
+Golub and Pereyra (1973), "The differentiation of pseudo-inverses and nonlinear least squares problems whose
+variables separate".
 """
 
 from __future__ import annotations

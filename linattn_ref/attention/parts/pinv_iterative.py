@@ -42,7 +42,7 @@ References
 ----------
 Razavi, Kerayechian, Gachpazan and Shateyi (2014), "A new iterative method for finding approximate inverses of complex
 matrices".
-Xiong et al. (2021), "Nyströmformer", equation 14.
+Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", equation 14.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ that head's gradient. This is the case without ``causal``, and for a single quer
 References
 ----------
 Shazeer (2019), "Fast transformer decoding: one write-head is all you need", section 3.
-Ainslie et al. (2023), "GQA: training generalized multi-query transformer models", section 2.2.
+Ainslie et al. (2023), "GQA: training generalized multi-query transformer models from multi-head checkpoints",
+section 2.2.
 """
 
 from __future__ import annotations

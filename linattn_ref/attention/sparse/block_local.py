@@ -32,7 +32,8 @@ array([[1., 1., 1., 1., 1.]])
 
 References
 ----------
-Parmar et al. (2018), "Image transformer", section 3.3.
+Parmar et al. (2018), "Image transformer", section 3.3 (there a block also sees some positions before it).
+Child et al. (2019), "Generating long sequences with sparse Transformers", section 4.3 (blocks alone).
 """
 
 from __future__ import annotations

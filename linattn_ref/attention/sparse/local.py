@@ -41,7 +41,7 @@ array([[0.83, 1.17, 1.17, 0.83]])
 
 References
 ----------
-Parmar et al. (2018), "Image transformer", section 3.3.
+Parmar et al. (2018), "Image transformer", section 3.3 (there a block of queries shares one window).
 Beltagy et al. (2020), "Longformer: the long-document Transformer", section 3.1 (windows, dilated windows).
 """
 

@@ -11,7 +11,7 @@ and values (``R`` is the paper's ``k``). Three questions:
 
 References
 ----------
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", section 4.
+Wang et al. (2020), "Linformer: self-attention with linear complexity", section 4.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,7 +13,8 @@ other sentences: a least squares problem, solved exactly.
 
 References
 ----------
-Xiong et al. (2021), "Nyströmformer", "Linearized self-attention via Nyström method" (the sections have no numbers).
+Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximating self-attention", "Linearized
+self-attention via Nyström method" (the sections have no numbers).
 """
 
 from collections.abc import Iterable, Sequence

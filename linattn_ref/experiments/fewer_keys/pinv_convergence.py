@@ -15,7 +15,8 @@ products of matrices where (2) takes four, so two of its steps cost the same, an
 
 References
 ----------
-Razavi et al. (2014), "A new iterative method for finding approximate inverses of complex matrices".
+Razavi, Kerayechian, Gachpazan and Shateyi (2014), "A new iterative method for finding approximate inverses of complex
+matrices".
 Schulz (1933), "Iterative Berechnung der reziproken Matrix".
 """
 

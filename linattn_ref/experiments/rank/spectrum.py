@@ -6,7 +6,7 @@ the same for the network before training and for random queries and keys; and ``
 
 References
 ----------
-Wang et al. (2020), "Linformer: Self-Attention with Linear Complexity", Figure 1.
+Wang et al. (2020), "Linformer: self-attention with linear complexity", Figure 1.
 """
 
 from collections.abc import Mapping
