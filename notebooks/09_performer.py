@@ -816,6 +816,9 @@ for panel, given in (("short", (0.5 * normal[0], 0.5 * normal[1], normal[2])), (
 for panel, kind, error in off:  # the record is of float32, and trig's row sums may be near 0, where that shows
     assert error < (0.02 if (panel, kind) == ("pretrained", "trig") else 1e-5), (panel, kind)
 print(f"{len(off)} lines of the record, computed again: {np.median([error for *_, error in off]):.0e} off")
+short = results.panels["short"]
+for way, fewest in (("positive, orthogonal", 256), ("positive, independent", 512)):
+    assert (np.array(results.directions)[np.array(short.output[way]) < short.mean_of_values]).min() == fewest
 
 # %% [markdown]
 # On the left every error falls. From 128 directions on the estimators are in the order that the formulas predict: trig
