@@ -24,8 +24,8 @@ round, ``P(i)``; the order and number of rounds only decide who is in it:
 
     P_ij = exp(scale q_i . k_j - z_i),   o_i = sum_{j in P(i)} P_ij v_j   (6)
 
-The paper attends, of those that a token meets, only to those of its own bucket; here bucket and chunk only decide who
-meets, as in fast-transformers, the code of "Transformers are RNNs".
+Of those that a token meets, the paper lets it attend only to those of its own bucket. Here it attends to all of them,
+as in fast-transformers, the code of "Transformers are RNNs".
 
 A vector is always most similar to itself, so a token is not in its own ``P(i)``, unless there is nobody else: then it
 attends to itself alone, ``o_i = v_i`` (7). A masked token is no key and no query: its output is 0.

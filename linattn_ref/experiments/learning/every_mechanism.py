@@ -25,7 +25,7 @@ def compute(
 
 
 def ordered(source: Results) -> dict[str, Results]:
-    """A run for each mechanism, at one price, best after training first."""
+    """A network for each mechanism, at one price, best after training first."""
     found = {one.attention: one for name, one in source.networks.items() if name in TITLES}
     return dict(sorted(found.items(), key=lambda item: (-item[1].after.accuracy, -_before(item[1]))))
 

@@ -41,6 +41,9 @@ def source_of(key: str, found: dict[str, runs.Run]) -> Results:
             if run.facts[fact] != expected[fact]:
                 raise ValueError(f"{key}-{name}: {fact} is {run.facts[fact]}, not {expected[fact]} as in the others")
         networks.setdefault(name.removesuffix(f"-{seed}") if len(starts) > 1 else name, []).append(run)
+    for name, each in networks.items():
+        if (seeds := [run.facts["seed"] for run in each]) != [*begun]:
+            raise ValueError(f"{key}-{name}: its seeds are {seeds}, not {[*begun]} as in the others")
     return Results(
         name=SOURCES[key],
         length=one["shape"]["length"],  # tokens

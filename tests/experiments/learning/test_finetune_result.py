@@ -64,6 +64,8 @@ def test_seeds_of_one_mechanism_are_one_row_and_compared_seed_by_seed():
     assert one.after.by_seed == (0.7, 0.6)
     np.testing.assert_allclose([one.after.accuracy, one.after.low, one.after.high], [0.65, 0.55, 0.75])
     assert every_mechanism.table_rows(source)[1][3] == "-10.0, -30.0"
+    with pytest.raises(ValueError, match=r"rt-linear: its seeds are \[0\], not \[0, 1\] as in the others"):
+        finetune_result.source_of("rt", {name: run for name, run in found.items() if name != "rt-linear-1"})
     found["rt-linear-1"].facts["start"] = "learned 0"
     with pytest.raises(ValueError, match=r"rt-linear-1: start is learned 0, not learned 1"):
         finetune_result.source_of("rt", found)

@@ -27,7 +27,7 @@ def test_figures_folder_holds_nothing_else():
 
 def test_make_draws_one_and_keeps_the_others_in_the_page(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())  # drawn in the next test but one
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())  # a later test draws
     gallery.make(["eckart_young"], out=tmp_path, quick=True, say=told.append)
     files = {path.name for path in tmp_path.iterdir()}
     assert files == {"README.md", *(f"eckart_young.{ending}" for ending in ("svg", "png", "pdf", "json"))}
