@@ -13,6 +13,7 @@ A plan is a TOML file with a table per question, which says what would count as 
     options = { length = 128, steps = 10000 }
 
 There is a run for each combination of what is in ``each``, and each seed; its name says which, and so does its folder.
+With ``start = "NAME"`` each goes on from the run of the earlier table ``[NAME]`` that has its seed, and waits for that.
 What would count lies in each folder before its run begins, and ``linattn-ref gather`` takes it over into the record.
 """
 
@@ -39,6 +40,8 @@ __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
 
 SAID = {"claim": str, "yes": str, "no": str, "task": str}
 TESTED = {"finetune", "speech"}  # tasks that end with a test
+GO_ON = {"finetune"}  # those that take the folder of a run to go on from, and may have its seed
+WORDS = {"start_from": "start"}  # options whose names on the command line are others
 KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
 
 
@@ -51,6 +54,7 @@ class Planned(NamedTuple):
     options: Mapping[str, Any]  # of the task's ``begin`` and its ``Shape``
     hours: float  # that it takes, by an estimate
     said: Mapping[str, str]  # "claim", "yes" and "no"
+    start: str | None = None  # the run that it goes on from
 
 
 def read(path: Path) -> list[Planned]:
@@ -69,11 +73,14 @@ def read(path: Path) -> list[Planned]:
         raise ValueError(f"plan: {path} is not TOML ({error})") from error
     if not tables:
         raise ValueError(f"plan: {path} has no question")
-    return [one for name, table in tables.items() for one in _runs(f"plan: {path}, [{name}]", name, table)]
+    plan: dict[str, Planned] = {}
+    for name, table in tables.items():
+        plan |= {one.name: one for one in _runs(f"plan: {path}, [{name}]", name, table, plan)}
+    return [*plan.values()]
 
 
-def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
-    if not isinstance(table, dict) or {*table} != {*KEYS}:
+def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> Iterator[Planned]:
+    if not isinstance(table, dict) or {*table} - {"start"} != {*KEYS}:
         raise ValueError(f"{where}: expected a table of {', '.join(KEYS)}, got {table!r:.200}")
     for key, kind in KEYS.items():
         if not isinstance(table[key], (float, int) if kind is float else kind):
@@ -89,20 +96,29 @@ def _runs(where: str, name: str, table: Any) -> Iterator[Planned]:
         for seed in table["seeds"]:
             options = {**dict(zip(table["each"], chosen, strict=True)), **table["options"]}
             said = {key: table[key] for key in SAID if key != "task"}
-            yield Planned("-".join(map(str, (name, *chosen, seed))), table["task"], seed, options, table["hours"], said)
+            start = f"{table['start']}-{seed}" if "start" in table else None
+            if start and (table["task"] not in GO_ON or start not in before or before[start].start):
+                raise ValueError(f"{where}: start: no run of {table['task']} can go on from a run {start!r} above it")
+            named = "-".join(map(str, (name, *chosen, seed)))
+            yield Planned(named, table["task"], seed, options, table["hours"], said, start)
 
 
 def _allowed(task: str) -> list[str]:
     module = module_of(task)
     names = *inspect.signature(module.begin).parameters, *module.Shape._fields
-    return [name for name in names if name not in ("seed", "shape")]
+    return [name for name in names if name not in ("seed", "shape", "start_from")]
+
+
+def _given(planned: Planned, out: Path) -> dict[str, Any]:
+    """Options, with where it goes on from."""
+    return {**planned.options, **({"start_from": out / planned.start} if planned.start else {})}
 
 
 def command(planned: Planned, out: Path) -> str:
     """That which makes the run alone, in a folder of its name in ``out``."""
     words = ["linattn-ref", "train", planned.task]
-    for name, value in {**planned.options, "seed": planned.seed, "out": out / planned.name}.items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    for name, value in {**_given(planned, out), "seed": planned.seed, "out": out / planned.name}.items():
+        words += [f"--{WORDS.get(name, name).replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 
 
@@ -151,7 +167,7 @@ def run(
     ------
     OSError, ValueError
         See `read`, `linattn_ref.experiments.measuring.spread.spread` and `learn.run`. Or a run was begun in
-        ``out`` by a plan that says otherwise of it.
+        ``out`` by a plan that says otherwise of it, or is to go on from one that has not come to its end.
     """
     plan = [one for one in read(path) if one.name.startswith(only)]
     if not plan:
@@ -159,12 +175,17 @@ def run(
     for one in plan:
         _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
     left = missing(plan, out)
+    names = {one.name for one in plan}
+    for one in missing([one for one in read(path) if one.name not in names], out):
+        if waiting := [other.name for other in left if other.start == one.name]:
+            raise ValueError(f"only: {', '.join(waiting)} would go on from {one.name}, which has not come to its end")
     at_once = max(1, min(workers, len(left)))
     hours = math.fsum(one.hours * (1 - steps_done(one, out) / _steps(one)) for one in left)
     say(f"{len(left)} of {len(plan)} runs are left: about {hours / at_once:.1f} hours, {at_once} at a time")
-    calls = [(one.task, one.seed, dict(one.options), str(out / one.name), command(one, out)) for one in left]
-    for told in spread(run_one, calls, workers=workers, dask=dask):
-        say(told)
+    for stage in ([one for one in left if not one.start], [one for one in left if one.start]):
+        calls = [(one.task, one.seed, _given(one, out), str(out / one.name), command(one, out)) for one in stage]
+        for told in spread(run_one, calls, workers=workers, dask=dask):
+            say(told)
     return plan
 
 

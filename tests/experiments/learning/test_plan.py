@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
+from linattn_ref.cli import train
 from linattn_ref.experiments.learning import learn, plan, runs
+from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.training import loop
 
 PLANS = sorted(Path(plan.__file__).parent.glob("*.toml"))
@@ -61,6 +63,7 @@ def test_the_commands_of_a_committed_plan_are_understood(path):
         ('"duplication"', '"copying"', "task: expected one of characters, duplication"),
         ("width", "breadth", r"\[copying\]: breadth: expected, once, one of attention, steps, reduce_after, width"),
         ("width = 16", 'attention = "linear"', "attention: expected, once"),
+        ("hours", 'start = "copying"\nhours', "start: no run of duplication can go on from a run 'copying-0' above"),
     ],
 )
 def test_what_is_no_plan_is_told(small, old, new, error):
@@ -108,6 +111,67 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
     assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
 
 
+STARTED = """
+[first]
+task = "finetune"
+claim = "It learns."
+yes = "The loss falls."
+no = "It does not."
+hours = 0.1
+seeds = [0, 1]
+each = {}
+options = { steps = 40 }
+
+[then]
+task = "finetune"
+claim = "It goes on."
+yes = "The loss falls."
+no = "It does not."
+hours = 0.1
+seeds = [1]
+start = "first"
+each = { attention = ["linear", "softmax"] }
+options = { steps = 40 }
+"""
+
+
+def test_a_run_waits_for_that_which_it_goes_on_from(small, tmp_path, monkeypatch):
+    small.write_text(STARTED)
+    begun = []
+
+    def run(_, out, **options):
+        begun.append((out.name, options.get("start_from")))
+        done = begin(out=out, **options)
+        (out / loop.RESULT).write_text("{}")
+        return done
+
+    monkeypatch.setattr(plan.learn, "run", run)
+    with pytest.raises(ValueError, match="only: then-linear-1, then-softmax-1 would go on from first-1, which has not"):
+        plan.run(small, tmp_path, only="then")
+    assert begun == []
+    plan.run(small, tmp_path, only="first-1")
+    plan.run(small, tmp_path, only="then-linear")
+    plan.run(small, tmp_path)
+    start = tmp_path / "first-1"
+    assert begun == [("first-1", None), ("then-linear-1", start), ("first-0", None), ("then-softmax-1", start)]
+    _, *words = shlex.split(runs.read(tmp_path / "then-linear-1").facts["command"])
+    assert cli.parser().parse_args(words).start_from == start
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("seeds = [1]", "seeds = [2]"),  # no such run
+        ('start = "first"', 'start = "then"'),  # not above it
+        ("hours = 0.1\nseeds = [0, 1]", 'start = "first"\nhours = 0.1\nseeds = [0, 1]'),
+    ],
+)
+def test_what_a_run_cannot_go_on_from_is_told(small, old, new):
+    small.write_text(STARTED.replace(old, new))
+    with pytest.raises(ValueError, match="start: no run of finetune can go on from a run"):
+        plan.read(small)
+
+
 def test_a_run_that_was_begun_before_is_not_taken_for_one_of_the_plan(small, tmp_path):
     (tmp_path / "runs" / "copying-linear-0").mkdir(parents=True)
     (tmp_path / "runs" / "copying-linear-0" / loop.RECORD).write_text("{}")
@@ -141,6 +205,12 @@ def test_tasks_that_end_with_a_test_are_known():
     folder = Path(plan.__file__).parent
     tasks = [path.stem for path in folder.glob("*.py") if "\ndef begin(" in path.read_text(encoding="utf-8")]
     assert {x for x in tasks if "return result(" in (folder / f"{x}.py").read_text(encoding="utf-8")} == plan.TESTED
+
+
+def test_tasks_that_go_on_from_a_folder_are_known():
+    options = [(task, name, option) for task in TASKS for name, *_, option in train.options_of(module_of(task))]
+    found = {task for task, name, option in options if name == "start_from" and option.metavar == "DIR"}
+    assert found == plan.GO_ON
 
 
 def test_a_plan_or_a_task_has_to_be_given(small, capsys):
