@@ -727,7 +727,7 @@ print(f"{T} steps: {total:,} multiply-adds, the last one {work}; the cache holds
 # terms of its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of
 # ordinary length. For keys and values of width 8, there are already 495 features up to order 4. The state of $495 \cdot
 # 9$ numbers is more than four times the cache of 64 tokens. At width 64 there are $\binom{68}{4} = 814385$ of them, and
-# the state is as large as the cache of 413,000 tokens.
+# the state is as large as the cache of some 414,000 tokens.
 
 # %%
 features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables

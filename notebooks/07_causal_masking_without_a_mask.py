@@ -905,10 +905,10 @@ chapter.table(("piece", "missing in dQ", "in dK", "in dV"), rows)
 # $$\tilde\phi(k_j) = \frac{1}{\sqrt m} \Big(e^{a(k_j) - r} + \varepsilon\Big), \qquad
 # r = \text{one maximum over all features of all keys}$$
 #
-# for causal attention too, and likewise those of queries, with $\varepsilon = 10^{-4}$ in that function's signature and
-# $10^{-6}$ where a layer is built; `performer-pytorch` has $10^{-4}$. (The $r$ of either is the maximum of
-# $\omega^\top k$ alone, without the square.) A feature map for small numbers, $\phi(x) = e^x$ entry by entry, is enough
-# to see what that does:
+# for causal attention too. Those of queries have a maximum of each query's own. In both, $\varepsilon = 10^{-4}$ in
+# that function's signature and $10^{-6}$ where a layer is built; `performer-pytorch` has $10^{-4}$. (The $r$ of either
+# is the maximum of $\omega^\top k$ alone, without the square.) A feature map for small numbers, $\phi(x) = e^x$ entry
+# by entry, is enough to see what that does:
 
 
 # %%

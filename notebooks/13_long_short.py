@@ -356,9 +356,9 @@ same(matrices[0] @ v, long_short.forward(q, k, v, w_p, None, None, window=w)[0])
 # ### Step 1: the blocks
 #
 # Each segment is softmax attention, and chapter 1's backward pass yields the gradients of its queries, of the keys and
-# values it saw, and of the mixtures. A query is in one segment. A key is seen by up to three, a mixture by all: their
-# gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde V$ (normed near keys and
-# values), and the gradients of the normed mixtures.
+# values it saw, and of the mixtures. A query is in one segment. A key is seen by up to two, a mixture by all (causal,
+# by all later ones): their gradients **add up** over the segments that saw them. The result is $d\tilde K$ and $d\tilde
+# V$ (normed near keys and values), and the gradients of the normed mixtures.
 #
 # ### Step 2: layer norm
 #
@@ -614,8 +614,9 @@ for copies, each in outputs.items():
 #
 # It is the weights of the mixtures times the near keys' shares in them. With long sequences, here random ones, the
 # shares are small, unless a column of $W_p$ points at a near key. It could be cured by one projection per segment, of
-# all keys except its near ones. That is quadratic again: $R$ mixtures of $N$ keys for each of $N / w$ segments, $N^2 R
-# / w$. It is not a fault as such: the mechanism does not claim to approximate softmax attention, and there is nothing
+# all keys except its near ones. Computed afresh for each of $N / w$ segments that is quadratic again, $N^2 R / w$; but
+# the sums over the keys before and after the near ones are running sums from both ends (chapter 7), so linear time is
+# enough. It is not a fault as such: the mechanism does not claim to approximate softmax attention, and there is nothing
 # wrong with a key that can be reached in two ways.
 #
 # </details>

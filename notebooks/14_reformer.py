@@ -190,7 +190,8 @@ chapter.table(("rounds", "a bucket in common at 30°", "at 90°"), rows)
 # $$\text{$i$ meets $j$ in round $r$} \iff \mathrm{chunk}_r(i) - \mathrm{chunk}_r(j) \in \{0, 1\} \qquad (c)$$
 #
 # whatever their buckets, for $j \ne i$. It is the *chunks* that decide; the buckets only determine the order. The last
-# chunk may be shorter.
+# chunk may be shorter. Here we depart from the paper, which in addition hides tokens of another bucket. We let a token
+# attend to all that it meets, as does fast-transformers, the code of *Transformers are RNNs*.
 
 # %%
 chapter.source(lsh_hashing.order_by_bucket, lsh_hashing.chunk_of_token, lsh_hashing.pattern_of, doc=False)
@@ -536,8 +537,8 @@ chapter.table(("attention", *(f"error, {r} round{'s' * (r > 1)}" for r in ROUNDS
 #
 # Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$, and its hash takes $N D B / 2$
 # multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, in addition to the
-# inputs, are the output, a length and a log-sum-exp per row, and a permutation per round: $N (M + 2 + \mathrm{rounds})$
-# numbers.
+# inputs, are the output, a length and a log-sum-exp per row (the page keeps it as two numbers, the compiled kernel as
+# one), and a permutation per round: $N (M + 2 + \mathrm{rounds})$ numbers in the kernel.
 #
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:

@@ -367,10 +367,10 @@ chapter.source(nystromformer.backward, doc=False)  # three softmaxes and a pseud
 # ## What each costs
 #
 # One table has all mechanisms, made from the code. The orders of time and memory, and whether the result is softmax
-# attention's, are in the docstring of each file and are tested. The rest is measured in a call of both passes with $N =
-# 4096$ tokens, $H = 8$ heads of width 64, in float32. "Learned" and "drawn" count the numbers in arrays beyond those
-# that a layer makes from its tokens. "Kept" counts the bytes, beyond all inputs, that the forward pass passes to the
-# backward pass.
+# attention's, are in the docstring of each file and are tested. The rest is measured in a call of both passes, compiled
+# where the page has a compiled form (so softmax attention keeps no matrix here), with $N = 4096$ tokens, $H = 8$ heads
+# of width 64, in float32. "Learned" and "drawn" count the numbers in arrays beyond those that a layer makes from its
+# tokens. "Kept" counts the bytes, beyond all inputs, that the forward pass passes to the backward pass.
 
 # %% native="It counts what compiled kernels keep, and the pages in NumPy keep whole matrices instead."
 chapter.source(comparison_calls.cost, doc=False)
@@ -548,7 +548,8 @@ for name in ("nystromformer", "longformer"):  # which draw nothing
 # many after a few more updates of all its parameters, the same number for each, on the same batches, at one rate?
 #
 # Each mechanism has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features,
-# with $k$ a quarter of the length. Linear attention alone has no choice: it has as many features as a head is wide. The
+# with $k$ a quarter of the length. Linear attention has no choice: it has as many features as a head is wide. BigBird
+# gets less on sentences, where a query sees 8 keys with $k = 12$, as its blocks are an eighth of $k$, rounded down. The
 # runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter. On
 # sentences everything was done with three seeds, the first training included, and all test texts were read.
 
@@ -574,9 +575,10 @@ for source in trained.values():
 # Here is what the two tables show:
 #
 # - **Longformer** is near softmax attention at once, on both data sets: that accuracy is within its interval. On
-#   reviews so are Nyström attention and BigBird. They keep the exponential, and take their pairs or landmarks from the
-#   text itself. On sentences, of which more were read and in three runs, these two lose four and six percentage points.
-#   BigBird's blocks are single tokens there at this price.
+#   reviews so are Nyström attention and BigBird. They keep the exponential. What Longformer and BigBird attend to are
+#   the keys near by and at a few fixed places; Nyström's landmarks are made from the text. On sentences, of which more
+#   were read and in three runs, Nyström attention and BigBird lose four and six percentage points. BigBird's blocks are
+#   single tokens there.
 # - **A window alone** loses four points on sentences, where a quarter of the length covers much of what there is to
 #   see, and thirteen on reviews. Longformer and BigBird, which add some tokens that every query sees, have no loss
 #   there that could be measured.
@@ -696,9 +698,11 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #
 # What this course has measured comes down to a few questions, to be asked in this order.
 #
-# 1. **Does attention dominate the cost?** Below about a thousand tokens most of a layer is its products with weights.
-#    There a softmax attention that keeps no matrix (chapter 1) is the answer: it is exact, and no slower than the
-#    others.
+# 1. **Does attention dominate the cost?** Its share grows with the length over the width. At 128 tokens and width 384
+#    no mechanism saves more than a few per cent, and a softmax attention that keeps no matrix (chapter 1) is the
+#    answer: it is exact. In narrower networks others pay earlier. In chapter 20 a step with softmax attention takes a
+#    sixth longer than one with linear attention at 512 tokens; in chapter 22 it takes 1.2 times as long at 300 frames
+#    and 1.5 times at 800.
 # 2. **Are tokens generated one after the other?** Then what counts is the state. Linear attention, RFA and the delta
 #    rule have one of fixed size (chapters 7, 8, 10 and 19); what is given up is pointing at one token far back
 #    (chapter 20).
@@ -721,9 +725,9 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #   task that needs one token found among thousands would punish other mechanisms.
 # - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 tokens the same number of keys is
 #   next to nothing.
-# - **Each was trained once**, for a few updates at a rate that was chosen for softmax attention. More training, or a
-#   rate of its own, would bring some of them nearer. The intervals cover only the choice of test texts, not another
-#   seed.
+# - **Each was trained briefly**, on reviews once and on sentences three times, at a rate that was chosen for softmax
+#   attention. More training, or a rate of its own, would bring some of them nearer. The intervals cover only the choice
+#   of test texts; what another seed does is known only on sentences.
 # - Equal $k$ is not equal time, and time is that of **one processor**. Chapter 16 has other kernels.
 # - It says nothing about networks that are *pretrained* with a mechanism, which is what the papers do.
 #
@@ -857,8 +861,8 @@ print(f"as many multiply-adds as softmax: {C_} features at N = {C_}, {m_} random
 #   measured here.
 # - Truncated at rank 32, the SVD is below all of them. That the matrices are near low rank does not show us how to
 #   find the subspace.
-# - Put into a trained network, those that keep the exponential and take their pairs or landmarks from the text lose
-#   little; other kernels, and mixtures by position, lose much. How much training brings back differs from task to task.
+# - Put into a trained network, windows with global tokens, and landmarks made from the text, lose little; other
+#   kernels, mixtures by position, and hashing lose much. How much training brings back differs from task to task.
 # - At the lengths of sentences there is nothing to save; at thousands of tokens there is much.
 # - None of this shows how well a network does if it is *pretrained* with a mechanism.
 #

@@ -549,9 +549,9 @@ assert min(longer[1:]) > 0.9 * alone
 # * **Linformer learns too, but less, the more tokens share a mixture.** With two it is a third more perplexed than
 #   softmax attention; with four, more than twice; with eight, nearly four times, a quarter below the frequencies. The
 #   first thing to learn is to use the token next to the mask, and a mixture does not immediately show which of its
-#   tokens that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. Networks of this size have not
-#   learned it in 4,000 updates. In the made-up language more width and more updates brought Linformer nearer. Here we
-#   did not try that.
+#   tokens that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. But with $k = 32 = D$ the weights of
+#   a softmax cannot do it exactly, as we saw; with $k = 64$ or 128 networks of this size have not learned it in 4,000
+#   updates. In the made-up language more width and more updates brought Linformer nearer. Here we did not try that.
 # * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
 #   they move very little. The higher their rate, the higher the curve, at either length.
 # * **Panel (c) tells us nothing about sharing.** To have something to share, $E$ and $F$ learn there at a tenth of the

@@ -224,12 +224,14 @@ for source in results.values():
 # Here is what it shows.
 #
 # - **A network loses at once** when its attention is replaced, and it loses more if there are fewer mixtures. Softmax
-#   attention's row is the control: it has the same further updates, and they do not change it by more than chance.
+#   attention's row is the control: it has the same further updates. They cost it between one and two points here, which
+#   one run and 500 texts cannot tell from chance; on sentences, with three seeds and all test texts, they cost three
+#   (chapter 15).
 # - **A little training recovers a part.** A likely reason is that most of what the network knows is in its other
 #   weights, which were only out of tune with what attention now passes to them. With a quarter of the keys and mean
 #   pooling, a network is still three to four percentage points below softmax attention after the same updates. The
 #   intervals of the two rows overlap. With fitted projections, 64 of 256 keys come back to within one percentage point;
-#   12 of 48 do not.
+#   32 of 128, which are 3.6 points short, and 12 of 48, which are 4.6, do not.
 # - **Fitted** projections bring the outputs of the heads nearer to those of softmax attention. On reviews, before any
 #   further update, fitting is worth more than twice as many mixtures, at either length. On sentences it does not change
 #   the accuracy beyond chance. After the further updates no fitted row is known to be better than the pooled row with
@@ -247,7 +249,7 @@ for key, rows, quarter in (
     ("rt", sentences, "k = 12, pooled"),
 ):
     control, put = rows["softmax"], rows[quarter]
-    assert abs(control.after.accuracy - control.before.accuracy) < 0.03
+    assert 0.0095 < control.before.accuracy - control.after.accuracy < 0.02
     assert put.before.high < control.before.accuracy  # it loses
     assert put.before.accuracy < put.after.accuracy < control.after.accuracy  # and part comes back
     print(

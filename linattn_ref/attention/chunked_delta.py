@@ -144,7 +144,10 @@ def chunks(q: Array) -> list[Any]:
 
 
 def products(gate: Array, k: Array) -> tuple[Array, Array, Array]:
-    """``c (..., T, C)``, ``ratio (..., T, T, C)``, and ``ratio_ij * k_j``: the keys as later rows meet them."""
+    """``c (..., T, C)``, ``ratio (..., T, T, C)``, and ``ratio_ij * k_j``: the keys as later rows meet them.
+
+    With one gate per head ``c`` and ``ratio`` have 1 in the place of ``C``.
+    """
     t = gate.shape[-2]
     past, before = (np.tri(t, k=shift, dtype=bool)[:, :, None] for shift in (0, -1))  # j <= i, j < i
     ratio: Any = np.cumprod(np.where(before, gate[..., :, None, :], gate.dtype.type(1)), axis=-3)

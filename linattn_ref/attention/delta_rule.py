@@ -38,8 +38,9 @@ The gradients (9)-(11) need the states, the last one first. We cannot compute a 
 divides by gates, and keeping them all takes ``N C M`` numbers. So the forward pass keeps every ``C``-th state, together
 ``N M`` numbers, as many as ``v`` has. The backward pass computes the others again, ``C`` at a time.
 
-There is another formula, the sum of ``q * dq + e * de - k * dk`` over the rows from ``i`` on, which needs no states.
-With strong gates it is a small difference of large numbers: at a log gate of -20 no digit of it is right in float32.
+There is another formula, which needs no states: the sum of ``q * dq + e * de - k * dk`` over the rows from ``i`` on,
+and of ``S * dS`` over the columns of the last state, where that has a gradient. With strong gates it is a small
+difference of large numbers: at a log gate of -20 no digit of it is right in float32.
 
 One channel, and the same key three times, with values 1, 5 and 3. Each erases the one before. With ``e = 0`` they add
 up.
@@ -75,7 +76,7 @@ class Saved(NamedTuple):
     q: Float[Array, "... N C"]
     k: Float[Array, "... N C"]  # k and e with masked rows 0
     e: Float[Array, "... N C"]
-    gate: Float[Array, "... N G"]  # G is 1 or C; masked rows 1
+    gate: Float[Array, "... N G"]  # one per head, or C; masked rows 1
     u: Float[Array, "... N M"]
     noted: tuple[Array, ...]  # S before the rows 0, C, 2C, ...
     first: State | None

@@ -110,9 +110,9 @@ def forward(
     phi_k = shown(phi_k, key_mask)
     out, d = np.empty_like(v, shape=(*q.shape[:-1], v.shape[-1])), np.empty_like(q[..., :1])
     s, z, _ = state or no_keys(np.empty_like(v, shape=(*v.shape[:-2], phi_k.shape[-1], v.shape[-1])))
-    for rows, keys in first_seen(q, k, causal):  # all at once; causal, one query at a time
+    for rows, keys in first_seen(q, k, causal):  # all at once; causal (4), one query at a time
         s, z = s + phi_k[keys].mT @ v[keys], z + phi_k[keys].sum(axis=-2)  # (1), (2)
-        d[rows] = phi_q[rows] @ z[..., None] + eps
+        d[rows] = phi_q[rows] @ z[..., None] + eps  # (3), the denominator
         out[rows] = divide(phi_q[rows] @ s, d[rows])  # (3)
     features = feature_map, of_q, of_k
     return out, Saved(phi_q, phi_k, v, out, d, state, State(s, z), features, key_mask, causal)
@@ -128,8 +128,8 @@ def backward(
     d_n = divide(d_out, d)  # (5)
     d_d = -(d_n * out).sum(axis=-1, keepdims=True)  # (5)
     s, z, _ = state or no_keys(last.s)
-    for rows, keys in first_seen(phi_q, phi_k, causal):
-        s, z = s + phi_k[keys].mT @ v[keys], z + phi_k[keys].sum(axis=-2)  # (4)
+    for rows, keys in first_seen(phi_q, phi_k, causal):  # causal (4)
+        s, z = s + phi_k[keys].mT @ v[keys], z + phi_k[keys].sum(axis=-2)  # (1), (2)
         d_phi_q[rows] = d_n[rows] @ s.mT + d_d[rows] * z[..., None, :]  # (6)
     d_s, d_z, _ = d_state or no_keys(last.s)
     for rows, keys in reversed(first_seen(phi_q, phi_k, causal)):

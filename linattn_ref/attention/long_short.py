@@ -15,7 +15,7 @@ its weight in the mixture moves with it. Causal, every segment is mixed on its o
 those of the segments wholly before its own. These are ``N / w``, so the long term takes ``O(N^2 R / w)``: quadratic
 still, ``w / R`` times less than softmax attention.
 
-Keys and mixtures of keys have different lengths, and at the start of training the longer would get all the weight. So
+A mixture is a mean, and so shorter than the keys. At the start of training its scores and values are almost 0. So
 each kind has a layer norm of its own ("dual layer norm"), and so have the values:
 
     K~ = norm(K),   K^ = norm'(K-),   V~ = norm(V),   V^ = norm'(V-)                                         (3)
@@ -39,7 +39,7 @@ to which every segment adds that saw the key. Back through the norms these are
 
 and what ``K-`` and ``V-`` get goes on through (2) and (1), to ``K`` and ``V`` once more and to ``W_p``:
 
-    dK += ..., dV += ..., dW_p   of (2) and (1), from dK-, dV-   (7)
+    dK += dK', dV += dV', dW_p   of parts/dynamic_projection.py, (3)-(5), from dK-, dV-       (7)
 
 Five tokens in segments of two, all scores equal, one mixture: with equal weights it is the mean of all values, 3. A
 query sees it, its own segment and one key on both sides.

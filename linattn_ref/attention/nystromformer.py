@@ -6,7 +6,7 @@
     B = softmax(scale Q~ K^T)                                (4)  (R, L)
     Z = A^+                                                  (5)  parts/pinv_iterative.py or pinv_exact.py
     O = F (Z (B V))                                          (6)  (N, M)
-    O_i += sum_t c_t v_(i + t - K // 2)                      (7)  optional: parts/depthwise.py (Figure 4)
+    O_i += sum_t c_t v_(i + t - w // 2)                      (7)  w weights c, if given: parts/depthwise.py
 
 The Nyström method rebuilds a matrix from some of its columns ``F`` and rows ``B`` and the block ``A`` where they cross,
 ``P ~ F A^+ B``. It cannot be used on softmax attention's ``P`` itself: the softmax of a single entry needs its whole
@@ -40,7 +40,7 @@ scores are ``S``:
 
 The means (1) pass their gradient to the rows of the segment in equal parts:
 
-    dq_i += dq~_r / |segment r|,   dk_j likewise             (13)
+    dq_i += dq~_r / |segment r|,   dk_j += dk~_r / |unmasked keys of segment r|, if unmasked      (13)
 
 With as many landmarks as tokens, ``F = A = B``, and ``A A^+ A`` is softmax attention itself. With one, every query gets
 what the mean query gets from all keys.
@@ -130,7 +130,8 @@ def forward(
 
     Padding moves the segments' bounds, so that a padded sequence gives another approximation than the sequence alone.
     """
-    scale, landmarks = q.shape[-1] ** -0.5 if scale is None else scale, landmarks or most_landmarks(q, k)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    landmarks = landmarks or most_landmarks(q, k)
     q_means, means_q = segment_means.forward(q, landmarks)  # (1)
     k_means, means_k = segment_means.forward(k, landmarks, key_mask=key_mask)  # (1)
     kept = None if key_mask is None else segment_means.occupied(key_mask, landmarks)  # (..., R)
@@ -142,7 +143,7 @@ def forward(
     convolution = None
     if conv is not None:
         local, convolution = depthwise.forward(inner.v, conv)
-        out = out + local  # (7); the backward pass needs what was before
+        out = out + local  # (7), a new array: a backend's backward pass may need the one before
     return out, Saved(means_q, means_k, outer, inner, g, key_mask, z, inverse, convolution)
 
 

@@ -13,7 +13,7 @@ and after the last tile
     out = o / s,   lse = m + log s                           (4)
 
 :Time: ``O(N L max(D, M))``
-:Memory: ``O((N + L) (D + M))``
+:Memory: ``O(N M)``
 :Causal: yes
 :Exact: yes
 :Gives: softmax attention
@@ -122,7 +122,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 
 
 def tiles(k: Array) -> list[slice]:
-    return [slice(start, min(start + TILE, k.shape[-2])) for start in range(0, k.shape[-2], TILE)]
+    return [slice(start, start + TILE) for start in range(0, k.shape[-2], TILE)]
 
 
 def tile_of_scores(q: Array, k: Array, key_mask: Array | None, causal: bool, scale: float, tile: slice) -> Array:

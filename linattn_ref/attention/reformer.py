@@ -17,7 +17,8 @@ The rounds are combined by their log-sum-exp, ``z_i = log sum_r exp z_ri``:
 
     o_i = sum_r exp(z_ri - z_i) o_ri                         (5)
 
-(For ``z`` two numbers are kept, ``z = m + log s`` with ``m`` the largest score so far, as in `online_softmax`.)
+(The code divides once, at the end. As in `online_softmax` it keeps ``m``, the largest score so far, ``s = exp(z - m)``,
+and ``s o`` in the place of ``o``.)
 
 A pair stands in ``c_ij`` rounds with ``1 / c_ij`` in each, so (5) is *one* softmax over all that ``i`` meets in any
 round, ``P(i)``; the order and number of rounds only decide who is in it:
@@ -33,7 +34,7 @@ attends to itself alone, ``o_i = v_i`` (7). A masked token is no key and no quer
 With ``causal=True`` no weight falls on the future. Yet a future token that changes its bucket moves the chunks'
 boundaries, so *which* of the past tokens are met does depend on it. Whoever samples token by token has to live with it.
 
-:Time: ``O(rounds N (D buckets + chunk max(D, M)))``
+:Time: ``O(rounds N (D buckets + chunk (rounds + max(D, M))))``
 :Memory: ``O(N (M + rounds))``
 :Causal: yes
 :Exact: over the pairs that meet
@@ -49,7 +50,8 @@ known. With ``d_ij = dO_i . v_j``,
     dQ_i = scale sum_j dA_ij k_j,   dK_j = scale sum_i dA_ij q_i       (10)
 
 where each sum runs over the rounds and their chunks again, a pair with its share ``1 / c_ij`` in each. There is no
-term from (5): ``z_ri`` has gone into ``P``. From (1), with ``k = x / |x|`` and ``dk = (dx - k (k . dx)) / |x|``,
+term from (5): ``z_ri`` has gone into ``P``. From (1), as the derivative of ``k = x / |x|`` with respect to ``x`` is the
+symmetric ``(I - k k^T) / |x|``,
 
     dX_i = dQ_i + (dK_i - k_i (k_i . dK_i)) / |x_i|          (11)
 
@@ -123,7 +125,8 @@ def forward(
 
     The scale is as the paper prints it; the authors' code comes to 1.
     """
-    scale, chunk = qk.shape[-1] ** -0.5 if scale is None else scale, min(chunk, qk.shape[-2])
+    scale = qk.shape[-1] ** -0.5 if scale is None else scale
+    chunk = min(chunk, qk.shape[-2])
     order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
     qk, v = shown(qk, key_mask), shown(v, key_mask)
     length = length_of(qk)
@@ -164,7 +167,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 def scores_of_round(
     q: Array, k: Array, v: Array, order: Integers, share: Array, chunk: int, scale: float
 ) -> tuple[Array, Array, Array, Array]:
-    """Scores ``(..., G, C, 2 C)`` of the pairs that meet in a round, -inf for others; the queries, keys and values."""
+    """Scores ``(..., chunks, chunk, 2 chunk)`` of the pairs that meet in a round, -inf for others; q, k and v."""
     (q_r, _), (_, k_r), (_, v_r) = (sides(x, order, chunk) for x in (q, k, v))
     return np.where(share > 0, scores(q_r, k_r, scale), q.dtype.type(-np.inf)), q_r, k_r, v_r
 
@@ -172,12 +175,12 @@ def scores_of_round(
 def meetings(
     order: Integers, chunk: int, causal: bool, key_mask: Array | None, like: Array
 ) -> Iterator[tuple[Integers, Array]]:
-    """The order ``(..., N)`` of each round, and the shares ``1 / c_ij (..., G, C, 2 C)``, 0 where nobody is met."""
+    """The order ``(..., N)`` of each round, and shares ``1 / c_ij``, or 0, ``(..., chunks, chunk, 2 chunk)``."""
     *leading, rounds, n = order.shape
     chunks = lsh_hashing.chunk_of_token(order, chunk)[..., None]  # (..., rounds, N, 1)
     numbers = shown(np.broadcast_to(np.arange(1, n + 1, like=order)[:, None], (*leading, n, 1)), key_mask)
     for order_r in np.moveaxis(order, -2, 0):
-        i, j = sides(numbers, order_r, chunk)  # from 1; 0 for who is masked, or is not there
+        i, j = sides(numbers, order_r, chunk)  # from 1; 0 for a token that is masked or missing
         meets = (i > 0) & (j.mT > 0) & (i > j.mT if causal else i != j.mT)
         c = np.zeros_like(like, shape=meets.shape)
         for r in range(rounds):

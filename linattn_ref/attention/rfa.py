@@ -14,7 +14,7 @@ for a value that is always 1. In the paper ``g_t`` is a sigmoid of the token. A 
 :Memory: ``O((N + L) C + N M)``
 :Causal: yes
 :Exact: no, a random estimate
-:Gives: softmax attention of unit vectors, an unbiased estimate of its kernel; with a gate, one that prefers the recent
+:Gives: an estimate of softmax attention of unit vectors, or of arc-cosine similarity; with a gate, of the recent
 
 The gradient, by hand
 ---------------------

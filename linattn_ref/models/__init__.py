@@ -5,8 +5,8 @@
 ``decoding``       a step of it in one compiled call
 ``generate``       writes with it
 ``encoder``        a bidirectional one, with any mechanism; ``refit`` gives a trained one another
-``classifier``     says with it to which class a text belongs
-``masked_tokens``  says with it which tokens were hidden
+``classifier``     predicts with it the class of a text
+``masked_tokens``  predicts with it which tokens were hidden
 ``speech``         one that hears, for CTC; ``speech_lstm`` has LSTMs in the place of the blocks
 ``bert``           a pretrained BERT or RoBERTa, read as such an encoder
 """

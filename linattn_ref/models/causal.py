@@ -9,9 +9,10 @@ other (:func:`step`), as a recurrent network of constant memory with linear atte
 and some at once to go on from (:func:`read`). `linattn_ref.models.decoding` has a step that is compiled.
 
 Positions are learned and added, or Vaswani's sinusoids, which are fixed, in columns of their own beside the
-embedding's: so have it the authors of "Transformers are RNNs".
+embedding's, as in the code of the authors of "Transformers are RNNs".
 
-The gradient is that of the parts, last to first: (4), (5), (6).
+The gradient is that of the parts, last to first: of (3), from ``dscores``, (4); of the blocks (5); of (1), where ``dT``
+adds up the rows of each token, (6).
 
 >>> from linattn_ref.attention import linear
 >>> from linattn_ref.nn import mechanism

@@ -70,7 +70,7 @@ def places(params: Params, model: Model) -> int:
 
 
 def embed(tokens: Integers, params: Params, model: Model, first: int) -> Array:
-    """Equation (1) for tokens ``(B, N)`` from place ``first`` on: ``(B, N, E)``."""
+    """Equation (1) of `causal` for tokens ``(B, N)`` from place ``first`` on: ``(B, N, E)``."""
     x = params.embedding.table[tokens]
     if params.positions is not None:
         return x + params.positions.table[first : first + tokens.shape[1]]

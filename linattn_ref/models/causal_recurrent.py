@@ -1,6 +1,7 @@
 """An autoregressive transformer token by token: `linattn_ref.models.causal` as a recurrent network.
 
-With linear attention its memory is constant, with softmax it is the cache of keys and values.
+With linear attention its memory is constant, with softmax it is the cache of keys and values. Equations are
+those of `causal`.
 """
 
 from __future__ import annotations

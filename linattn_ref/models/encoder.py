@@ -4,10 +4,11 @@
     x <- block_l(x)   for each block l                       (2)
 
 and one layer norm besides those of the blocks: where these come last, as in BERT, it follows (1); where they come
-first, it follows (2). Either way all that a sublayer or a head reads has been normed. Types say which of two texts a
-token is of; most networks, and ``types=None``, have none.
+first, it follows (2). Either way all that a sublayer or a head reads has been normed. Types tell which of two texts a
+token belongs to. Most networks have none: ``params.types`` is None.
 
-The gradient is that of the parts, last to first: (3), (4). `classifier` and `masked_tokens` stand on this network.
+The gradient is that of the parts, last to first: the blocks (3), and what stands in (1), (4). `classifier` and
+`masked_tokens` stand on this network.
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism

@@ -1,4 +1,4 @@
-"""Writing: what a network says comes next is drawn, appended, and read in turn.
+"""Generation: the next token is drawn, appended, and read in turn.
 
     p = softmax(scores / temperature),   the next token ~ p                                  (1)
 

@@ -1,11 +1,11 @@
-"""Masked tokens: an encoder reads a text with some tokens hidden, and says at these places what stood there.
+"""Masked tokens: an encoder reads a text with some tokens hidden, and predicts what stood there.
 
     x = encoder(tokens)                                      (1)  (B, N, E)
     h_m = norm(gelu(x_m W + b))   for each chosen place m    (2)  (places, E)
     scores = h U + c                                         (3)  (places, V)
 
-The scores are had where they count only: a seventh of the places, as a rule, and ``V`` is large. ``U`` is a matrix of
-its own, or the table of the embedding turned over, ``T^T``. Then the gradients of both uses are added:
+Scores are computed only where they count, at a seventh of the places as a rule, as ``V`` is large. ``U`` is a matrix
+of its own, or the table of the embedding turned over, ``T^T``. Then the gradients of both uses are added:
 
     dT = dT of (1) + dU^T of (3)                             (4)
 

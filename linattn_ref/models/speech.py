@@ -1,12 +1,12 @@
-"""A bidirectional transformer that hears: what it says of a frame of sound depends on all others.
+"""A bidirectional transformer for speech recognition: the scores of a frame of sound depend on all others.
 
     x = frames W + b + sinusoids                             (1)  (B, T, E)
     x <- block_l(x)   for each block l                       (2)  pre-norm
     scores = norm(x) U + c                                   (3)  (B, T, V), of the blank and each label
 
 for `linattn_ref.nn.ctc`. No mask keeps a frame from seeing later ones: the whole utterance is there before anything is
-said of it. The gradient is that of the parts, last to first: (4), (5), (6). `speech_lstm` has LSTMs in the place of the
-blocks.
+said of it. The gradient is that of the parts, last to first: of (3), from ``dscores``, (4); of the blocks (5); of (1)
+(6). `speech_lstm` has LSTMs in the place of the blocks.
 
 >>> from linattn_ref.attention import softmax
 >>> from linattn_ref.nn import mechanism

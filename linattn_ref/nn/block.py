@@ -40,7 +40,7 @@ EPS = 1e-5
 
 class Params(NamedTuple):
     norm_1: Of[layer_norm.Params, "E"]
-    attention: Of[multi_head.Params, "E P M E"]
+    attention: Of[multi_head.Params, "E P V E"]
     norm_2: Of[layer_norm.Params, "E"]
     feed_forward: Of[feed_forward.Params, "E F E"]
 

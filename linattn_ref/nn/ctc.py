@@ -5,7 +5,7 @@ it spells is found by writing a run of the same symbol once and leaving out the 
 ``- a b b`` spell ``a b``. The probability of labels is that of all paths that spell them:
 
     y_t = softmax(a_t)                                       (1)  (V,)
-    p = sum of prod_t y_t(path_t), over all paths that say the labels                    (2)
+    p = sum of prod_t y_t(path_t), over all paths that spell the labels                  (2)
     loss = mean over sequences of -log p / max(S, 1)         (3)  S: the number of labels
 
 Such a path goes through the states ``l' = - l_1 - l_2 - ... l_S -``, ``2 S + 1`` of them, in this order. In each frame
@@ -35,7 +35,7 @@ times the gradient of the loss and ``1 / (B max(S, 1))``: what is expected less 
 ``g`` in the place of a target. Backwards in time, (5) is (4): ``beta_t(s)`` is the sum that arrives in a state before
 its own frame is counted.
 
-Labels that no path says, because there are more of them than frames (counting a blank between two that are the same),
+Labels that no path spells, because there are more of them than frames (counting a blank between two that are the same),
 have ``p = 0``: the loss is infinite, or 0 with ``infinite_to_zero``. Nothing could make them likelier, and the gradient
 is 0 either way.
 
@@ -119,7 +119,7 @@ def forward(
     lengths : ndarray of int ``(...)``, optional
         The number of labels of each sequence, also 0; what stands behind them is not looked at.
     infinite_to_zero : bool
-        A sequence whose labels no path says has loss 0, and still counts in the mean.
+        A sequence whose labels no path spells has loss 0, and still counts in the mean.
 
     Returns
     -------

@@ -44,7 +44,7 @@ __all__ = ["Found", "error_rate", "greedy", "prefix_beam"]
 
 
 class Found(NamedTuple):
-    """Labels and what all paths that say them have together."""
+    """Labels and what all paths that spell them have together."""
 
     labels: list[int]
     log_probability: float
@@ -59,7 +59,7 @@ def check_values(scores: Any, frames: Any = None, **_: Any) -> None:
 
 @op(values=check_values)
 def greedy(scores: Float[Array, "... t V"], *, frames: Int[Lengths, "..."] | None = None) -> list[list[int]]:
-    """What the likeliest path of each sequence says.
+    """What the likeliest path of each sequence spells.
 
     Parameters
     ----------

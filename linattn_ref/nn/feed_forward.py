@@ -1,11 +1,14 @@
-"""The feed-forward layer of a transformer: out to a wider space, number by number through a bend, and back.
+"""The feed-forward layer of a transformer: to a wider space, through a nonlinearity element by element, and back.
 
     a = x W_1 + b_1                                          (1)  (..., F), as a rule F = 4 E
     h = f(a)                                                 (2)
     y = h W_2 + b_2                                          (3)  (..., E)
 
 ``f`` is GELU or ReLU: a module with a ``forward`` and a ``backward``. The gradient is that of the parts, last to first:
-(4), (5), (6).
+
+    dh, dW_2, db_2   of (3), from dy                         (4)
+    da = f'(a) * dh                                          (5)
+    dx, dW_1, db_1   of (1), from da                         (6)
 
 >>> params = draw(2, 8, np.random.default_rng(0))
 >>> y, saved = forward(np.ones((3, 2)), params)

@@ -29,7 +29,7 @@ From (4), since ``d log sigma(a) / da = sigma(-a)`` and ``d log(1 - e^-t) / dt =
 
 A term of the infinite ``a`` or ``b`` is 0. With ``r_k = pi_k P_k / sum_l pi_l P_l``, the share of component ``k``,
 
-    dw_k = pi_k - r_k,   dmu_k = -r_k (5),   dlog s_k = -r_k (6)             (7)
+    dw_k = pi_k - r_k,   dmu_k = -r_k dlog P_k / dmu_k,   dlog s_k = -r_k dlog P_k / dlog s_k      (7)
 
 ``log s`` is held at ``LOWEST`` where it is below, and has gradient 0 there.
 

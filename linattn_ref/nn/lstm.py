@@ -1,4 +1,4 @@
-"""A bidirectional LSTM: one goes through a sequence step by step, and another one comes back.
+"""A bidirectional LSTM: one reads a sequence forward, another reads it backward.
 
     y_t = [h_t ahead, h_t back]                              (1)
 

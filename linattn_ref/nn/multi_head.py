@@ -5,7 +5,8 @@
     y = [o_1 ... o_H] W_o + b_o                              (3)
 
 To cut the columns into heads moves no number: ``(B, N, H D)`` is seen as ``(B, H, N, D)``. As a rule ``D = M = E / H``,
-but the shapes of the parameters decide. The gradient is that of the parts, last to first: (4), (5), (6).
+but the shapes of the parameters decide. The gradient is that of the parts, last to first: of (3), from ``dy``, (4); of
+each head's attention (5); of (1), from ``[dq, dk, dv]``, (6).
 
 Keys and values may come from a second sequence, the ``memory`` (cross-attention). With ``groups=G`` there are ``H / G``
 heads of keys and values, each read by ``G`` heads of queries: `linattn_ref.attention.parts.shared_heads`.
@@ -43,12 +44,12 @@ __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "init_
 
 class Params(NamedTuple):
     inner: Of[affine.Params, "E P"]  # W_q, W_k, W_v side by side; as many as the mechanism reads
-    outer: Of[affine.Params, "M Y"]  # W_o
+    outer: Of[affine.Params, "V Y"]  # W_o; V = H M
     own: tuple[Any, ...] = ()  # the mechanism's own, such as (e, f) of Linformer; last a tuple for each of its gates
 
 
 class Saved(NamedTuple):
-    outer: Of[affine.Saved, "M Y"]
+    outer: Of[affine.Saved, "V Y"]
     inner: Of[affine.Saved, "E P"]  # of the queries alone, where there is a memory
     attention: Any  # the mechanism's
     backward: Callable[..., Any]  # the mechanism's

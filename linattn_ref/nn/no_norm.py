@@ -43,7 +43,7 @@ __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward", "step"
 
 
 class Params(NamedTuple):
-    attention: Of[multi_head.Params, "E P M E"]
+    attention: Of[multi_head.Params, "E P V E"]
     feed_forward: Of[feed_forward.Params, "E F E"]
 
 

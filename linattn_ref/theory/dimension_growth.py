@@ -5,7 +5,7 @@ is meant decides what is found; measured for normal queries, keys and values, ``
 
 - every entry relative to ``|p_i| |v|``: a straight line in ``log(n)``, about a sixth as steep as the stated one;
 - the vector relative to ``|P|_F |v|``: constant;
-- the vector relative to ``|P v|``, as printed: constant, growing or proportional to ``n``, as the values have it.
+- the vector relative to ``|P v|``, as printed: constant, growing or proportional to ``n``, depending on the values.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Needed(NamedTuple):
 
     stated: int  # 5 log(n) / (eps^2 - eps^3)
     measured: int  # the smallest k at which the share of failures is at most the target
-    low: int  # where the lower end of its confidence interval is
-    high: int  # where the upper end is
+    low: int  # the smallest k at which the lower end of the confidence interval is at most the target
+    high: int  # likewise its upper end
 
 
 @plain_numbers

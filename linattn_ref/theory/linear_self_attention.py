@@ -42,9 +42,9 @@ answer 0 would do. Where it is not (values with a common part), (1) fails howeve
 Theorem 1's ``P R^T R V``, with an error of ``O(1/sqrt(k))``, but that needs ``P``. None of this speaks of *trained*
 ``E`` and ``F``.
 
-In floating point the paper's ``delta`` is 0 in effect: ``exp(z / 2^n)`` rounds to exactly 1 from ``n = 24 + log2(|z|)``
-on in float32, ``53 + log2(|z|)`` in float64, and ``2^-n`` itself is 0 from ``n = 150`` and ``n = 1075`` on. The weights
-of all queries are then equal to the last bit.
+In floating point the paper's ``delta`` is 0 in effect: ``exp(z / 2^n)`` with ``z < 0``, as softmax has it, rounds to
+exactly 1 from ``n = 25 + log2(|z|)`` on in float32, ``54 + log2(|z|)`` in float64, and ``2^-n`` itself is 0 from
+``n = 150`` and ``n = 1075`` on. The weights of all queries are then equal to the last bit.
 
 The step to a ``k`` free of ``n`` (``9 d log d``) writes every row as a combination of ``2d`` of them. It picks those
 after ``R`` is drawn, and ends in ``Theta(d) eps |exp(A_s)| |V|``, with the norm of the ``2d`` rows, not that of the row

@@ -1,4 +1,4 @@
-"""When training fails: a loss or a gradient that is no number, a loss that exploded, and where that begins."""
+"""When training fails: a loss or gradient that is NaN or infinite, a loss that exploded, and where that begins."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from linattn_ref.training import parameters
 
 __all__ = ["TrainingError", "check_step", "no_number"]
 
-EXPLODED = 10.0  # times the first loss
+EXPLODED = 10.0  # times the early loss
 
 
 class TrainingError(RuntimeError):
-    """A loss or a gradient that is no number any more, or a loss that exploded. Checkpoints are of the time before."""
+    """A loss or gradient that is NaN or infinite, or a loss that exploded. Checkpoints are of the time before."""
 
 
 def check_step(step: int, loss: float, norm: float, usual: float, params: Any, grads: Any, saved: Any) -> None:
-    """Of a step's loss and the norm of its gradient, before anything is moved.
+    """Check a step's loss and the norm of its gradient, before any parameter changes.
 
     Parameters
     ----------
     step : int
     loss, norm : float
     usual : float
-        The loss that the run began with.
+        The mean training loss up to the first evaluation; before it, the first loss.
     params, grads : NamedTuple
     saved : callable
         Called with nothing, what the forward pass saves, or None if that is not known.
@@ -50,11 +50,11 @@ def no_number(step: int, loss: float, params: Any, saved: Any, grads: Any = ()) 
     """The error, which says where it begins: a parameter, the first thing saved on the way forward, a gradient."""
     where = ""
     if wrong := [name for name, array in parameters.leaves(params) if not _is_finite(array)]:
-        where = f", and {wrong[0]} is no number any more"
+        where = f", and {wrong[0]} is NaN or infinite"
     elif wrong := [name for name, array in parameters.leaves(saved(), strict=False) if not _is_below_inf(array)]:
-        where = f", and {wrong[0]} is the first that is no number on the way forward"
+        where = f", and {wrong[0]} is the first that is NaN or infinite on the way forward"
     elif wrong := [name for name, array in parameters.leaves(grads) if not _is_finite(array)]:
-        where = f", and the gradient of {wrong[-1]} is the first that is no number on the way back"
+        where = f", and the gradient of {wrong[-1]} is the first that is NaN or infinite on the way back"
     return TrainingError(f"step {step}: the loss is {loss:.3g}{where}")
 
 

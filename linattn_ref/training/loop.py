@@ -74,7 +74,7 @@ class Settings(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Who is told how a run goes."""
+    """Callbacks that follow a run."""
 
     steps: Callable[[Iterable[int]], Iterable[int]] = iter  # wraps the steps that are to be taken: ``tqdm.tqdm``, say
     takes: Callable[[float], object] | None = None  # told the seconds that all will take, as the first of each took
@@ -108,12 +108,12 @@ def step(
     lines : sequence of dict
         The record's lines of all evaluations so far.
     usual : float
-        The loss that the run began with.
+        The mean training loss up to the first evaluation; before it, the first loss.
 
     Raises
     ------
     TrainingError
-        The loss or its gradient is no number, or exploded; nothing is moved then.
+        The loss or its gradient is NaN or infinite, or exploded; nothing is moved then.
     """
     loss, grads = loss_and_gradients(task, settings, t, params)
     norm = settings.clipped(grads, math.inf if settings.clip is None else settings.clip)
@@ -182,7 +182,8 @@ def run(
         ``resume`` with the checkpoint of another model, a damaged one, or one of other ``facts``, or with a record that
         does not reach to the checkpoint; or without it, where there is a checkpoint. Or another run writes in ``out``.
     TrainingError
-        A number that is none, or a loss more than ten times the first: the step and the layer are named.
+        A loss or gradient that is NaN or infinite, or a loss above ten times the early one (or above 10, if that is
+        larger): the step and the layer are named.
     OSError
         A file cannot be written; the last checkpoint stays.
     """

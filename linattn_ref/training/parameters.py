@@ -69,7 +69,7 @@ def tied(params: Tree, grads: Tree) -> Tree:
 
 
 def add(total: Tree, grads: Tree) -> Tree:
-    """Add gradients to others, in place, and return these."""
+    """Add gradients to others, in place, and return the total."""
     for (_, into), (_, array) in zip(leaves(total), leaves(grads), strict=True):
         into += array
     return total

@@ -1,11 +1,10 @@
-"""Learning rates over time: functions from a step's number, counted from 0, to the rate of that step; (5) goes by what
-was found in evaluations instead.
+"""Learning rates as functions of the step's number, counted from 0; (5) goes by evaluations instead.
 
-    warm-up   peak (t + 1) / warm-up steps, then peak                                        (1)
-    steps     rate factor^(number of milestones passed)                                      (2)
-    cosine    last + (peak - last) (1 + cos(pi t / T)) / 2                                   (3)
-    Noam      factor E^(-1/2) min((t + 1)^(-1/2), (t + 1) W^(-3/2))                          (4)
-    plateau   factor^(how often so many evaluations in a row brought nothing lower)          (5)
+    warm-up     peak (t + 1) / warm-up steps, then peak                                      (1)
+    milestones  rate factor^(number of milestones passed)                                    (2)
+    cosine      last + (peak - last) (1 + cos(pi t / T)) / 2                                 (3)
+    Noam        factor E^(-1/2) min((t + 1)^(-1/2), (t + 1) W^(-3/2))                        (4)
+    plateau     factor^(how often so many evaluations in a row brought nothing lower)        (5)
 
 >>> [round(cosine(t, peak=1.0, steps=4), 2) for t in range(5)]
 [1.0, 0.85, 0.5, 0.15, 0.0]

@@ -1,10 +1,11 @@
 """Stochastic gradient descent, with momentum.
 
-    b_t = mu b_{t-1} + g_t,   b_1 = g_1                      (1)
-    p_t = p_{t-1} - eta b_t                                  (2)  or, Nesterov's, p_{t-1} - eta (g_t + mu b_t)
+    g <- g + decay p                                         (1)
+    b <- mu b + g                                            (2)  from b = 0 on
+    p <- p - eta b                                           (3)  or, Nesterov's, p - eta (g + mu b)
 
 ``g`` the gradient, ``eta`` the learning rate, ``mu`` the momentum; PyTorch's form, in which ``eta`` is outside ``b``.
-A step works in place. With Nesterov's momentum it goes on to where the next one would begin without a new gradient.
+A step works in place. With Nesterov's momentum it looks one momentum step ahead.
 
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):
@@ -61,7 +62,7 @@ def step(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> State:
-    """Equations (1) and (2), in place; return the state after the step.
+    """Equations (1)-(3), in place; return the state after the step.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ def step(
         Nesterov's momentum.
     """
     for p, g, b in together(params, grads, state.momentum):
-        g = g + weight_decay * p
-        b[...] = (momentum if state.steps else 0) * b + g  # (1)
-        p -= learning_rate * (g + momentum * b if nesterov else b)  # (2)
+        g = g + weight_decay * p  # (1)
+        b[...] = momentum * b + g  # (2)
+        p -= learning_rate * (g + momentum * b if nesterov else b)  # (3)
     return State(state.momentum, state.steps + 1)

@@ -374,7 +374,7 @@ def test_the_layer_where_numbers_cease_is_named(tmp_path):
     def look(params, x):
         return small_run.feed_forward.forward(x, params)[1]
 
-    named = r"step \d+: the loss is nan, and inner\.x is the first that is no number on the way forward"
+    named = r"step \d+: the loss is nan, and inner\.x is the first that is NaN or infinite on the way forward"
     with pytest.raises(loop.TrainingError, match=named):
         run(tmp_path, task=small_run.TASK._replace(look=look, batch=lambda rng: np.full((4, 3), np.nan)))
 

@@ -14,10 +14,12 @@ infinitely many features: softmax attention is linear attention with a state tha
 
 The gradients, by hand
 ----------------------
-Of (1): ``phi' = 1`` for ``x > 0`` and ``exp(x) = phi`` otherwise, that is ``min(phi, 1)``.
+Of (1): ``phi' = 1`` for ``x > 0`` and ``exp(x) = phi`` otherwise, that is ``min(phi, 1)``. Of (2): ``phi' = [x > 0]``.
 Of (3), with ``G_ij`` the gradient of ``x_i x_j`` (``i <= j``): ``dx = sqrt(2c) d_linear + (G + G^T) x``.
 Of (4), from the highest order down: ``t_{p-1}`` receives ``d_t_p x / sqrt(p)``, and ``x`` receives
 ``t_{p-1}^T d_t_p / sqrt(p)``, with ``d_t_p`` read as a matrix ``(D^(p-1), D)``.
+Of (5), with ``y = x / sigma`` and ``e = exp(-|y|^2 / 2)``: ``dx = (d_y - y (phi . d_phi)) / sigma``, where ``d_y`` is
+that of (4) at ``y``, from ``e d_phi``.
 
 References
 ----------
@@ -49,7 +51,7 @@ class EluPlusOne(NamedTuple):
 
     name: str = "elu_plus_one"
     positive: bool = True
-    kernel: str = "elu_plus_one"  # of a kernel room
+    kernel: str = "elu_plus_one"  # the backend's module for this map
 
     def width(self, d: int) -> int:
         return d

@@ -111,7 +111,7 @@ class FavorPositive(NamedTuple):
     omega: Array  # (m, D)
     scale: float = 1.0
     name: str = "favor_positive"
-    kernel: str = "favor_positive"  # of a kernel room: its steps
+    kernel: str = "favor_positive"  # the backend's module for this map
     positive: bool = True
 
     def width(self, d: int) -> int:

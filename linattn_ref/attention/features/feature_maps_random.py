@@ -104,7 +104,7 @@ class RfaGaussian(NamedTuple):
 
     omega: Array  # (m, D)
     name: str = "rfa_gaussian"
-    kernel: str = "rfa"  # of a kernel room: its steps
+    kernel: str = "rfa"  # the backend's module for this map
     positive: bool = False
 
     def width(self, d: int) -> int:

@@ -1,4 +1,4 @@
-"""Mechanisms that are softmax attention over a few of the pairs, which each of them chooses.
+"""Mechanisms that are softmax attention over a few of the pairs; each mechanism chooses its own.
 
 ``pattern_softmax``       softmax over a pattern: the loop over its tiles, forward and backward
 ``local``                 a sliding window

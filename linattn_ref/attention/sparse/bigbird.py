@@ -1,19 +1,19 @@
 """BigBird (Zaheer et al. 2020): in blocks, a sliding window, global blocks and a few random blocks.
 
-Tokens are cut into blocks of ``b``; block ``B`` of queries sees the key blocks
+Tokens are cut into blocks of ``b``; block ``a`` of queries sees the key blocks
 
-    S_B = {all blocks}                                                   if B is global
-    S_B = {|C - B| <= (window_blocks - 1) / 2} u {C global} u random_B   otherwise      (1)
+    S_a = {all blocks}                                                         if a is global
+    S_a = {c : |c - a| <= (window_blocks - 1) / 2} u {global} u random_a       otherwise      (1)
 
-and a query ``i`` in it every token of those:
+and a query ``i`` in it sees ``T_i``, every token of those:
 
-    P_ij = exp(scale q_i . k_j) / sum_{l in S_B(i)} exp(scale q_i . k_l)                (2)
+    P_ij = exp(scale q_i . k_j) / sum_{l in T_i} exp(scale q_i . k_l)                   (2)
     O = P V                                                                             (3)
 
-``S_B`` is a set: a block that is in it for two reasons counts once. With ``w`` blocks in the window, ``g`` global ones
+``S_a`` is a set: a block that is in it for two reasons counts once. With ``w`` blocks in the window, ``g`` global ones
 and ``r`` random ones there are about ``N b (w + g + r) + N b g`` pairs. One global block is enough for every pair of
-tokens to be two steps apart (``linattn_ref.theory.pattern_graphs``); the random blocks shorten the paths that do not
-lead through it.
+tokens to be at most two steps apart (``linattn_ref.theory.pattern_graphs``); the random blocks shorten the paths that
+do not lead through it.
 
 :Time: ``O(N b (w + g + r) max(D, M))``
 :Memory: ``O(N M)``
@@ -121,7 +121,7 @@ def parts_of(
     global_blocks: ArrayLike = (0, -1),
     random_blocks: ArrayLike | None = None,
 ) -> Pattern:
-    """The sets ``S_B`` of equation (1) as one list of key blocks for each block of queries."""
+    """The sets ``S_a`` of equation (1) as one list of key blocks for each block of queries."""
     whole = distinct_indices("global_blocks", global_blocks, -(-n // block))
     drawn = random_rows(random_blocks, -(-n // block), whole)
     return _parts(n, block, window_blocks // 2, tuple(whole.tolist()), tuple(map(tuple, drawn.tolist())))

@@ -12,7 +12,7 @@ projections of its own, and sees everything:
     o_g = softmax_j(scale q_global_g . k_global_j) v_global                    (3)  all j
 
 ``O(N (2 window + 1 + G))`` pairs instead of ``N^2``. As a graph it is a star: with one global token every pair of
-tokens is two steps apart (``linattn_ref.theory.pattern_graphs``).
+tokens is at most two steps apart (``linattn_ref.theory.pattern_graphs``).
 
 :Time: ``O(N (window + G) max(D, M))``
 :Memory: ``O(N M)``
@@ -38,9 +38,11 @@ normalised by the ``lse`` of the whole row, and no pair outside ``W_i u G`` has 
     dA_ij = P_ij (dO_i . v_j - dO_i . o_i)                                     (6)
     dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (7)
 
-The sums over ``i`` leave the global queries out. Those are (3), softmax attention of ``G`` queries, and give the
-gradients of ``q_global``, ``k_global`` and ``v_global``. What is not used has gradient 0: rows of ``q`` that are
-global, rows of ``q_global`` that are not.
+The sums over ``i`` leave the global queries out. Those are softmax attention of ``G`` queries, which gives
+
+    dq_global, dk_global, dv_global   of (3)                                   (8)
+
+What is not used has gradient 0: rows of ``q`` that are global, rows of ``q_global`` that are not.
 
 Example
 -------
@@ -128,16 +130,17 @@ def forward(
 
 @op
 def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
-    """Equations (5)-(7)."""
+    """Equations (5)-(8)."""
     ordinary, tokens, rows = saved
     is_global = (..., [*tokens], slice(None))
     d_ordinary = d_out.copy()
     d_ordinary[is_global] = 0  # these rows are no output of (2)
-    d_q, d_k, d_v = pattern_softmax.backward(d_ordinary, ordinary)  # (5), (6)
+    # (5), (6) are made on the way, pair by pair
+    d_q, d_k, d_v = pattern_softmax.backward(d_ordinary, ordinary)  # (7)
     d_q_global, d_k_global, d_v_global = np.zeros_like(d_q), np.zeros_like(d_k), np.zeros_like(d_v)
     if rows is not None:
-        d_q_global[is_global], d_k_global, d_v_global = softmax.backward(d_out[is_global], rows)
-    return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)  # (7)
+        d_q_global[is_global], d_k_global, d_v_global = softmax.backward(d_out[is_global], rows)  # (8)
+    return Gradients(d_q, d_k, d_v, d_q_global, d_k_global, d_v_global)
 
 
 @op(look=look)
@@ -152,7 +155,7 @@ def parts_of(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1
 @lru_cache(KEPT)
 def _parts(n: int, window: int, dilation: int, tokens: tuple[int, ...]) -> Pattern:
     near = band(n, n, -window, window, dilation=dilation, without=tokens)
-    return near, columns(n, n, tokens)  # which softmax over a pattern joins by (4)
+    return near, columns(n, n, tokens)  # joined by online softmax, which comes to (4)
 
 
 pattern = patterns.longformer

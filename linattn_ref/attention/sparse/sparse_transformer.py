@@ -7,11 +7,12 @@ A query at position ``p`` sees, of the keys ``j <= p``, with ``l = stride`` and 
 
 and attends to them with one softmax:
 
-    P_pj = exp(scale q_p . k_j) / sum_{allowed l} exp(scale q_p . k_l),   O = P V       (3)
+    P_pj = exp(scale q_p . k_j) / sum_{allowed t} exp(scale q_p . k_t),   O = P V       (3)
 
 The paper uses both conditions at once ("merged"), or one in one head or layer and the other in the next: ``local_only``
 and ``strided_only`` are the two of (1), ``fixed_summary`` is the second of (2), and the first is
-`block_local` with ``causal=True``. A query that has no summary before it sees nothing, and its output is 0.
+`block_local` with ``causal=True``. With ``fixed_summary`` alone, a query that has no summary up to its place
+sees nothing, and its output is 0.
 
 A row has about ``l + N / l`` pairs, which at ``l = sqrt(N)`` makes ``O(N sqrt(N))`` altogether, not ``O(N log N)``
 (``linattn_ref.theory.pattern_graphs``). The strided pattern suits what has rows, as pictures do. The fixed one suits
