@@ -137,7 +137,7 @@ def _stream_and_memory(model):
 
 @functools.cache
 def _torch_memory():
-    """PyTorch's allocator, on its current stream, for CuPy.
+    """PyTorch's allocator, on its current stream, for CuPy. ``Tensor.record_stream`` does nothing for this memory.
 
     One for all calls: arrays that are garbage together with a call's own function could not be freed by it any more.
     """

@@ -47,6 +47,29 @@ def assert_close(got, want):
     assert error <= ROUNDINGS * np.finfo(want.dtype).eps * max(1, abs(np.where(finite, want, 0)).max(initial=0))
 
 
+@pytest.fixture(autouse=True)
+def strides_that_a_gpu_can_reshape(monkeypatch):
+    """NumPy has a stride of 0 on a new axis; the simulator does not mind, but on a GPU it is no contiguous array."""
+    to_device = device.cuda.to_device
+
+    def checked(x, *more, **options):
+        assert np.ndim(x) == 0 or 0 not in x.strides
+        return to_device(x, *more, **options)
+
+    monkeypatch.setattr(device.cuda, "to_device", checked)
+
+
+def test_arrays_with_a_new_axis():
+    q, k, v = (np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)[None] for _ in range(3))
+    key_mask = np.array([True, True, False, True, True])[None]
+    options = {"causal": True, "key_mask": key_mask}
+    for mechanism in (softmax, linear):
+        out, _ = mechanism.forward(q, k, v, **options, kernels=cuda)
+        assert_close(out, mechanism.forward(q, k, v, **options)[0])
+    row, state = q[0, 0], softmax.init_state((), 4, 4, dtype=np.float32, kernels=cuda)
+    assert_close(softmax.step(row, row, row, state, kernels=cuda)[0], row)
+
+
 # --- The causal product, in all modes -------------------------------------------------------------------------------
 
 

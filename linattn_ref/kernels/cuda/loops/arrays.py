@@ -11,8 +11,8 @@ PyTorch    ``torch.Tensor``     PyTorch's current one of that device
 That is for kernels called by themselves. A mechanism makes CuPy's arrays of all GPU libraries' first, on that stream
 (`linattn_ref.op.libraries`).
 
-All arrays of a call come from one library and, with several GPUs, from one of them. PyTorch's and CuPy's memory comes
-from their own pools, which order it by the stream.
+All arrays of a call come from one library and, with several GPUs, from the current one. PyTorch's and CuPy's memory
+comes from their own pools, which order it by the stream.
 """
 
 import math
@@ -56,7 +56,14 @@ def dtype_of(x):
     """The NumPy dtype of an array of any library."""
     if isinstance(x, np.ndarray) or is_numba_array(x):
         return x.dtype
+    x = x.detach() if hasattr(x, "is_cuda") else x  # PyTorch shows none whose gradient is wanted
     return np.dtype(x.__cuda_array_interface__["typestr"])
+
+
+def dense(x):
+    """``x`` without gaps. NumPy may have a stride of 0 on axes of length 1, which Numba takes for a gap."""
+    x = np.ascontiguousarray(x)
+    return x.reshape(-1).reshape(x.shape)
 
 
 # --- The libraries --------------------------------------------------------------------------------------------------
@@ -64,7 +71,7 @@ def dtype_of(x):
 
 def _numpy(model):
     def put(x):
-        return device.cuda.to_device(np.ascontiguousarray(x))  # host to GPU
+        return device.cuda.to_device(dense(x))  # host to GPU
 
     def get(x):
         return x.copy_to_host()  # GPU to host, after all that was launched before
@@ -84,9 +91,12 @@ def _numba(model):
         return device.cuda.device_array(shape, dtype, stream=stream)
 
     def constant(x):
-        return device.cuda.to_device(x, stream=stream)
+        return device.cuda.to_device(dense(x), stream=stream)
 
-    return Library("numba", put, empty, _same, constant, stream)
+    def get(x):
+        return x.bind(stream)  # a new shape has lost it
+
+    return Library("numba", put, empty, get, constant, stream)
 
 
 def _torch(model):
@@ -114,10 +124,6 @@ def _cupy(model):
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
     return Library("cupy", cupy.ascontiguousarray, cupy.empty, as_cupy, cupy.asarray, stream)
-
-
-def _same(x):
-    return x
 
 
 _LIBRARIES = {"numpy": _numpy, "numba": _numba, "torch": _torch, "cupy": _cupy}
@@ -154,10 +160,15 @@ class Call:
         """``(heads, ...)`` as ``(*leading, ...)`` of the caller's library; None as None."""
         return tuple(None if x is None else self.library.get(x.reshape((*self.leading, *x.shape[1:]))) for x in arrays)
 
+    def state(self, x, axes=2):
+        """As :meth:`flat`, of an array that a kernel is to write to."""
+        view = self.flat(x, axes)
+        if not isinstance(x, np.ndarray) and not device.same_memory(view, x):
+            raise ValueError(f"state: expected contiguous arrays, which a step can write to, got shape {x.shape}")
+        return view
+
     def write_back(self, views, arrays):
-        """What :meth:`flat` gave of ``arrays``, and a kernel has written to, into the arrays themselves."""
+        """What a kernel has written to, of NumPy's ``arrays``, into the arrays themselves."""
         for view, x in zip(views, arrays, strict=True):
             if isinstance(x, np.ndarray):
                 x[...] = self.library.get(view).reshape(x.shape)  # GPU to host
-            elif not device.same_memory(view, x):
-                raise ValueError(f"state: expected contiguous arrays, which a step can write to, got shape {x.shape}")

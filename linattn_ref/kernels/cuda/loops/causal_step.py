@@ -15,7 +15,7 @@ def step(phi_q, phi_k, v, s, z, eps, *, elu_plus_one=False):
     """
     call = Call(v.shape[:-1], phi_q=phi_q, phi_k=phi_k, v=v, s=s, z=z)
     rows = call.flat(phi_q, axes=1), call.flat(phi_k, axes=1), call.flat(v, axes=1)
-    states = call.flat(s), call.flat(z, axes=1)
+    states = call.state(s), call.state(z, axes=1)
     out = call.empty(v.shape[-1:], dtype_of(v))
     call.launch(step_of_a_head, (call.heads,), (THREADS,), *rows, *states, dtype_of(v).type(eps), out, elu_plus_one)
     call.write_back(states, (s, z))

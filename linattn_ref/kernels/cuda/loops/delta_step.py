@@ -15,7 +15,7 @@ def step(q, k, v, erase, log_gate, s):
     """
     call = Call(v.shape[:-1], q=q, k=k, v=v, erase=erase, log_gate=log_gate, s=s)
     gated, erases, channels = log_gate is not None, erase is not None, log_gate is not None and log_gate.ndim == k.ndim
-    q, k, v, state = call.flat(q, axes=1), call.flat(k, axes=1), call.flat(v, axes=1), call.flat(s)
+    q, k, v, state = call.flat(q, axes=1), call.flat(k, axes=1), call.flat(v, axes=1), call.state(s)
     log_gate = (
         call.flat(log_gate, axes=int(channels)).reshape((call.heads, k.shape[1] if channels else 1)) if gated else q
     )
