@@ -147,3 +147,105 @@ def test_the_spectrum_is_that_of_a_real_network():
     heads = np.stack([layer.p[:2] for layer in bert.layers(found.model, found.tokens[0])])
     sheet = read("low_rank")
     np.testing.assert_allclose(np.load(sheet.file.with_name(sheet.data)), heads, rtol=1e-3, atol=1e-6)
+
+
+WRONG = {
+    ("softmax", "causal"): """
+def forward(q, k, v, *, causal=False, scale=None):
+    a = scores(q, k, q.shape[-1] ** -0.5)
+    a = np.where(visible(q, k, causal, None), a, -np.inf)
+    w = np.exp(a - a.max(axis=-1, keepdims=True))  # NaN where no key is seen
+    return w @ v / w.sum(axis=-1, keepdims=True), None
+""",
+    ("softmax", "values"): """
+def backward(d_out, saved):
+    return 0, 0, saved.p.T @ d_out  # no axes in front
+""",
+    ("softmax", "queries"): """
+def backward(d_out, saved):
+    q, k, v, p, scale = saved.q, saved.k, saved.v, saved.p, saved.q.shape[-1] ** -0.5
+    d_a = p * (d_out @ v.mT - (p * (d_out @ v.mT)).sum(axis=-1, keepdims=True))
+    return scale * d_a @ k, 0, 0
+""",
+    ("softmax", "online"): """
+def update(running, a, v):
+    m = np.maximum(running.m, a.max(axis=-1, keepdims=True))
+    decay, weights = np.exp(running.m) / np.exp(m), np.exp(a) / np.exp(m)
+    return Running(m, decay * running.s + weights.sum(axis=-1, keepdims=True), decay * running.o + weights @ v)
+""",
+    ("softmax", "memory"): """
+def attention_by_tiles(q, k, v, tile):
+    return np.concatenate([forward(q[i : i + 1], k, v)[0] for i in range(len(q))])
+""",
+    ("low_rank", "rank"): """
+def rank_for(p, share):
+    return int(1 + np.argmax(shares(p) > share))
+""",
+    ("low_rank", "sketch"): """
+def times_sketch(p, z, v):
+    return p @ (z.T @ z / len(z)) @ v
+""",
+    ("low_rank", "forward"): """
+def linformer(q, k, v, e, f, *, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    w = np.exp(scale * q @ (e @ k).T)
+    return w @ (f @ v) / w.sum(axis=-1, keepdims=True), None
+""",
+    ("linear", "long"): """
+def forward(q, k, v, *, causal=False, eps=1e-6):
+    w = features(q.astype(np.float32)) @ features(k.astype(np.float32)).T
+    return w @ v.astype(np.float32) / (w.sum(axis=-1, keepdims=True) + eps), None
+""",
+    ("linear", "memory"): """
+def backward(d_out, saved):
+    phi_q, phi_k, v, d_n = (x.astype(np.float32) for x in (saved.phi_q, saved.phi_k, saved.v, d_out / saved.d))
+    d_w = np.tril(d_n @ v.T - (d_n * saved.out).sum(axis=-1, keepdims=True).astype(np.float32))
+    d_q, d_k, d_v = d_w @ phi_k, d_w.T @ phi_q, np.tril(phi_q @ phi_k.T).T @ d_n
+    return features_backward(d_q, phi_q), features_backward(d_k, phi_k), d_v
+""",
+    ("random_features", "orthogonal"): """
+def orthogonal(z, lengths):
+    first = np.linalg.qr(z[:1].T)[0][:, 0]
+    return lengths[:, None] * np.linalg.qr(np.stack([first, *z[:0:-1]]).T)[0].T  # the others from the last on
+""",
+    ("delta", "forward"): """
+def forward(q, k, v, erase):
+    s, rows = np.zeros((k.shape[1], v.shape[1])), []
+    for i in range(len(q)):
+        s = s + np.outer(k[i], v[i] - erase[i] @ s)
+        rows.append(q[i] @ s)
+    return np.array(rows), None
+""",
+    ("delta", "unit"): """
+def unit(x):
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+""",
+    ("delta", "solve"): """
+def solve(a, x):
+    return np.linalg.solve(np.eye(len(a)) + a, x)
+""",
+    ("transformer", "loss"): """
+def cross_entropy(scores, targets, *, label_smoothing=0.0):
+    a = scores - scores.max(axis=-1, keepdims=True)
+    log_p = a - np.log(np.exp(a).sum(axis=-1, keepdims=True))
+    return -np.take_along_axis(log_p, targets[..., None], axis=-1).mean(), None
+""",
+    ("transformer", "learn"): """
+def learn(params, batches, rate):
+    p, m, v = dict(params), *({name: np.zeros_like(x) for name, x in params.items()} for _ in range(2))
+    for tokens in batches:
+        for name, g in gradients(tokens, p)[1].items():
+            p[name], m[name], v[name] = adam(p[name], g, m[name], v[name], 1, rate)  # always the first step
+    return p
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "item"), WRONG)
+def test_what_only_looks_right_loses_its_item(name, item):
+    """Without axes in front, in another order of sums, with whole rows, for ordinary numbers alone."""
+    sheet = read(name)
+    sheet = replace(sheet, items=[x for x in sheet.items if x.name == item])
+    (result,) = graded(sheet, f"{solved(name)}\n\n{WRONG[name, item]}")
+    assert not result.points
+    assert "Error" not in result.why or result.item.peak or item in ("values", "forward")

@@ -6,12 +6,15 @@ OTHER_WAYS = {
 def softmax(a):
     rows = []
     for row in a.reshape(-1, a.shape[-1]):
-        weights = [np.exp(x - max(row)) for x in row]
-        rows.append([w / sum(weights) for w in weights])
+        weights = [np.exp(x - max(*row, -1e300)) for x in row]
+        rows.append([w / (sum(weights) or 1) for w in weights])
     return np.array(rows).reshape(a.shape)
 
 
 def backward(d_out, saved):
+    if d_out.ndim > 2:
+        heads = [Saved(*(x[h] if np.ndim(x) else x for x in saved)) for h in range(len(d_out))]
+        return [np.stack(x) for x in zip(*(backward(d_out[h], one) for h, one in enumerate(heads)))]
     q, k, v, p, scale = saved.q, saved.k, saved.v, saved.p, saved.scale
     d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for i in range(len(q)):
@@ -26,11 +29,11 @@ def backward(d_out, saved):
 def forward(q, k, v, *, causal=False, scale=None):
     scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     a = scale * np.einsum("...id,...jd->...ij", q, k)
-    if causal:
-        n, l = a.shape[-2:]
-        a = a - 1e30 * (np.arange(l) > np.arange(n)[:, None] + l - n)
-    w = np.exp(a - a.max(-1)[..., None])
-    return np.einsum("...ij,...jm,...i->...im", w, v, 1 / w.sum(-1)), None
+    n, l = a.shape[-2:]
+    seen = np.arange(l) <= np.arange(n)[:, None] + (l - n if causal else l)
+    a = np.where(seen, a, -1e300)
+    w = seen * np.exp(a - a.max(-1)[..., None])
+    return np.einsum("...ij,...jm,...i->...im", w, v, 1 / np.maximum(w.sum(-1), 1e-300)), None
 
 
 def update(running, a, v):
@@ -45,8 +48,13 @@ def update(running, a, v):
 def attention_by_tiles(q, k, v, tile):
     rows = []
     for row in q:
-        a = k @ row / len(row) ** 0.5
-        rows.append(np.exp(a - max(a)) @ v / sum(np.exp(a - max(a))))
+        m, s, o = -np.inf, 0.0, 0.0
+        for start in range(0, len(k), tile):
+            a = k[start : start + tile] @ row / len(row) ** 0.5
+            before, m = m, max(m, a.max())
+            w = np.exp(a - m)
+            s, o = s * np.exp(before - m) + w.sum(), o * np.exp(before - m) + w @ v[start : start + tile]
+        rows.append(o / s)
     return np.stack(rows)
 """,
     },
@@ -91,6 +99,8 @@ def features(x):
     "delta": {
         "states": """
 def forward(q, k, v, erase):
+    if q.ndim > 2:
+        return np.stack([forward(*x)[0] for x in zip(q, k, v, erase)]), None
     s, rows, us = np.zeros((k.shape[1], v.shape[1])), [], []
     for i in range(len(q)):
         us.append(v[i] - np.einsum("c,cm->m", erase[i], s))
@@ -155,8 +165,8 @@ def worst_distance(x, z):
         "einsum": """
 def linformer(q, k, v, e, f, *, scale=None):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    w = np.exp(scale * np.einsum("nd,ld,rl->nr", q, k, e))
-    return np.einsum("nr,rl,lm->nm", w, f, v) / w.sum(-1, keepdims=True), None
+    w = np.exp(scale * np.einsum("...nd,...ld,rl->...nr", q, k, e))
+    return np.einsum("...nr,rl,...lm->...nm", w, f, v) / w.sum(-1, keepdims=True), None
 
 
 def linformer_backward(d_out, saved):
@@ -232,7 +242,8 @@ def table_backward(d_x, tokens, count):
         "einsum": """
 def cross_entropy_backward(d_loss, saved):
     p = np.exp(saved.log_p)
-    p = p - np.eye(p.shape[-1])[saved.targets]
+    s = saved.label_smoothing
+    p = p - (1 - s) * np.eye(p.shape[-1])[saved.targets] - s / p.shape[-1]
     return LossGradients(d_loss * p * saved.share[..., None])
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def softmax(a):
-    return jax.nn.softmax(a, axis=-1)
+    return jnp.nan_to_num(jax.nn.softmax(a, axis=-1))  # 0 where all scores are -inf
 
 
 @jax.jit

@@ -23,12 +23,12 @@ def attend(q, k, v, o, n, l, scale, causal: tl.constexpr, D: tl.constexpr, M: tl
             seen = seen & (columns[None, :] <= rows[:, None] + l - n)
         a = scale * tl.sum(queries[:, None, :] * keys[None, :, :], 2)
         a = tl.where(seen, a, float("-inf"))
-        new = tl.maximum(largest, tl.max(a, 1)[:, None])
+        new = tl.maximum(largest, tl.maximum(tl.max(a, 1)[:, None], -1e30))  # finite, where no key is seen
         weights, decay = tl.exp(a - new), tl.exp(largest - new)
         total = decay * total + tl.sum(weights, 1)[:, None]
         out = decay * out + tl.sum(weights[:, :, None] * values[None, :, :], 1)
         largest = new
-    tl.store(o + (head * n + rows[:, None]) * M + m, out / total, mask=(rows[:, None] < n) & (m < M))
+    tl.store(o + (head * n + rows[:, None]) * M + m, out / tl.maximum(total, 1e-30), mask=(rows[:, None] < n) & (m < M))
 
 
 def forward(q, k, v, *, causal=False, scale=None):
@@ -44,8 +44,8 @@ def forward(q, k, v, *, causal=False, scale=None):
 def softmax_rows(a, p, l, C: tl.constexpr):
     row, columns = tl.program_id(0), tl.arange(0, C)
     x = tl.load(a + row * l + columns, mask=columns < l, other=float("-inf"))
-    weights = tl.exp(x - tl.max(x, 0))
-    tl.store(p + row * l + columns, weights / tl.sum(weights, 0), mask=columns < l)
+    weights = tl.exp(x - tl.maximum(tl.max(x, 0), -1e30))
+    tl.store(p + row * l + columns, weights / tl.maximum(tl.sum(weights, 0), 1e-30), mask=columns < l)
 
 
 def softmax(a):
