@@ -83,8 +83,8 @@ chapter.explore(
     gates_panel,
     (1e-2, 1e-4, 1e-6),
     name="tolerance",
-    alt="The gradient of a gate falls from 1 to 1e-8 as the gate grows stronger. What is allowed of it stays a "
-    "millionth of it or less. A tolerance is a horizontal line, which is above the gradient itself on the right.",
+    alt="The gradient of a gate falls from 24 to 1.5e-9 as the gate grows stronger. What is allowed of it stays about "
+    "a fifty-thousandth of it. A tolerance is a horizontal line, which is above the gradient itself on the right.",
 )
 
 # %% [markdown]

@@ -135,11 +135,12 @@ def _slide(part: str, number: int, chapter: str) -> Slide:
 
 
 def _taken(chapter: str, kinds: Iterable[str], folder: Path) -> Iterator[Slide]:
-    """Slides of a chapter's deck, by their kinds; of those with one kind the first."""
+    """Slides of a chapter's deck, by their kinds; of those with one kind the first, or with "idea 2" the second."""
     (path,) = folder.glob(f"{chapter}_*.md")
     slides = read(path).slides
-    for kind in kinds:
-        found = [slide for slide in slides if slide.kind == kind]
+    for wanted in kinds:
+        kind, _, number = wanted.partition(" ")
+        found = [slide for slide in slides if slide.kind == kind][int(number or 1) - 1 :]
         if not found:
-            raise ValueError(f"{path.name} has no slide of the kind {kind}")
+            raise ValueError(f"{path.name} has no slide of the kind {wanted}")
         yield found[0]
