@@ -550,7 +550,7 @@ for name in ("nystromformer", "longformer"):  # which draw nothing
 # Each mechanism has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features,
 # with $k$ a quarter of the length. Linear attention has no choice: it has as many features as a head is wide. BigBird
 # gets less on sentences, where a query sees 8 keys with $k = 12$, as its blocks are an eighth of $k$, rounded down. The
-# runs are recorded (`linattn-ref train finetune`, `linattn-ref gather`); nothing is trained in this chapter. On
+# runs are recorded (`experiments/learning/every_mechanism.toml` is their plan); nothing is trained in this chapter. On
 # sentences everything was done with three seeds, the first training included, and all test texts were read.
 
 # %%
