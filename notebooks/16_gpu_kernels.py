@@ -606,9 +606,9 @@ def gradients_by_three_steps(d_out, saved):
         return three_steps(*(x[::-1] for x in arrays), 4)[::-1]
 
     return causal_cost.Gradients(
-        three_steps(d_out, v, phi_k, 4),  # (4)
-        from_the_end(v, d_out, phi_q),  # (5)
-        from_the_end(phi_k, phi_q, d_out),  # (6)
+        three_steps(d_out, v, phi_k, 4),  # (6)
+        from_the_end(v, d_out, phi_q),  # (8)
+        from_the_end(phi_k, phi_q, d_out),  # (9)
     )
 
 
@@ -624,8 +624,9 @@ print(report)
 report.assert_ok()
 
 # %% [markdown]
-# On the GPU the transposes of $S$ and $A$ are never made: `load_state` reads the state down or across, as told. Its
-# `transposed` branch swaps the roles of the threads, so that neighbours read neighbours either way.
+# (In the source below, which has the numbers of its own page, these are (4), (5) and (6).) On the GPU the transposes of
+# $S$ and $A$ are never made: `load_state` reads the state down or across, as told. Its `transposed` branch swaps the
+# roles of the threads, so that neighbours read neighbours either way.
 
 # %%
 chapter.source(causal_chunks.load_state, causal_product.backward_of_heads, doc=False)
@@ -1110,7 +1111,8 @@ chapter.table(
 print(f"linear, N = 1024: {ms['linear', 1024] / counts['linear']:.2f} ms per launch")
 
 # %% [markdown]
-# An empty cell means that a call of a shorter length had already taken more than a second. Four things can be read:
+# An empty cell means that a call at a shorter length, or the forward pass alone at this one, had taken more than a
+# second. Four things can be read:
 #
 # - **Up to 16 384 tokens linear attention takes the same time, whatever $N$ is.** The GPU waits for Python, which
 #   spends a third of a millisecond on each of 24 launches. flash-linear-attention waits too, but less than half as

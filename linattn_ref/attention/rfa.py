@@ -10,7 +10,7 @@ not. A gate ``g_t`` in (0, 1) lets both sums decay, and the new token enters wit
 Both sums are one gated linear attention, with keys ``(1 - g_t) phi(k_t)`` and values ``[v_t, 1]``: ``z`` is the column
 for a value that is always 1. In the paper ``g_t`` is a sigmoid of the token. A masked token leaves both sums alone.
 
-:Time: ``O((N + L) C M)``
+:Time: ``O((N + L) C (D + M))``
 :Memory: ``O((N + L) C + N M)``
 :Causal: yes
 :Exact: no, a random estimate

@@ -75,7 +75,7 @@ def add_options(name: str, command: argparse.ArgumentParser) -> None:
     quick = {"steps": QUICK_STEPS, **module.QUICK}["steps"]
     option("--steps", type=at_least(1), metavar="S", help=f"(default: {steps}, or {quick} with --quick)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
-    option("--quick", action="store_true", help="a tiny network, for a test")
+    option("--quick", action="store_true", help=getattr(module, "QUICKLY", "a tiny network, for a test"))
     option("--resume", action="store_true", help="go on from the last checkpoint there; an ended run, with more steps")
     for field, kinds, default, said in options_of(module):
         told = said.help if default in (None, False) or "(default" in said.help else f"{said.help} (default: {default})"

@@ -299,9 +299,9 @@ def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -
 def table(results: Results) -> str:
     """Milliseconds as a Markdown table, one line per task and length; below it, what was compared.
 
-    Milliseconds, arrays on the GPU before and after. A cell is empty where one call of
-    the kernel at a shorter length had taken more than a second. The limit is what the GPU needs at least to move the
-    inputs and outputs of linear attention and to do its products.
+    Milliseconds, arrays on the GPU before and after. A cell is empty where a call at a shorter length, or the forward
+    pass alone at this one, had taken more than a second. The limit is what the GPU needs at least to move the inputs
+    and outputs of linear attention and to do its products.
     """
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
     found = {(row.task, row.length, row.kernel): f"{row.median_ms:.3g}" for row in results.rows}

@@ -35,6 +35,7 @@ VALIDATION = 20  # one in so many characters, at the end of the text
 MECHANISMS = {"linear": linear, "softmax": softmax}
 NETWORK = {"width": 64, "hidden": 256, "heads": 4, "layers": 2, "length": 128, "batch": 8}
 QUICK = {"text": ALICE, "steps": 3000, "peak": 8e-3, **NETWORK}
+QUICKLY = "a smaller network that learns from Alice in Wonderland, in a minute"
 NEXT = """Next: the same with --resume --steps 10000, with --attention softmax, or with a --text FILE of your own;
 without --quick, a larger network reads film reviews."""
 

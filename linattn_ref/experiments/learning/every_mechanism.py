@@ -1,8 +1,8 @@
 """One pretrained network, every mechanism put in: what it still knows, and what a little training brings back.
 
 ``linattn-ref train finetune`` was run for each mechanism, from one and the same network that had learned the task with
-softmax attention (``every_mechanism.toml`` is the plan); ``linattn-ref gather`` made the records. On sentences each seed has such a network of its own, and
-all test texts were read. Linformer begins as mean pooling.
+softmax attention (``every_mechanism.toml`` is the plan); ``linattn-ref gather`` made the records. On sentences each
+seed has such a network of its own, and all test texts were read. Linformer begins as mean pooling.
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ comes at once. All else that is special to a task is in the module of its name:
 ``begin``   takes the options, of which each says what the command line is to say of it (`options.Option`), and returns
             what `learn.run` learns
 ``Shape``   of options that are sizes
-``QUICK``   what is otherwise with ``--quick``
+``QUICK``   what is otherwise with ``--quick``; ``QUICKLY``, what is said of that, if it is more than a test
 """
 
 import importlib

@@ -68,8 +68,8 @@ def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int, *, work:
 def second_thread(call: Callable[[], object], alone: Sequence[Callable[[], object]], rounds: int) -> dict[str, float]:
     """A call on one thread and on two, and two that share nothing, one ``alone`` and both at once, in turn.
 
-    On the wall, the least: what other processes take in between says nothing of threads. ``ratio`` is what a second
-    thread gains, ``limit`` what two threads do that share nothing, over one.
+    On the wall, the least: what other processes take in between says nothing of threads. ``ratio`` is the
+    speed-up of two threads over one, ``limit`` that of two threads that share nothing.
     """
     seconds: dict[str, list[float]] = {"one": [], "two": [], "alone": [], "both": []}
     with one_thread(), ThreadPoolExecutor(2) as pool:

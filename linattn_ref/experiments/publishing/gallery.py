@@ -159,9 +159,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     """The gallery as Markdown, a section per record."""
     parts = [
         "# The figures\n",
-        "Written by `linattn-ref figures`, which draws all of them again. Beside each picture lie its numbers with the "
-        "command, seed, versions and machine that made them (`.json`), and the drawing for print (`.pdf`) and for "
-        "slides and pages (`.svg`).\n",
+        "Written by `linattn-ref figures`, which draws them again (benches with the extra `peers`). Beside each "
+        "picture lie its numbers with the command, seed, versions and machine that made them (`.json`), and the "
+        "drawing for print (`.pdf`) and for slides and pages (`.svg`).\n",
     ]
     for one in records:
         name, versions = one["name"], one["versions"]

@@ -46,11 +46,11 @@ YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 def memory(results: Mapping[str, Any], attention: str, kernel: str) -> float:
     """The peak of a training step over PyTorch's least."""
     peaks = {row["kernel"]: row["megabytes"] for row in results["memory"] if row["attention"] == attention}
-    return float(peaks[kernel] / min(peak for name, peak in peaks.items() if not name.startswith("jit")))
+    return float(peaks[kernel] / min(peak for name, peak in peaks.items() if name.startswith("pytorch")))
 
 
 def threads(results: Mapping[str, Any], attention: str) -> float:
-    """What two threads gain over one, over what they would if they shared nothing."""
+    """The speed-up of two threads, over that of products that share nothing."""
     row = next(row for row in results["threads"] if row["attention"] == attention)
     return float(row["ratio"] / row["limit"])
 
@@ -71,7 +71,7 @@ def shares(figures: Path) -> str:
     gained = [threads(training, attention) for attention in ("linear", "softmax")]
     return (
         f"That training step takes {linear:.0%} of PyTorch's memory (softmax {softmax:.0%}); "
-        f"a second thread gains {gained[0]:.0%} (softmax {gained[1]:.0%}) of what products that share nothing gain; "
+        f"two threads reach {gained[0]:.0%} (softmax {gained[1]:.0%}) of the speed-up of products that share nothing; "
         f"{reading(generation):.0%} of that token's time is needed to read every weight once."
     )
 
