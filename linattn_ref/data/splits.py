@@ -64,6 +64,8 @@ def read_labelled(file: zipfile.Path | Path, source: str | None = None) -> Label
     wrong = [row["label"] for row in rows if not (row["label"] or "").isdecimal()]
     if wrong:
         raise ValueError(f"{file.name}: expected labels 0, 1, ..., got {wrong[0]!r}")
+    if any(row["text"] is None for row in rows):
+        raise ValueError(f"{file.name}: a row ends before its text")
     labels = np.array([int(row["label"]) for row in rows])
     return Labelled(source or file.name, [row["text"] for row in rows], labels, hashlib.sha256(content).hexdigest())
 

@@ -60,7 +60,7 @@ def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, t
         return scores.argmax(axis=-1)
     with np.errstate(over="ignore"):  # what is infinitely less likely has chance 0
         p = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
-    cumulative = np.cumsum(p, axis=-1)  # (B, V)
+    cumulative = np.cumsum(p, axis=-1, dtype=np.float64)  # (B, V); in 16 bits it would stand still
     return (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=-1)
 
 

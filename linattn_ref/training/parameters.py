@@ -70,7 +70,8 @@ def tied(params: Tree, grads: Tree) -> Tree:
 
 def add(total: Tree, grads: Tree) -> Tree:
     """Add gradients to others, in place, and return the total."""
-    for (_, into), (_, array) in zip(leaves(total), leaves(grads), strict=True):
+    pairs = zip(leaves(total), leaves(grads), strict=True)
+    for into, array in {id(into): (into, array) for (_, into), (_, array) in pairs}.values():  # one of two names once
         into += array
     return total
 

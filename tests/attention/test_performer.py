@@ -9,6 +9,7 @@ import pytest
 from linattn_ref.attention import feature_maps, linear, performer, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.gradcheck import check_complex_step, check_directions
+from linattn_ref.kernels import jit, reference
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
 D, M, FEATURES = 4, 3, 6
@@ -275,3 +276,14 @@ def test_bad_arguments(call, error, message, rng):
     q, k, v, omega = draw(rng, 5, 7, leading=())
     with pytest.raises(error, match=message):
         call(q, k, v, omega)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_a_later_key_that_is_nan_leaves_the_queries_before_it(rng, kernels):
+    q, k, v, omega = draw(rng, 6, 6, leading=(1,))
+    key_mask = np.arange(6)[None] > 0  # without its first key a running maximum begins far below
+    expected = performer.forward(q, k, v, omega, causal=True, key_mask=key_mask)[0]
+    k[0, 5] = np.nan
+    out = performer.forward(q, k, v, omega, causal=True, key_mask=key_mask, kernels=kernels)[0]
+    np.testing.assert_allclose(out[:, :5], expected[:, :5], rtol=1e-10)
+    assert np.isnan(out[:, 5]).all()

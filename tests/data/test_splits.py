@@ -83,3 +83,9 @@ def test_padding_keeps_what_stands_around_a_text():
     assert (tokens[~key_mask] == subwords.PAD).all()
     with pytest.raises(ValueError, match=r"length: expected at least 3 tokens \(2 are special\), got 2"):
         subwords.pad(["a"], tokenizer, 2)
+
+
+def test_a_row_without_a_text_is_told(tmp_path):
+    (tmp_path / "x.csv").write_text("label,source,text\n1,imdb,good\n0,imdb\n")
+    with pytest.raises(ValueError, match=r"x\.csv: a row ends before its text"):
+        splits.read_labelled(tmp_path / "x.csv")

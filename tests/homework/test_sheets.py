@@ -208,14 +208,6 @@ def orthogonal(z, lengths):
     first = np.linalg.qr(z[:1].T)[0][:, 0]
     return lengths[:, None] * np.linalg.qr(np.stack([first, *z[:0:-1]]).T)[0].T  # the others from the last on
 """,
-    ("delta", "forward"): """
-def forward(q, k, v, erase):
-    s, rows = np.zeros((k.shape[1], v.shape[1])), []
-    for i in range(len(q)):
-        s = s + np.outer(k[i], v[i] - erase[i] @ s)
-        rows.append(q[i] @ s)
-    return np.array(rows), None
-""",
     ("delta", "unit"): """
 def unit(x):
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

@@ -178,3 +178,7 @@ def test_a_temperature_close_to_0_takes_the_likeliest(temperature):
     scores = 100 * np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32)  # over 2e-38 they overflow
     drawn = pick(scores, np.random.default_rng(1), temperature=temperature)
     np.testing.assert_array_equal(drawn, scores.argmax(axis=-1))
+
+
+def test_16_bits_draw_every_token():
+    assert pick(np.zeros((500, 8192), np.float16), np.random.default_rng(0)).max() > 8000

@@ -214,3 +214,12 @@ def test_jit_with_any_layout_and_threads():
                 np.testing.assert_array_equal(again[1], d_scores)
     finally:
         numba.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_gradients_are_written_whatever_the_layout(order):
+    rng = np.random.default_rng(0)
+    scores, targets = rng.standard_normal((2, 3, 5, 4)), rng.integers(1, 4, (2, 3, 2))
+    got = ctc.backward(1.0, ctc.forward(np.array(scores, order=order), targets)[1]).scores
+    one_by_one = [ctc.backward(1.0, ctc.forward(*x)[1]).scores for x in zip(scores, targets, strict=True)]
+    np.testing.assert_allclose(got, np.stack(one_by_one) / 2, rtol=1e-12)

@@ -99,8 +99,6 @@ def features(x):
     "delta": {
         "states": """
 def forward(q, k, v, erase):
-    if q.ndim > 2:
-        return np.stack([forward(*x)[0] for x in zip(q, k, v, erase)]), None
     s, rows, us = np.zeros((k.shape[1], v.shape[1])), [], []
     for i in range(len(q)):
         us.append(v[i] - np.einsum("c,cm->m", erase[i], s))

@@ -156,3 +156,12 @@ def test_arrays_that_differ_cannot_be_read_into_one(tmp_path, tie):
     np.testing.assert_array_equal(params.bias, 0)
     checkpoint.restore(params, tied, "params")  # a number that is none is equal to itself here
     np.testing.assert_array_equal(params.table, table)
+
+
+def test_what_has_two_names_is_added_once():
+    class Pair(NamedTuple):
+        first: np.ndarray
+        second: np.ndarray
+
+    total, more = np.array([2.0]), np.array([3.0])
+    assert parameters.add(Pair(total, total), Pair(more, more)).first == 5

@@ -138,9 +138,11 @@ def _next_rise(exponent, start, log_scale):
     window = rows_at_a_time(exponent)  # doubled each time, so that the search costs no more than the piece it finds
     while start < length:
         rows = exponent[..., start : start + window, :]
-        if told((rows.max(axis=-2, keepdims=True) > limit).any()):  # most have none, and a maximum is soon found
-            above = (rows > limit).any(axis=-1)  # (..., window)
-            return start + told(above.reshape(-1, above.shape[-1]).any(axis=0).argmax())
+        if told((~(rows.max(axis=-2, keepdims=True) <= limit)).any()):  # most have none, and a maximum is soon found
+            above = (rows > limit).any(axis=-1).reshape(-1, rows.shape[-2]).any(axis=0)  # (window,)
+            first = told(np.where(above.any(), above.argmax(), above.size))  # none, if only NaN was above
+            if first < above.size:
+                return start + first
         start, window = start + window, 2 * window
     return length
 
