@@ -141,7 +141,7 @@ def forward(
 @op
 def backward(d_loss: float, saved: Saved) -> Gradients:
     """Equations (5), (7) and (8)."""
-    d_scores = np.zeros(saved.scores.shape, saved.scores.dtype)
+    d_scores = np.zeros_like(saved.scores, order="C")
     rows = d_scores.reshape(-1, *d_scores.shape[-2:])
     for d_a, one, share in zip(rows, saved.paths, saved.share, strict=True):
         if one is None or one.log_p == -np.inf:  # no path, and no gradient
