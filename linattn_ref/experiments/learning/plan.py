@@ -75,7 +75,10 @@ def read(path: Path) -> list[Planned]:
         raise ValueError(f"plan: {path} has no question")
     plan: dict[str, Planned] = {}
     for name, table in tables.items():
-        plan |= {one.name: one for one in _runs(f"plan: {path}, [{name}]", name, table, plan)}
+        for one in _runs(f"plan: {path}, [{name}]", name, table, plan):
+            if one.name in plan:
+                raise ValueError(f"plan: {path}, [{name}]: a run of the name {one.name} is in another table")
+            plan[one.name] = one
     return [*plan.values()]
 
 

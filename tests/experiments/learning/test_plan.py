@@ -111,6 +111,13 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
     assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
 
 
+def test_two_runs_of_one_name_are_told(small):
+    each = 'each = { attention = ["linear", "softmax"] }'
+    small.write_text(SMALL + SMALL.replace("[copying]", "[copying-linear]").replace(each, "each = {}"))
+    with pytest.raises(ValueError, match=r"\[copying-linear\]: a run of the name copying-linear-0 is in another table"):
+        plan.read(small)
+
+
 STARTED = """
 [first]
 task = "finetune"
