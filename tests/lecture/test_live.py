@@ -56,7 +56,6 @@ def test_what_the_slider_does_not_need_is_left_out(chapter):
     assert slices.source(chapter) == text
 
 
-@pytest.mark.slow  # 2 s: all chapters are parsed
 def test_the_frames_are_those_of_the_chapters():
     kept = {path.stem for path in frames.KEPT.glob("*.json")}
     assert kept
