@@ -8,8 +8,8 @@ import os
 import shutil
 import subprocess
 import tarfile
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def _by_python(package: Package, target: Path) -> str:
     try:
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer, target.open("wb") as file:
             shutil.copyfileobj(answer, file)
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         return f"{address}: {getattr(error, 'reason', error)}"
     return ""
 

@@ -7,11 +7,11 @@ Files are kept in the cache directory of `linattn_ref.data.fetch`.
 
 import hashlib
 import json
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 from linattn_ref.atomic import write_all
@@ -129,7 +129,7 @@ def _from_release(name: str) -> bytes:
     try:
         with urllib.request.urlopen(RELEASE + name, timeout=PATIENCE) as answer:
             content: bytes = answer.read()
-    except (urllib.error.URLError, TimeoutError) as error:
+    except (OSError, HTTPException) as error:
         raise FetchError(f"{RELEASE}: {getattr(error, 'reason', error)}") from error
     return content
 

@@ -94,6 +94,7 @@ def pad(texts: Sequence[str], tokenizer: Tokenizer, length: int) -> Padded:
     for i, encoding in enumerate(tokenizer.encode_batch_fast(texts)):
         ids = encoding.ids
         if len(ids) > length:
-            ids = ids[: length - around // 2] + ids[len(ids) - around // 2 :]  # what stands behind it stays
+            behind = encoding.special_tokens_mask[::-1].index(0)  # special tokens after the text, which stay
+            ids = ids[: length - behind] + ids[len(ids) - behind :]
         tokens[i, : len(ids)], key_mask[i, : len(ids)] = ids, True
     return Padded(tokens, key_mask)

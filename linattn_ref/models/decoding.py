@@ -80,7 +80,12 @@ def lacks(params: Params, model: Model) -> str | None:
         return f"there is none of {name} with {', '.join(sorted(more))}"
     if feature_map is not elu_plus_one:
         return f"there is none with the feature map {feature_map.name}"
-    if model.groups != 1 or any(one.attention.inner.w.shape[1] != 3 * len(params.norm.gain) for one in params.blocks):
+    width = len(params.norm.gain)
+    if not params.blocks:
+        return "there is none without blocks"
+    if width % model.heads:
+        return f"there is none of {model.heads} heads in a width of {width}"
+    if model.groups != 1 or any(one.attention.inner.w.shape[1] != 3 * width for one in params.blocks):
         return "there is none of heads that are shared, or that have widths of their own"
     if model.block not in (pre_norm, post_norm) or model.activation not in (gelu, relu):
         return f"there is none of {model.block.__name__} with {model.activation.__name__}"
@@ -131,7 +136,8 @@ def _positions(params: Params, model: Model, width: int) -> tuple[Array, Array]:
     if params.positions is not None:
         return table, params.positions.table
     own = width - table.shape[1]
-    return np.pad(table, ((0, 0), (0, own))), np.pad(model.sinusoids, ((0, 0), (table.shape[1], 0)))  # type: ignore
+    places = np.pad(model.sinusoids, ((0, 0), (table.shape[1], 0)))  # type: ignore
+    return np.pad(table, ((0, 0), (0, own))), places.astype(table.dtype)
 
 
 # --- Token by token -------------------------------------------------------------------------------------------------

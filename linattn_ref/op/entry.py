@@ -11,7 +11,8 @@ kernels
     The backend (`linattn_ref.op.backends`). A backward pass needs no such option, and a network none either: its
     ``Model`` says which one.
 out
-    An array for the output, for callers that keep one. The output of a backend that cannot write there is copied.
+    An array for the output, for callers that keep one. The output of a backend that cannot write there is copied. A
+    backward pass may read it, so it is to stay as it is until then.
 overwrite_state
     Of a step: a backend may work in the arrays of the state, whose content is undefined afterwards.
 capacity, like
@@ -341,7 +342,8 @@ class Entry:
         out, after = self.check_and_run(None, (), {**wide, **extras})
         out = out.astype(dtype)
         if buffer is not None:
-            check_out(buffer, {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype})
+            sizes = {"...": out.shape[:-2], "N": out.shape[-2], "M": out.shape[-1], "dtype": dtype}
+            check_out(buffer, sizes, [*args, *options.values()])
             buffer[...] = out
             out = buffer
         backward = sys.modules[self.function.__module__].backward

@@ -9,19 +9,17 @@ from linattn_ref.nested import leaves
 from linattn_ref.op.options import is_number
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_betas", "check_peak", "check_rate", "check_trees"]
+__all__ = ["check_betas", "check_peak", "check_rate", "check_trees", "check_writeable"]
 
 
 def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
-    """Check that ``params`` can be written to, and that ``grads`` and the buffers of a state are like it."""
+    """Check that ``params`` are floats, and that ``grads`` and the buffers of a state are like them."""
     found = dict(leaves(params, "params"))
     if not found:
         raise TypeError(f"params: expected an array, or arrays in NamedTuples, got {params!r}")
     for name, x in found.items():
         if x.dtype not in FLOATS:
             raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
-        if not x.flags.writeable:
-            raise ValueError(f"{name}: expected an array that can be written to, for a step moves it in place")
     for tree, called in ((grads, "grads"), *((buffer, "state") for buffer in buffers)):
         like = {name.removeprefix(called): x for name, x in leaves(tree, called)}
         if [*like] != [name.removeprefix("params") for name in found]:
@@ -31,6 +29,14 @@ def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
                 raise TypeError(f"{called}{field}: expected {x.dtype} like {name}, got {y.dtype}")
             if y.shape != x.shape:
                 raise ValueError(f"{called}{field}: expected shape of {name} = {x.shape}, got {y.shape}")
+
+
+def check_writeable(params: Any, grads: Any, state: Any, **_: Any) -> None:
+    """Check what a step moves in place, in every call: an array may have become read-only."""
+    for name, tree in (("params", params), ("state", state)):
+        for field, x in leaves(tree, name):
+            if not x.flags.writeable:
+                raise ValueError(f"{field}: expected an array that can be written to, for a step moves it in place")
 
 
 def check_rate(**rates: float) -> None:

@@ -36,11 +36,12 @@ import numpy as np
 
 from linattn_ref.op import op
 from linattn_ref.training.adam import State, init_state, look, moments
+from linattn_ref.training.checks import check_writeable
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
 
-@op(look=look)
+@op(look=look, values=check_writeable)
 def step(
     params: Any,
     grads: Any,

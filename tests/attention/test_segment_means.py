@@ -61,8 +61,9 @@ def test_what_is_refused(rng):
         segment_means.backward(x, segments)
     with pytest.raises(TypeError, match=r"^d_means: expected float64"):
         segment_means.backward(np.ones((2, 4, 3), np.float32), segments)
-    with pytest.raises(ValueError, match=r"^reduced: expected an integer with 1 <= R <= L = 11, got 12"):
-        segment_means.forward(x, 12)
+    for call, given in ((segment_means.forward, x), (segment_means.occupied, np.ones(11, bool))):
+        with pytest.raises(ValueError, match=r"^landmarks: expected an integer with 1 <= R <= L = 11, got 12"):
+            call(given, 12)
     with pytest.raises(TypeError, match=r"'out'"):  # its output is shaped otherwise than an attention's
         segment_means.forward(x, 4, out=np.empty((2, 4, 3)))
     with pytest.raises(TypeError, match=r"'kernels'"):

@@ -95,6 +95,12 @@ def test_out_is_of_16_bits_too():
         softmax.forward(x, x, x, out=out.astype(np.float32), kernels=PAGES)
 
 
+def test_out_shares_no_memory_in_16_bits():
+    x = np.ones((2, 3, 4), np.float16)
+    with pytest.raises(ValueError, match=r"^out: expected memory of its own"):
+        softmax.forward(x, x.copy(), x.copy(), out=x, kernels=PAGES)
+
+
 def test_what_is_refused():
     x, wide = np.ones((3, 4), np.float16), np.ones((3, 4), np.float32)
     for other in (wide, x.astype(ml_dtypes.bfloat16)):

@@ -12,8 +12,8 @@ import pytest
 from case import Sizes, assert_close, at, normal_like
 from cases import each_setting
 
-from linattn_ref.attention import delta, gated_linear, nystromformer, softmax
-from linattn_ref.kernels import reference
+from linattn_ref.attention import delta, gated_linear, local, nystromformer, reformer, softmax
+from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 
 
@@ -143,3 +143,45 @@ def test_it_reaches_no_further_across_tiles(setting):
                 reached |= np.arange(len(reached)) // chunk == t // chunk
             if not reached.all():
                 assert_close(x[~reached], y[~reached], call.case, f"{result}, of NaN in {name}, row {t}")
+
+
+def of(module, **fixed):
+    def both_passes(q, k, v, d_out, **options):
+        out, saved = module.forward(q, k, v, **fixed, **options)
+        return out, *module.backward(d_out, saved)
+
+    return both_passes
+
+
+def of_reformer(q, k, v, d_out, **options):
+    """Queries are keys."""
+    out, saved = reformer.forward(k, v, rotations=np.ones((1, 4, 1)), chunk=80, **options)
+    return out, *reformer.backward(d_out, saved)
+
+
+BY_SOFTMAX = {
+    "softmax": of(softmax),
+    "softmax, causal": of(softmax, causal=True),
+    "local": of(local, window=9),
+    "reformer": of_reformer,
+}
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("name", BY_SOFTMAX)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_has_no_weight_changes_nothing(name, kernels):
+    """A value whose weights have all become 0, and a head that sees no key."""
+    q, k, v, d_out = np.random.default_rng(0).random((4, 2, 37, 4)) + 0.1
+    q, k = 1e4 * q, 1e4 * k
+    k[0, 5] *= -1  # which all others see from behind
+    mask = np.array([[True], [False]]).repeat(37, axis=-1)
+
+    def run():
+        return BY_SOFTMAX[name](q, k, v, d_out, key_mask=mask, kernels=kernels)
+
+    expected = run()
+    v[0, 5] = np.inf
+    q[1, 3] = k[1, 4] = v[1, 5] = np.nan
+    for x, y in zip(run(), expected, strict=True):
+        np.testing.assert_array_equal(x, y)

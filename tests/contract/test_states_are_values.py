@@ -5,6 +5,8 @@ What is right is what the same call gives from a deep copy that nobody else has.
 
 import copy
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from case import Sizes, assert_close, normal_like
 from cases import each_setting, each_setting_and_dtype
 
 from linattn_ref.gradcheck.inputs import float_arrays
+from linattn_ref.kernels.common import softmax
 
 RECURRENT = each_setting(lambda s: s.case.recurrent and not s.masked)
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda state: pickle.loads(pickle.dumps(state))}
@@ -112,6 +115,21 @@ def test_a_state_that_may_be_overwritten_gives_the_same_numbers(setting, dtypes)
 
 
 @RECURRENT
+def test_a_step_that_overwrites_leaves_the_backward_pass_its_numbers(setting):
+    """What a forward pass saved is not the state that it hands on."""
+    call = setting.call(Sizes(9, 9))
+    block = call.block(0, 5)
+    passes = [block.forward(state=call.init_state())]
+    if "causal" in call.options and "gate" not in call.arrays:  # which needs it
+        passes.append(block.change(causal=False).forward())
+    for out, saved in passes:
+        expected = dict(float_arrays("gradient", call.case.backward(normal_like(out), saved)))
+        if saved.state is not None:
+            call.step(5, saved.state, overwrite_state=True)
+        assert_right(dict(float_arrays("gradient", call.case.backward(normal_like(out), saved))), expected, call.case)
+
+
+@RECURRENT
 def test_what_cannot_be_written_to_is_not_overwritten(setting):
     """Rows that share memory, as one state for all heads: a backend may work in the arrays, and must not in these."""
     call, state = after_prefill(setting)
@@ -144,3 +162,24 @@ def test_a_copy_is_a_state_of_its_own(setting, how):
     for x, y in ((first, state), (second, after)):
         assert type(x) is type(y)
         assert_is_what_it_was(x, kept(y))
+
+
+class Row:
+    """A key that is read when two threads are about to write theirs."""
+
+    shape = (1, 4)
+
+    def __init__(self, number, both):
+        self.number, self.both = number, both
+
+    def __array__(self, dtype=None, copy=None):
+        self.both.wait(timeout=60)
+        return np.full(self.shape, self.number, dtype)
+
+
+def test_threads_continue_from_one_cache():
+    """The one gets the next row, and the other a copy."""
+    state, both = softmax.init_state((), 4, 4, capacity=5), threading.Barrier(2)
+    with ThreadPoolExecutor(2) as threads:
+        after = threads.map(lambda number: softmax.append(state, Row(number, both), np.ones((1, 4)), None), (1, 2))
+    assert [one.k.tolist() for one in after] == [[[1] * 4], [[2] * 4]]

@@ -5,6 +5,7 @@ import hashlib
 import io
 import subprocess
 import tarfile
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,18 @@ def test_no_registry_in_reach_says_what_to_do(tmp_path, registry):
     registry.unlink()
     with pytest.raises(FetchError, match=r"run `npm pack @some/demo@1\.0`, and copy some-demo-1\.0\.tgz into"):
         fetch(DEMO, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("error", [IncompleteRead(b"half"), ConnectionResetError("reset")], ids=repr)
+@pytest.mark.usefixtures("registry")
+def test_a_broken_connection_is_told(error, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise error
+
+    monkeypatch.setattr(npm.urllib.request, "urlopen", broken)
+    with pytest.raises(FetchError, match="run `npm pack"):
+        fetch(DEMO, cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from http.client import IncompleteRead
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_pyodides_own_release_is_asked_first(tmp_path, monkeypatch):
     monkeypatch.setattr(pyodide, "_from_mirror", pytest.fail)
     (tmp_path / "a.whl").write_bytes(RIGHT)
     (path,) = pyodide.packages({"a.whl": FILES["a.whl"]}, cache=tmp_path / "cache")
+    assert path.read_bytes() == RIGHT
+
+
+def test_after_a_broken_connection_the_next_source_is_asked(tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise IncompleteRead(b"half")
+
+    monkeypatch.setattr(pyodide.urllib.request, "urlopen", broken)
+    monkeypatch.setattr(pyodide, "_from_mirror", lambda *_: RIGHT)
+    (path,) = pyodide.packages({"a.whl": FILES["a.whl"]}, cache=tmp_path)
     assert path.read_bytes() == RIGHT
 
 

@@ -83,6 +83,9 @@ def test_padding_keeps_what_stands_around_a_text():
     assert (tokens[~key_mask] == subwords.PAD).all()
     with pytest.raises(ValueError, match=r"length: expected at least 3 tokens \(2 are special\), got 2"):
         subwords.pad(["a"], tokenizer, 2)
+    for single, place, token in (("$A [SEP]", -1, 1), ("[MASK] $A", 0, 2)):
+        tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[("[MASK]", 2), ("[SEP]", 1)])
+        assert subwords.pad(["text number 1234567"], tokenizer, 5).tokens[0, place] == token
 
 
 def test_a_row_without_a_text_is_told(tmp_path):

@@ -82,6 +82,17 @@ def test_a_nan_stays_one():
     assert np.isfinite(out[1]).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_of_weight_0_changes_nothing(value):
+    """In the first tile and in the last."""
+    q, k, v = drawn(TILE + 300, 4, 19)
+    q = abs(q)
+    k[:, [7, TILE + 9]] = -1e6
+    expected = softmax_step.step(q, k, v, TILE + 300, 1.0)
+    v[:, [7, TILE + 9]] = value
+    close(float)(softmax_step.step(q, k, v, TILE + 300, 1.0), expected)
+
+
 def test_arrays_with_gaps():
     """As the heads of a projection are."""
     q, k, v = drawn(9, 4, 3)

@@ -64,8 +64,9 @@ def test_is_the_step_of_the_text_at_any_size(module, width, batch, more, dtype):
 
 
 def test_fixed_positions_have_columns_of_their_own():
-    params, model = network(linear, sinusoids=4, more={"sinusoids": positions.sinusoidal(PLACES, 4)})
-    compare(params, model, 2, 1e-13)
+    for dtype in (np.float64, np.float32):  # the positions are float64
+        more = {"sinusoids": positions.sinusoidal(PLACES, 4)}
+        compare(*network(linear, sinusoids=4, more=more, dtype=dtype), 2, 500 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("module", [linear, softmax])
@@ -158,6 +159,10 @@ def test_what_has_no_compiled_step_is_said():
     shared = network(linear, heads=4, more={"groups": 2}, groups=2)
     with pytest.raises(ValueError, match=r"but there is none of heads that are shared"):
         decoding.pack(*shared)
+    with pytest.raises(ValueError, match="but there is none of 5 heads in a width of 12"):
+        decoding.pack(params, model._replace(heads=5))
+    with pytest.raises(ValueError, match="but there is none without blocks"):
+        decoding.pack(params._replace(blocks=()), model)
     packed = decoding.pack(params, model)
     with pytest.raises(ValueError, match=r"tokens_t: expected shape \(2,\) of the state, got \(3,\)"):
         decoding.step(np.zeros(3, int), packed, decoding.init_state(2, packed))

@@ -96,6 +96,17 @@ def test_radam_trusts_nothing_at_first_and_all_in_the_end():
     assert known[4] == pytest.approx(1)
 
 
+@pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_squares_beyond_the_range(room):
+    """RAdam's first steps do not look at them, and Adam takes a step of 0."""
+    g = np.array([1e25, 1], np.float32)
+    for optimiser, expected in ((radam, g), (adam, [0, 1])):
+        p = np.zeros(2, np.float32)
+        optimiser.step(p, g, optimiser.init_state(p), learning_rate=1.0, kernels=room)
+        np.testing.assert_allclose(-p, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("optimiser", [sgd, adam, radam])
 def test_bad_arguments_are_named(optimiser):
     p, state = START.copy(), optimiser.init_state(START)
@@ -105,9 +116,13 @@ def test_bad_arguments_are_named(optimiser):
         optimiser.step(p, np.ones(5, np.float32), state, learning_rate=0.1)
     with pytest.raises(ValueError, match="learning_rate: expected a finite number of at least 0, got nan"):
         optimiser.step(p, np.ones(5), state, learning_rate=float("nan"))
-    p.setflags(write=False)
+    optimiser.step(p, np.ones(5), state, learning_rate=0.1)
+    p.setflags(write=False)  # the next call is of a kind that is known
     with pytest.raises(ValueError, match="params: expected an array that can be written to"):
         optimiser.step(p, np.ones(5), state, learning_rate=0.1)
+    state[0].setflags(write=False)
+    with pytest.raises(ValueError, match=r"state\.\w+: expected an array that can be written to"):
+        optimiser.step(p.copy(), np.ones(5), state, learning_rate=0.1)
 
 
 @pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])

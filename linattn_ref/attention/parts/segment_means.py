@@ -42,7 +42,11 @@ class Gradients(NamedTuple):
 
 
 def look(x: Any, landmarks: Any, **_: Any) -> None:
-    segment_bounds(x.shape[-2], landmarks)
+    segment_bounds(x.shape[-2], landmarks, "landmarks")
+
+
+def look_occupied(key_mask: Any, landmarks: Any) -> None:
+    segment_bounds(key_mask.shape[-1], landmarks, "landmarks")
 
 
 @op(look=look)
@@ -66,17 +70,20 @@ def backward(d_means: Float[Array, "... R W"], saved: Saved) -> Gradients:
     return Gradients(shown((d_means / counts)[..., segment, :], key_mask))  # (2)
 
 
-@op
+@op(look=look_occupied)
 def occupied(key_mask: Bool[Array, "... N"], landmarks: int) -> Array:
     """Which segments have a row that is not masked: ``(..., N) -> (..., R)``."""
     return sums(key_mask[..., None], landmarks)[..., 0] > 0
 
 
-def segment_bounds(length: int, reduced: int) -> Any:
-    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer."""
+def segment_bounds(length: int, reduced: int, name: str = "reduced") -> Any:
+    """Bounds ``(R + 1,)`` of ``reduced`` segments of ``length`` positions; the first ``L mod R`` are one longer.
+
+    An error calls their number by ``name``.
+    """
     check_sizes(length=length)
     if not (isinstance(reduced, int) and 1 <= reduced <= length) or isinstance(reduced, bool):
-        raise ValueError(f"reduced: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
+        raise ValueError(f"{name}: expected an integer with 1 <= R <= L = {length}, got {reduced!r}")
     size, longer = divmod(length, reduced)
     return np.arange(reduced + 1) * size + np.minimum(np.arange(reduced + 1), longer)
 

@@ -120,6 +120,8 @@ def forward(
     """
     tokens = distinct_indices("global_tokens", global_tokens, q.shape[-2])  # (G,)
     seen = parts_of(q.shape[-2], window=window, global_tokens=tokens, dilation=dilation)
+    q = q.copy()
+    q[..., tokens, :] = 0  # not used, so that nothing in them reaches a gradient
     out, ordinary = pattern_softmax.forward(q, k, v, seen, key_mask=key_mask, scale=scale)  # (1), (2)
     rows = None
     if tokens.size:

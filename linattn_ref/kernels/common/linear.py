@@ -55,7 +55,7 @@ def forward(
         out, d, *last = loops.causal_product.normalised_forward(phi_q, *own, s, z, eps, **buffer)  # (3), (4)
     else:
         d = phi_q @ z[..., None] + eps
-        result, d, last = divide(phi_q @ s, d), d[..., 0], (s, z)  # (3)
+        result, d, last = divide(phi_q @ s, d), d[..., 0], (s.copy(), z.copy())  # (3)
         out = into(out, result)
     kept = phi_q, phi_k, v, s, z, out, d, (feature_map, of_q, of_k)
     return out, kind(*kept, key_mask, causal, state, State(*last))

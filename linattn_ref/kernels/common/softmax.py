@@ -4,6 +4,7 @@ A row of a cache never changes once it is written, so states share the memory of
 state that comes first; a second continuation from the same state copies what it shares.
 """
 
+import threading
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float
 
 __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
+
+TURN = threading.Lock()  # of whoever takes the next rows of a cache
 
 
 class Rows:
@@ -79,9 +82,13 @@ def append(state, k, v, key_mask):
     """`softmax.append`, in place where the next rows are free."""
     start, end = state.k.shape[-2], state.k.shape[-2] + k.shape[-2]
     rows = getattr(state, "rows", None)
-    if rows is None or rows.written != start or rows.k.shape[-2] < end:
-        rows = Rows(_enlarged(state.k, 2 * end), _enlarged(state.v, 2 * end), start)
-    rows.k[..., start:end, :], rows.v[..., start:end, :], rows.written = k, v, end
+    with TURN:
+        free = rows is not None and rows.written == start and rows.k.shape[-2] >= end
+        if free:
+            rows.written = end
+    if not free:
+        rows = Rows(_enlarged(state.k, 2 * end), _enlarged(state.v, 2 * end), end)
+    rows.k[..., start:end, :], rows.v[..., start:end, :] = k, v
     return _first(rows, end, page.joined_masks(state, k, key_mask))
 
 
@@ -105,4 +112,4 @@ def step(loop, q_t, k_t, v_t, state, *, scale=None):
         return out[..., 0, :], saved.state
     after = append(state, *row, None)
     scale = q_t.shape[-1] ** -0.5 if scale is None else scale
-    return loop.step(q_t, after.rows.k, after.rows.v, after.rows.written, scale), after
+    return loop.step(q_t, after.rows.k, after.rows.v, after.k.shape[-2], scale), after

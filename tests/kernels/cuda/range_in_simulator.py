@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from linattn_ref import attention
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import cuda
 
@@ -113,6 +114,35 @@ def test_both_passes_where_all_scores_are_equal_and_large(call, seen, beyond, dt
     d_a = p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))
     for found, expected in ((out, p @ v), (d_v, p.T @ d_out), (d_k / size, d_a.mT.sum(axis=-1, keepdims=True))):
         np.testing.assert_allclose(found, expected, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+@DTYPES
+@CALLS
+def test_what_has_no_weight_changes_nothing(call, dtype):
+    """A value that is none, whose key all queries see from behind."""
+    q, k, v, d_out = np.random.default_rng(0).random((4, 1, 10, 2)).astype(dtype) + dtype(0.1)
+    q, k = q * dtype(1e3), k * dtype(1e3)
+    k[:, 4] *= -1
+    out, expected = call(q, k, v, d_out)
+    v[:, 4] = np.inf
+    found, gradients = call(q, k, v, d_out)
+    rows = np.arange(10) != 0 if call is lsh else slice(None)  # the first meets nobody
+    np.testing.assert_array_equal(found[:, rows], out[:, rows])
+    for x, y in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@DTYPES
+@pytest.mark.parametrize("module", [attention.softmax, attention.local, attention.reformer])
+def test_a_head_that_sees_no_key_has_no_gradient(module, dtype):
+    q, k, v, d_out = np.random.default_rng(0).random((4, 1, 10, 2)).astype(dtype)
+    q[0, 3] = k[0, 4] = v[0, 5] = np.nan
+    arrays, options = (q, k, v), {"window": 3} if module is attention.local else {}
+    if module is attention.reformer:
+        arrays, options = (q, v), {"rotations": np.ones((1, 2, 1), dtype), "chunk": 4}
+    out, saved = module.forward(*arrays, key_mask=np.zeros((1, 10), bool), kernels=cuda, **options)
+    for x in (out, *module.backward(d_out, saved)):
+        np.testing.assert_array_equal(x, 0)
 
 
 @DTYPES

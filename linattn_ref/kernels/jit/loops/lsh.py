@@ -66,7 +66,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     check_length(q)
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     order, seen = as_heads(order), without_gaps(seen, np.int64).reshape(-1)
-    shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out)
+    shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out, q)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest = scaled_first(q, scale)

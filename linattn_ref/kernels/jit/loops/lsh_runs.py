@@ -36,7 +36,14 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.softmax_tile import forget_unseen, multiply, product_of_seen, scores_of, weigh
+from linattn_ref.kernels.jit.loops.softmax_tile import (
+    forget_unseen,
+    has_none,
+    multiply,
+    product_of_seen,
+    scores_of,
+    weigh,
+)
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import without_gaps
@@ -104,7 +111,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
-            if _has_none(rows, mine.stop - first, my_place):
+            if has_none(rows, mine.stop - first):
                 for c in range(0, v_rows.shape[1], width):
                     product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
             _combine(tokens[mine], rows, sums, results)
@@ -137,18 +144,6 @@ def _hide(scores, first, causal, mine, theirs, sums):
 def _is_beyond(sums, queries):
     """Whether a score of one of the queries is infinite, or NaN: 0 times it is not 0."""
     return not (sums[BEYOND, : min(queries, sums.shape[1])] == 0).all()
-
-
-@inner
-def _has_none(rows, queries, spare):
-    """Whether the first so many rows hold a NaN or infinity, of which 0 times is not 0; ``spare`` is written over."""
-    zero = broadcast(rows.dtype.type(0))
-    total = zero
-    for c in range(0, rows.shape[1], lanes(rows)):
-        for i in range(queries):
-            total = fma(load(rows[:, c : c + lanes(rows)], i), zero, total)
-    store(spare, 0, total)
-    return not (spare[0] == 0).all()
 
 
 @inner
@@ -228,6 +223,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             keys = mine.stop - first
             meet.pack_tokens(k_t, k, tokens[mine], scale)
             meet.pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
+            careful = careful or has_none(k_t, len(k_t)) or has_none(v_t, len(v_t))
             meet.into_lanes(my_place, places[:, mine])
             meet.into_lanes(my_chunks, their_chunks[:, mine])
             scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, careful)

@@ -132,7 +132,7 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
             _hide(scores, key_mask[start:stop], low, high, start, limits)
             shared.online_softmax(scores, v[start:stop], state, out_t, careful)
     if not careful:
-        if shared.has_none(out_t, queries.size):
+        if shared.has_none(out_t, len(out_t)):
             return False
         for i in range(queries.size):
             if shared.is_beyond(state, i):
@@ -181,7 +181,7 @@ def _hide(scores, key_mask, low, high, start, limits):
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
+    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
     key_mask = shared.flat_mask(key_mask, k)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest = shared.scaled_first(q, scale)
@@ -233,6 +233,7 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
     to theirs."""
     d_out, q, shift, row_sum, low, high, d_q = rows
     k_t, v_t, k_columns = shared.key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
+    careful = careful or shared.has_none(k_t, len(k_t)) or shared.has_none(v_t, len(v_t))
     d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
     p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
     bias = shared.mask_bias(key_mask[keys], q)

@@ -110,7 +110,7 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
         shared.scores_of(scores, k[start:stop], q_t, careful)
         _hide(scores, key_mask[start:stop], causal, see - start)
         shared.online_softmax(scores, v[start:stop], state, out_t, careful)
-    if not careful and shared.has_none(out_t, last - first):
+    if not careful and shared.has_none(out_t, len(out_t)):
         return False
     for i in range(last - first):
         seen = min(see + i + 1, n_keys) if causal else n_keys
@@ -136,7 +136,7 @@ def _hide(scores, key_mask, causal, see):
 def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out)
+    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
@@ -177,6 +177,7 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
     see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
     keys, key_mask = last - first, key_mask[first:last]
     k_t, v_t, k_columns = shared.key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
+    careful = careful or shared.has_none(k_t, len(k_t)) or shared.has_none(v_t, len(v_t))
     d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
     p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
     bias = shared.mask_bias(key_mask, q)

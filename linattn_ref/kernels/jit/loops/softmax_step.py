@@ -89,12 +89,15 @@ def attend(q, k, v, length, scale, out):
     for head in range(len(q)):
         for c in range(q.shape[1]):
             query[c // lanes(q), c % lanes(q)] = q[head, c] * q.dtype.type(scale)
-        _attend_head(query, k, v, head * (len(k) // len(q)), length, scores, out[head : head + 1])
+        first, own_out = head * (len(k) // len(q)), out[head : head + 1]
+        _attend_head(query, k, v, first, length, scores, own_out, False)
+        if not np.isfinite(own_out).all():  # a value of weight 0 may be the reason
+            _attend_head(query, k, v, first, length, scores, own_out, True)
 
 
 @inner
-def _attend_head(query, k, v, first, length, scores, out):
-    """A head whose rows of the cache begin at ``first``; ``out (1, M)``."""
+def _attend_head(query, k, v, first, length, scores, out, careful):
+    """A head whose rows of the cache begin at ``first``; ``out (1, M)``. ``careful`` as in `softmax_tile`."""
     largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far
     out[:] = 0
     for start in range(first, first + length, TILE):
@@ -106,8 +109,11 @@ def _attend_head(query, k, v, first, length, scores, out):
             new_largest = _largest(scores, keys, largest)
         decay = query.dtype.type(math.exp(largest - new_largest))
         largest, weight = new_largest, decay * weight + _weigh(scores, keys, new_largest)
-        for c in range(0, v.shape[1], lanes(v)):
-            _add(columns_from(out, c), columns_from(v, c), scores, start, keys, decay)
+        if careful:
+            _add_seen(out, v, scores, start, keys, decay)
+        else:
+            for c in range(0, v.shape[1], lanes(v)):
+                _add(columns_from(out, c), columns_from(v, c), scores, start, keys, decay)
     share = weight if weight == 0 else query.dtype.type(1) / weight
     for m in range(out.shape[1]):
         out[0, m] *= share
@@ -182,3 +188,15 @@ def _add(out, v, weights, start, keys, decay):
     for j in range(whole, keys):
         a = fma(spread(weights, j // width, j % width), load_row(v, start + j), a)
     store_row(out, 0, (a + b) + (c + d))
+
+
+@inner
+def _add_seen(out, v, weights, start, keys, decay):
+    """(3) without the values of weight 0, whatever they are."""
+    for m in range(out.shape[1]):
+        total = out[0, m] * decay
+        for j in range(keys):
+            weight = weights[j // lanes(weights), j % lanes(weights)]
+            if weight != 0:
+                total += weight * v[start + j, m]
+        out[0, m] = total

@@ -5,7 +5,8 @@ The lanes hold queries in the forward pass and keys in the backward pass; the pi
 Scores beyond the range of their dtype (`linattn_ref.kernels.common.saturation`) and NaN in what is not seen are
 rare, so no score is compared with the end of the range, and weights of 0 are multiplied like others. A forward task
 looks at the maxima and outputs that it comes to, and where one tells of such numbers it is done once more *carefully*:
-each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp and the row sums.
+each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp, the row sums, and
+each tile's keys and values.
 """
 
 import math
@@ -17,7 +18,7 @@ from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
 from linattn_ref.kernels.jit.loops.transposed import transpose
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store, where_greater
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, store, total, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
 KEYS = 128  # keys per tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
@@ -62,15 +63,15 @@ def online_softmax(scores, v, state, out_t, careful):
     for j in range(len(v)):
         new_maximum = maximum(load(scores, j), new_maximum)  # (1)
     decay = exp(old_maximum - new_maximum)
-    total = load(state, SUM) * decay
+    weight_sum = load(state, SUM) * decay
     for j in range(len(v)):
         weight = exp(load(scores, j) - new_maximum)
         store(scores, j, weight)
-        total = total + weight  # (2)
+        weight_sum = weight_sum + weight  # (2)
     for m in range(out_t.shape[0]):
         store(out_t, m, load(out_t, m) * decay)
     store(state, MAXIMUM, new_maximum)
-    store(state, SUM, total)
+    store(state, SUM, weight_sum)
     multiply(out_t, v.T, scores, True, careful)  # (3)
 
 
@@ -91,14 +92,14 @@ def is_beyond(state, i):
 
 
 @inner
-def has_none(out_t, queries):
-    """Whether an output of the first so many queries is NaN or infinite: what they do not see may be the reason."""
-    zero, zeros = out_t.dtype.type(0), new_panel(1, out_t)
-    total = broadcast(zero)
-    for m in range(out_t.shape[0]):
-        total = fma(load(out_t, m), broadcast(zero), total)  # 0, unless a number is none
-    store(zeros, 0, total)
-    return (zeros[0, :queries] != 0).any()
+def has_none(rows, count):
+    """Whether the first so many rows, of whole Vectors, hold a NaN or infinity, perhaps of what is not seen."""
+    zero = broadcast(rows.dtype.type(0))
+    sums = zero
+    for c in range(0, rows.shape[1], lanes(rows)):
+        for i in range(count):
+            sums = fma(load(rows[:, c : c + lanes(rows)], i), zero, sums)
+    return total(sums) != 0  # 0 times any other number is 0
 
 
 @inner
@@ -119,14 +120,14 @@ def product_of_seen(c, a, b, accumulate):
 @inner
 def write_row(out, i, out_t, state):
     """The output of the query in lane ``i``, brought to its sum; returns its log-sum-exp."""
-    total = state[SUM, i]
-    if total == 0:  # sees nothing; a NaN is not 0 and goes on
+    weight_sum = state[SUM, i]
+    if weight_sum == 0:  # sees nothing; a NaN is not 0 and goes on
         out[:] = 0
         return out.dtype.type(-np.inf)
-    share = out.dtype.type(1) / total
+    share = out.dtype.type(1) / weight_sum
     for m in range(out.size):
         out[m] = share * out_t[m, i]  # (4)
-    return state[MAXIMUM, i] + math.log(total)
+    return state[MAXIMUM, i] + math.log(weight_sum)
 
 
 @inner
@@ -219,14 +220,16 @@ def mask_bias(key_mask, like):
 # --- At the door ----------------------------------------------------------------------------------------------------
 
 
-def shift_and_row_sum(log_sum_exp, d_out, out):
+def shift_and_row_sum(log_sum_exp, d_out, out, q):
     """What is subtracted, and whether that has to be done carefully.
 
     It is the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``.
     """
     row_sum = np.einsum("...nm,...nm->...n", d_out, *side_by_side(out))  # (6)
-    shift = np.where(np.isneginf(log_sum_exp), out.dtype.type(0), log_sum_exp)
+    blind = np.isneginf(log_sum_exp)
+    shift = np.where(blind, out.dtype.type(0), log_sum_exp)
     careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    careful |= bool(blind.any()) and not np.isfinite(q[blind]).all()  # any other query of NaN has sums of NaN
     return *(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum)), careful
 
 
