@@ -114,5 +114,5 @@ def backward(d_h: Float[Array, "T B H"], saved: Saved) -> Gradients:
 
 
 def sigmoid(x: Array) -> Array:
-    """``1 / (1 + e^-x)``, by a function that cannot overflow."""
-    return (1 + np.tanh(x / 2)) / 2
+    """``1 / (1 + e^-x)``, by its logarithm, which cannot overflow."""
+    return np.exp(-np.logaddexp(-x, x.dtype.type(0)))

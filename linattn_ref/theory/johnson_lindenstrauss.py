@@ -224,8 +224,8 @@ def norm_errors(
     ndarray ``(trials,)``
     """
     check_array("x", x, ndim=1)
-    if x.ndim != 1 or not np.any(x):
-        raise ValueError(f"x: expected a vector (n,) that is not 0, got shape {x.shape}")
+    if x.ndim != 1 or not np.any(x) or not np.isfinite(x).all():
+        raise ValueError(f"x: expected a finite vector (n,) that is not 0, got shape {x.shape}: {x}")
     return pairwise_errors(np.stack([np.zeros_like(x), x]), k, trials=trials, rng=rng, projection=projection)[:, 0]
 
 
@@ -250,13 +250,13 @@ def pairwise_errors(
     check_array("points", points)
     check_size("k", k)
     check_size("trials", trials)
-    if points.ndim != 2 or len(points) < 2:
-        raise ValueError(f"points: expected at least two points, (m, n), got shape {points.shape}")
+    if points.ndim != 2 or len(points) < 2 or not np.isfinite(points).all():
+        raise ValueError(f"points: expected at least two finite points, (m, n), got shape {points.shape}: {points}")
     first, second = np.triu_indices(len(points), 1)
-    differences = points[first] - points[second]  # (pairs, n)
-    squared = np.sum(differences**2, axis=1)  # (pairs,)
-    if not (squared > 0).all():
+    differences = of_size_1(points[first] - points[second])  # (pairs, n)
+    if not differences.any(axis=1).all():
         raise ValueError("points: expected different points, got two that are equal")
+    squared = np.sum(differences**2, axis=1)  # (pairs,)
     errors = np.empty((trials, first.size), points.dtype)
     n, block = points.shape[1], max(1, BLOCK // (k * points.shape[1]))
     for start in range(0, trials, block):
@@ -265,6 +265,13 @@ def pairwise_errors(
         projected = r @ differences.T  # (count, k, pairs)
         errors[start : start + count] = np.abs(np.sum(projected**2, axis=1) / squared - 1)
     return errors
+
+
+def of_size_1(x: Array) -> Array:
+    """Rows, each times a power of 2 that brings its largest number near 1: what is relative stays, squares exist."""
+    _, exponent = np.frexp(abs(x).max(axis=-1, keepdims=True))
+    scaled: Array = np.ldexp(x, -exponent)
+    return scaled
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------

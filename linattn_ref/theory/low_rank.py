@@ -63,6 +63,7 @@ from linattn_ref.theory.johnson_lindenstrauss import (
     check_size,
     failure_bound,
     gaussian_projection,
+    of_size_1,
 )
 
 __all__ = ["Action", "Errors", "action", "amplification", "attention_rows", "errors_at", "projection_errors"]
@@ -133,7 +134,7 @@ def projection_errors(
     projection : callable
         ``gaussian_projection``, as in the paper, or ``sign_projection``.
     """
-    _check_vector(v)
+    v = _checked(v)
     check_size("trials", trials)
     reduced = np.empty((v.size, trials), v.dtype)
     for trial in range(trials):
@@ -180,7 +181,7 @@ def _ratio(error: Array, size: Array | np.floating[Any]) -> Array:
 
 
 class Action(NamedTuple):
-    """All of ``P`` and ``v`` that (5) needs, for any ``k``."""
+    """All of ``P`` and ``v`` that (5) needs, for any ``k``; ``v`` times a power of 2, as `of_size_1` gives it."""
 
     exact: Array  # (N,)  P v
     noise: Array  # (N, trials)  P h
@@ -198,7 +199,7 @@ def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> A
     rows, v, trials, rng
         As in `projection_errors`.
     """
-    _check_vector(v)
+    v = _checked(v)
     check_size("trials", trials)
     v_norm = float(np.linalg.norm(v))
     h = rng.standard_normal((v.size, trials), v.dtype)
@@ -229,7 +230,8 @@ def amplification(acted: Action) -> float:
     return float(np.linalg.norm(acted.row_norms) * acted.v_norm / np.linalg.norm(acted.exact))
 
 
-def _check_vector(v: Array) -> None:
+def _checked(v: Array) -> Array:
     check_array("v", v, ndim=1)
     if v.ndim != 1 or not np.any(v) or not np.isfinite(v).all():
         raise ValueError(f"v: expected a finite vector (n,) that is not 0, got shape {v.shape}: {v}")
+    return of_size_1(v)

@@ -24,11 +24,14 @@ Charikar (2002), "Similarity estimation techniques from rounding algorithms" (3)
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2.
 """
 
+import math
+
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention.parts.lsh_hashing import buckets, draw_rotations
+from linattn_ref.attention.parts.lsh_hashing import buckets, check_counts, draw_rotations
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["asymptotic_exponent", "collision_probability", "measured_collisions"]
 
@@ -53,10 +56,9 @@ def collision_probability(cosine: float, n_buckets: int, *, points: int = 500) -
     ValueError
         A cosine outside -1 to 1, or an odd number of buckets.
     """
-    if not -1 <= cosine <= 1:
-        raise ValueError(f"cosine: expected a number from -1 to 1, got {cosine}")
-    if n_buckets < 2 or n_buckets % 2:
-        raise ValueError(f"n_buckets: expected an even number from 2 on, got {n_buckets}")
+    _check_cosine(cosine)
+    check_sizes(points=points)
+    check_counts(1, 1, n_buckets, np.float64)
     if abs(cosine) == 1:
         return float(cosine > 0)
     step = LARGEST / points
@@ -77,13 +79,23 @@ def _density(x: Array, y: Array, correlation: float) -> Array:
 
 @plain_numbers
 def asymptotic_exponent(cosine: float) -> float:
-    """``(1 - rho) / (1 + rho)`` of (4)."""
-    return (1 - cosine) / (1 + cosine)
+    """``(1 - rho) / (1 + rho)`` of (4); infinite for opposite vectors."""
+    _check_cosine(cosine)
+    return (1 - cosine) / (1 + cosine) if cosine > -1 else math.inf
+
+
+def _check_cosine(cosine: float) -> None:
+    if not -1 <= cosine <= 1:
+        raise ValueError(f"cosine: expected a number from -1 to 1, got {cosine}")
 
 
 @plain_numbers
 def measured_collisions(cosine: float, n_buckets: int, width: int, trials: int, rng: Generator) -> float:
     """The share of ``trials`` random hashes in which two vectors ``(width,)`` at a given cosine share their bucket."""
+    _check_cosine(cosine)
+    check_sizes(width=width, trials=trials)
+    if width < 2:
+        raise ValueError(f"width: expected an integer of at least 2, got {width}")
     pair = np.zeros((2, width))
     pair[:, 0] = 1
     pair[1, :2] = cosine, np.sqrt(1 - cosine**2)

@@ -79,9 +79,12 @@ def _values_by_svd(matrix: Array) -> Array:
 
 def _values_by_gram(matrix: Array) -> Array:
     n_rows, n_columns = matrix.shape
+    _, exponent = np.frexp(abs(matrix).max())
+    matrix = np.ldexp(matrix, -exponent)  # exact, and no square leaves the range of floats
     gram = matrix.T @ matrix if n_rows >= n_columns else matrix @ matrix.T  # (K, K)
     eigenvalues = scipy.linalg.eigvalsh(gram, overwrite_a=True, check_finite=False)  # smallest first
-    return np.sqrt(np.maximum(eigenvalues[::-1], 0))  # rounding may leave tiny negative ones
+    values: Array = np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0)), exponent)  # rounding may leave negative ones
+    return values
 
 
 def cumulative_share(values: Array) -> Array:

@@ -322,8 +322,22 @@ def test_gates_of_extreme_tokens(dtype):
     assert log_gate[0] == 0
     np.testing.assert_allclose(log_gate[1:], [-np.exp(-90.0), -np.log(2), -90, -1e30], rtol=1e-6)
     gradients = decay_gate.backward(np.ones_like(x), saved)
-    np.testing.assert_allclose(gradients.x, [0, -np.exp(-90.0), -0.5, -1, -1], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(gradients.x, [0, -np.exp(-90.0), -0.5, -1, -1], rtol=1e-6)
     assert all(g.dtype == dtype for g in gradients)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_infinite_gates_have_gradients(dtype):
+    """A state that is thrown away, and a rate beyond the range where nothing fades."""
+    x, zero = np.array([[1.0, np.inf]], dtype), np.zeros((1, 1), dtype)
+    log_gate, saved = decay_gate.forward(x, zero, zero)
+    assert log_gate[0, 1] == -np.inf
+    d_a_log = decay_gate.backward(np.array([[1.0, 0.0]], dtype), saved).a_log
+    np.testing.assert_array_equal(d_a_log[0, 0], log_gate[0, 0])
+    with np.errstate(over="ignore"):
+        log_gate, saved = decay_gate.forward(zero - dtype(1000), zero + dtype(1000), zero)
+        assert not log_gate.any()
+        assert not any(gradient.any() for gradient in decay_gate.backward(np.ones_like(log_gate), saved))
 
 
 def test_a_gate_is_checked():

@@ -227,6 +227,14 @@ def test_max_pool_of_negative_numbers_beside_a_masked_key():
     np.testing.assert_array_equal(pooled, [[-1]])
 
 
+def test_max_pool_beside_a_masked_key_of_what_is_no_number():
+    x = np.array([[5.0, 5], [-np.inf, np.nan], [1, 2], [2, 1]])
+    pooled, saved = linformer.max_pool(x, 2, key_mask=np.array([False, True, True, True]))
+    np.testing.assert_array_equal(pooled, [[-np.inf, np.nan], [2, 2]])
+    d_x = max_pool.backward(np.array([[7.0, 8], [1, 2]]), saved).x
+    np.testing.assert_array_equal(d_x, [[0, 0], [7, 8], [0, 2], [1, 0]])
+
+
 def test_of_equal_maxima_the_first_gets_the_gradient():
     _, saved = linformer.max_pool(np.ones((4, 2)), 2)
     d_x = max_pool.backward(np.array([[2.0, 3.0], [4.0, 5.0]]), saved).x

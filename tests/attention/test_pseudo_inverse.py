@@ -65,6 +65,16 @@ def test_rcond_is_relative_to_the_largest(rng):
     np.testing.assert_allclose(norms, [0.01, 0.1, 1], rtol=1e-12)
 
 
+def test_what_turns_with_the_matrix_and_is_left_out_has_no_gradient_here(rng):
+    for values, fits in (([1, 0.5, 0.05], False), ([1, 0.5, 0], True)):
+        x, saved = pinv_exact.forward(with_singular_values(rng, np.array(values), 3, 3), rcond=0.1)
+        if fits:
+            assert np.isfinite(pinv_exact.backward(x, saved).a).all()
+        else:
+            with pytest.raises(ValueError, match="saved: expected a pseudo-inverse that leaves out rounding alone"):
+                pinv_exact.backward(x, saved)
+
+
 @each_form
 @DTYPES
 def test_zero_is_its_own_pseudo_inverse(forward, backward, dtype):

@@ -40,7 +40,16 @@ def test_hash_looks_at_directions_alone():
 
 
 def test_a_tie_goes_to_the_first():
+    """Of both ends of all axes, those of ``x`` before those of ``-x``."""
     assert not reformer.buckets(np.zeros((5, 4)), draw()[2]).any()
+    assert reformer.buckets(np.ones((1, 1)), np.array([[[-3.0, 3.0]]])) == 1
+
+
+def test_chunks_have_a_size():
+    order = np.zeros((1, 4), np.int32)
+    for call in (lsh_hashing.chunk_of_token, lsh_hashing.pattern_of):
+        with pytest.raises(ValueError, match=r"^chunk: expected an integer of at least 1, got 0"):
+            call(order, 0)
 
 
 def test_order_is_by_bucket_then_position_with_masked_tokens_last():

@@ -242,6 +242,17 @@ def test_a_saturated_gate_stays_between_0_and_1(dtype):
         assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_small_gate_keeps_its_digits(dtype):
+    """Down to the smallest number; its logarithm is what a state forgets by."""
+    x = np.array([[-5.0], [-18.0], [-40.0], [-80.0]], dtype)
+    gate, saved = learned_gate.forward(x, np.ones(1, dtype), np.zeros((), dtype))
+    exact = np.exp(x[:, 0].astype(float))
+    np.testing.assert_allclose(gate, exact / (1 + exact), rtol=100 * np.finfo(dtype).eps)
+    d_x = learned_gate.backward(np.ones_like(gate), saved).x[:, 0]
+    np.testing.assert_allclose(d_x, exact / (1 + exact) ** 2, rtol=100 * np.finfo(dtype).eps)
+
+
 def test_what_the_learned_gate_refuses():
     x, w_g, b_g = np.zeros((4, 3)), np.zeros(3), np.zeros(())
     for error, name, arguments in (

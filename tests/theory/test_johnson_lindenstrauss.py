@@ -66,6 +66,15 @@ def test_pairwise_errors_are_those_of_the_distances():
     assert found.measured <= found.stated
 
 
+@pytest.mark.parametrize("size", [2.0**-83, 2.0**66])
+def test_errors_do_not_depend_on_the_size_of_the_points(size):
+    points = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    found = [
+        jl.pairwise_errors(np.float32(each) * points, 2, trials=4, rng=np.random.default_rng(1)) for each in (size, 1)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("vectors", [1, 45])
 def test_required_dimension_is_the_smallest(vectors):
     k = jl.required_dimension(0.3, 0.01, vectors=vectors)
@@ -127,7 +136,8 @@ def test_not_a_number_counts_as_a_failure():
         (lambda: jl.inner_product_failure(1.1, 0.1, 3), "cosine: expected"),
         (lambda: jl.inner_product_failure(0.1, 0, 3), "eps: expected eps > 0"),
         (lambda: jl.clopper_pearson(5, 4), "failures: expected 0 <= failures <= trials = 4, got 5"),
-        (lambda: jl.norm_errors(np.zeros(3), 2, trials=1, rng=np.random.default_rng()), "x: expected a vector"),
+        (lambda: jl.norm_errors(np.zeros(3), 2, trials=1, rng=np.random.default_rng()), "x: expected a finite vector"),
+        (lambda: jl.norm_errors(np.array([np.nan]), 2, trials=1, rng=np.random.default_rng()), "x: expected a finite"),
         (
             lambda: jl.pairwise_errors(np.ones((2, 3)), 2, trials=1, rng=np.random.default_rng()),
             "points: expected diff",

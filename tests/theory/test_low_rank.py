@@ -60,6 +60,20 @@ def test_errors_are_the_formulas():
         np.testing.assert_allclose([each[trial] for each in got], expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("size", [2.0**-83, 2.0**66])
+def test_errors_do_not_depend_on_the_size_of_the_values(size):
+    """Whose squares leave the range of float32."""
+    rng = np.random.default_rng(1)
+    p, v = rng.random((6, 8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
+
+    def errors(v):
+        acted = low_rank.action([p], v, trials=2, rng=np.random.default_rng(3))
+        literal = low_rank.projection_errors([p], v, 4, trials=2, rng=np.random.default_rng(2))
+        return [*literal, *(low_rank.errors_at(acted, 4, event) for event in low_rank.Errors._fields)]
+
+    np.testing.assert_array_equal(errors(np.float32(size) * v), errors(v))
+
+
 @pytest.mark.parametrize("event", low_rank.Errors._fields)
 def test_one_pass_has_the_distribution_of_the_projection(event):
     """Equation (5) against drawn matrices R: two-sample Kolmogorov-Smirnov."""

@@ -50,7 +50,17 @@ def test_exponent_for_many_buckets(cosine):
     assert slopes[-1] == pytest.approx(asymptotic_exponent(cosine), abs=0.08)
 
 
-@pytest.mark.parametrize("bad", [{"cosine": 1.1, "n_buckets": 4}, {"cosine": 0.5, "n_buckets": 5}])
-def test_bad_arguments(bad):
-    with pytest.raises(ValueError, match=r"^(cosine|n_buckets): expected"):
-        collision_probability(**bad)
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [((1.1, 4), "cosine"), ((0.5, 5), "n_buckets"), ((0.5, 4.0), "n_buckets"), ((0.5, 4, 0), "points")],
+)
+def test_bad_arguments(bad, named):
+    with pytest.raises(ValueError, match=f"^{named}: expected"):
+        collision_probability(*bad[:2], **dict(zip(["points"], bad[2:], strict=False)))
+
+
+def test_bad_vectors_and_trials():
+    for cosine, width, trials, named in ((2.0, 4, 9, "cosine"), (0.5, 1, 9, "width"), (0.5, 4, 0, "trials")):
+        with pytest.raises(ValueError, match=f"^{named}: expected"):
+            measured_collisions(cosine, 4, width, trials, np.random.default_rng(0))
+    assert asymptotic_exponent(-1.0) == math.inf

@@ -45,6 +45,16 @@ def test_a_stack_is_its_matrices(attention, method, transpose):
     np.testing.assert_allclose(got, np.linalg.svd(stack, compute_uv=False), atol=1e-11)
 
 
+@pytest.mark.parametrize("method", ["svd", "gram"])
+@pytest.mark.parametrize("size", [2.0**-83, 2.0**83])
+def test_any_scale(attention, method, size):
+    """Also where the squares leave the range of float32."""
+    matrix = attention[0, 0].astype(np.float32)
+    expected = spectrum.singular_values(matrix, method=method)
+    found = spectrum.singular_values(np.float32(size) * matrix, method=method)
+    np.testing.assert_allclose(found / np.float32(size), expected, rtol=0, atol=1e-6 * expected[0])
+
+
 def test_float32_errors_are_as_the_docstring_says():
     rng = np.random.default_rng(2)
     q, k = rng.standard_normal((2, 256, 32))

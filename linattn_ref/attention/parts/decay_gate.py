@@ -61,7 +61,7 @@ def forward(x: Float[Array, "..."], a_log: Float[Array, "#..."], dt_bias: Float[
     ``(H, 1, 1)``, and ``(H, 1, C)`` for a bias per channel.
     """
     y = x + dt_bias
-    log_gate = -np.exp(a_log) * np.logaddexp(y, y.dtype.type(0))  # (1)
+    log_gate = times(-np.exp(a_log), np.logaddexp(y, y.dtype.type(0)))  # (1)
     return log_gate, Saved(y, a_log, dt_bias.shape, log_gate)
 
 
@@ -69,7 +69,12 @@ def forward(x: Float[Array, "..."], a_log: Float[Array, "#..."], dt_bias: Float[
 def backward(d_log_gate: Float[Array, "..."], saved: Saved) -> Gradients:
     """Equation (2)."""
     y, a_log, dt_bias_shape, log_gate = saved
-    sigmoid = (1 + np.tanh(y / 2)) / 2  # written so that nothing overflows
-    d_x = -np.exp(a_log) * sigmoid * d_log_gate  # (2)
-    d_a_log = sum_to_shape(log_gate * d_log_gate, a_log.shape)  # (2)
+    sigmoid = np.exp(-np.logaddexp(-y, y.dtype.type(0)))  # by its logarithm: small ones keep their digits
+    d_x = times(-np.exp(a_log), sigmoid * d_log_gate)  # (2)
+    d_a_log = sum_to_shape(times(log_gate, d_log_gate), a_log.shape)  # (2)
     return Gradients(d_x, d_a_log[...], sum_to_shape(d_x, dt_bias_shape)[...])  # arrays, of a single number too
+
+
+def times(x: Array, y: Array) -> Array:
+    """``x y``; 0 where ``y`` is 0, even if ``x`` is infinite."""
+    return np.where(y == 0, y, x) * y

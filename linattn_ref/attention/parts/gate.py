@@ -64,7 +64,7 @@ def forward(x: Float[Array, "... N E"], w_g: Float[Array, "*... E"], b_g: Float[
     """
     b_g = np.asarray(b_g, like=x)  # arithmetic leaves a number of a single one
     score = (x @ w_g[..., None])[..., 0] + b_g[..., None]  # (..., N)
-    gate = (1 + np.tanh(score / 2)) / 2  # (1), written so that nothing overflows
+    gate = np.exp(-np.logaddexp(-score, score.dtype.type(0)))  # (1), by its logarithm: small gates keep their digits
     limits = np.finfo(x.dtype)
     gate = np.clip(gate, limits.tiny, 1 - limits.epsneg)  # the numbers next to 0 and 1
     return gate, Saved(x, w_g, b_g, gate)

@@ -64,10 +64,12 @@ def buckets(qk: Float[Array, "... N D"], rotations: Constant[Array, "rounds D bu
     found = np.empty_like(qk, dtype, shape=(*qk.shape[:-2], rounds, qk.shape[-2]))
     for head in np.ndindex(qk.shape[:-2]):  # one at a time: what is rotated stays in the processor's cache
         rotated = (qk[head] @ rotation).reshape(-1, rounds, half)  # (N, rounds, buckets/2)
-        farthest = abs(rotated).argmax(axis=-1)[..., None]  # (N, rounds, 1): the largest of x and -x
-        negative = np.take_along_axis(rotated, farthest, axis=-1) < 0
-        found[head] = (farthest + half * negative)[..., 0].T  # (1)
+        found[head] = np.concatenate([rotated, -rotated], axis=-1).argmax(axis=-1).T  # (1)
     return found
+
+
+def look_chunk(chunk: Any, **_: Any) -> None:
+    check_sizes(chunk=chunk)
 
 
 def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integers:
@@ -80,13 +82,13 @@ def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integer
     return buckets.argsort(axis=-1, kind="stable").astype(np.int32)  # (2); stable: equal buckets by position
 
 
-@op
+@op(look=look_chunk)
 def chunk_of_token(order: Int[Integers, "... rounds N"], chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
     return order.argsort(axis=-1).astype(order.dtype) // chunk  # (3)
 
 
-@op
+@op(look=look_chunk)
 def pattern_of(
     order: Int[Integers, "... rounds N"],
     chunk: int,

@@ -61,11 +61,15 @@ def forward(
 ) -> tuple[Array, Saved]:
     """Equation (1), ``(..., R, W)``; a segment without an unmasked key gives 0."""
     bounds = segment_bounds(x.shape[-2], reduced)
-    seen = x if key_mask is None else np.where(key_mask[..., None], x, x.dtype.type(-np.inf))
-    position = np.stack([start + seen[..., start:end, :].argmax(axis=-2) for start, end in pairwise(bounds)], axis=-2)
-    found = np.ones((*x.shape[:-2], reduced, 1), np.bool_)
-    if key_mask is not None:
-        found = np.logical_or.reduceat(key_mask, bounds[:-1], axis=-1)[..., None]
+    if key_mask is None:
+        key_mask = np.ones_like(x[..., 0], np.bool_)
+    seen, position = np.where(key_mask[..., None], x, x.dtype.type(-np.inf)), []
+    for start, end in pairwise(bounds):
+        rows, unmasked = seen[..., start:end, :], key_mask[..., start:end, None]
+        largest = unmasked & ((rows == rows.max(axis=-2, keepdims=True)) | np.isnan(rows))
+        position.append(start + largest.argmax(axis=-2))
+    position = np.stack(position, axis=-2)
+    found = np.logical_or.reduceat(key_mask, bounds[:-1], axis=-1)[..., None]
     pooled = np.where(found, np.take_along_axis(x, position, axis=-2), x.dtype.type(0))  # (1)
     return pooled, Saved(position, found, x.shape[-2])
 

@@ -18,7 +18,8 @@ here ``dA`` and ``dX`` are small changes. ``<G, dX>`` for a gradient ``G`` of ``
     -X^T G X^T + (I - A X) G^T X X^T + X^T X G^T (I - X A)   (2)
 
 Where the rank changes, the pseudo-inverse jumps, and there is no gradient. Near such a place the gradient is of the
-size of ``|X|^2``, and as many digits are lost.
+size of ``|X|^2``, and as many digits are lost. (2) takes what does not count to be 0, up to rounding: of larger values
+that ``rcond`` leaves out, the directions turn with ``A`` too, so a backward pass refuses them.
 
 Example
 -------
@@ -54,6 +55,7 @@ class Saved(NamedTuple):
 
     a: Float[Array, "... R W"]
     x: Float[Array, "... W R"]
+    whole: bool  # only what is 0, up to rounding, was left out
 
 
 class Gradients(NamedTuple):
@@ -68,19 +70,25 @@ def look(rcond: Any = None, **_: Any) -> None:
 @op(look=look)
 def forward(a: Float[Array, "... R W"], *, rcond: float | None = None) -> tuple[Array, Saved]:
     """Equation (1), decomposed in the dtype of ``a``; singular values up to ``rcond`` times the largest count as 0."""
-    if rcond is None:
-        rcond = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+    rounding = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+    rcond = rounding if rcond is None else rcond
     u, sigma, w_t = np.linalg.svd(a, full_matrices=False)  # (..., R, K), (..., K), (..., K, W), K = min(R, W)
     counts = sigma > rcond * sigma[..., :1]
     inverse = 1 / np.where(counts, sigma, sigma.dtype.type(np.inf))  # (..., K)
     x = (w_t.mT * inverse[..., None, :]) @ u.mT  # (1)
-    return x, Saved(a, x)
+    lost = ~counts & (sigma > rounding * sigma[..., :1])
+    return x, Saved(a, x, not lost.any())
 
 
-@op
+def look_back(saved: Any, **_: Any) -> None:
+    if not saved.whole:
+        raise ValueError("saved: expected a pseudo-inverse that leaves out rounding alone, got a larger rcond")
+
+
+@op(look=look_back)
 def backward(d_x: Float[Array, "... W R"], saved: Saved) -> Gradients:
     """Equation (2)."""
-    a, x = saved
+    a, x, _ = saved
     outside_columns = np.identity(a.shape[-2], a.dtype, like=a) - a @ x  # (..., R, R), I - A X
     outside_rows = np.identity(a.shape[-1], a.dtype, like=a) - x @ a  # (..., W, W), I - X A
     return Gradients(

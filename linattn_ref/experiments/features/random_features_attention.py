@@ -129,9 +129,9 @@ def draw(results: Results) -> Figure:
     hyperbolic features are two per direction. Dotted: orthogonal directions of equal length, an estimate that is
     biased, but spreads less. Left: short normal queries and keys, where all converge, trig first. Right: heads of a
     pretrained network, whose weights were learned with softmax: trig features are useless, so far off that the scale
-    ends before, and positive ones gain little from a thousand directions. ReLU features estimate another similarity,
-    so their error stops falling. Grey: the mean of the values in place of attention. Errors with independent
-    directions are in the record.
+    ends before, and positive ones gain slowly: a thousand directions halve the error at best. ReLU features estimate
+    another similarity, so their error stops falling. Grey: the mean of the values in place of attention. Errors with
+    independent directions are in the record.
     """
     figure, axes = style.figure(2, 2, height=0.66, sharex=True, sharey="col")
     for column, (name, panel) in zip(axes.T, results.panels.items(), strict=True):

@@ -151,7 +151,7 @@ def condition_by_layer(heads: Heads, r: int) -> Array:
 def draw(results: Results) -> Figure:
     """Left: how far the iterative pseudo-inverse is from the exact one (points), for matrices of prescribed condition
     number, and what the recursion for the smallest singular value predicts (lines). A condition number a hundred
-    times larger takes about eight iterations more before the error falls at all; then it falls by the third power.
+    times larger takes some seven iterations more before the error falls at all; then it falls by the third power.
     Two steps of Newton and Schulz, which cost as much as one iteration, are ahead (dotted). Middle: the share of
     1/sigma that a singular value is inverted to. Six iterations are a gentle cut near a fortieth of the scale. Right:
     condition numbers of landmark matrices in a pretrained network, medians by layer, and what six iterations reach at

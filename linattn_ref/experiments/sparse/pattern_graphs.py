@@ -116,9 +116,10 @@ OF_CLUSTERING = {
 def draw(results: Results) -> Figure:
     """BigBird's patterns as graphs, a node per block (window of 5 blocks, 3 random blocks, 1 global block; the median
     of several draws and their range). Left: the number of layers until every block depends on every other; random
-    blocks alone leave some that nobody sees, so it is infinite, unless edges are used both ways. Middle: how often
-    two neighbours of a block are neighbours; with global blocks alone never. Right: with a stride of sqrt(N), the
-    pairs of Sparse Transformer's two patterns, strided and fixed, grow as N^1.5, faster than N log N (dotted).
+    blocks alone leave some that nobody sees, from 64 blocks on in every draw, so it is infinite, unless edges are used
+    both ways. Middle: how often two neighbours of a block are neighbours; with global blocks alone never. Right: with
+    a stride of sqrt(N), the pairs of Sparse Transformer's two patterns, strided and fixed, grow as N^1.5, faster than
+    N log N (dotted).
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
     left.set(title="layers until all see all", yscale="log", ylim=(1.7, 360))
