@@ -48,6 +48,8 @@ class Params(NamedTuple):
 
 def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
     """Check a network, and that it has places for the tokens ``(B, N)``."""
+    if "causal" in model.mechanism.accepts["forward"] and not model.mechanism.options.get("causal"):
+        raise ValueError("model.mechanism: expected causal=True among its options, or a token would see later ones")
     if (params.positions is None) == (model.sinusoids is None):
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
     if tokens.shape[1] > places(params, model):

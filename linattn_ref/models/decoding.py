@@ -85,8 +85,11 @@ def lacks(params: Params, model: Model) -> str | None:
         return "there is none without blocks"
     if width % model.heads:
         return f"there is none of {model.heads} heads in a width of {width}"
-    if model.groups != 1 or any(one.attention.inner.w.shape[1] != 3 * width for one in params.blocks):
+    sizes = {(*one.attention.inner.w.shape, *one.attention.outer.w.shape) for one in params.blocks}
+    if model.groups != 1 or sizes != {(width, 3 * width, width, width)}:
         return "there is none of heads that are shared, or that have widths of their own"
+    if len({len(one.feed_forward.inner.b) for one in params.blocks}) > 1:
+        return "there is none of blocks of several hidden widths"
     if model.block not in (pre_norm, post_norm) or model.activation not in (gelu, relu):
         return f"there is none of {model.block.__name__} with {model.activation.__name__}"
     return None

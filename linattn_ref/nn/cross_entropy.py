@@ -110,7 +110,8 @@ def forward(
     log_p = a - np.log(np.exp(a).sum(axis=-1, keepdims=True))  # (1)
     of_targets = np.take_along_axis(log_p, t[..., None], axis=-1)[..., 0]
     if label_smoothing:
-        of_targets = (1 - label_smoothing) * of_targets + label_smoothing * log_p.mean(axis=-1)  # (2), by y_i
+        of_targets = of_targets * (1 - label_smoothing) if label_smoothing < 1 else np.zeros_like(of_targets)
+        of_targets = of_targets + label_smoothing * log_p.mean(axis=-1)  # (2), by y_i
     loss = -(share[share > 0] * of_targets[share > 0]).sum()  # (2); 0 times -inf is 0
     return loss, Saved(log_p, t, share, label_smoothing)
 

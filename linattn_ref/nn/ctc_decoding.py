@@ -53,8 +53,10 @@ class Found(NamedTuple):
 def check_values(scores: Any, frames: Any = None, **_: Any) -> None:
     check_lengths("frames", frames, scores.shape[-2])
     for i, row in enumerate(_sequences(scores, frames)):
-        if np.isnan(row).any():
-            raise ValueError(f"scores: expected numbers, got NaN in sequence {i}")
+        largest = row.max(axis=-1)
+        if not np.isfinite(largest).all():
+            got = f"{largest[~np.isfinite(largest)][0]} in sequence {i}"
+            raise ValueError(f"scores: expected a finite number as the largest of each frame, got {got}")
 
 
 @op(values=check_values)

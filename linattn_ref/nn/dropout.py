@@ -59,7 +59,7 @@ def forward(x: Float[Array, "... E"], *, p: float, rng: np.random.Generator | No
     """
     if rng is None or p == 0:
         return x, Saved(None, p)
-    kept = rng.random(x.shape, dtype=np.float32) >= p
+    kept = rng.random(x.shape, dtype=np.float32 if np.float32(p) < 1 else np.float64) >= p
     return x * kept * (1 / (1 - p)), Saved(kept, p)  # (1)
 
 

@@ -31,6 +31,7 @@ from linattn_ref.op import Array, Float, op
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
 S, C = math.sqrt(2 / math.pi), 0.044715
+FAR = 40.0  # where 1 - tanh^2 has long been 0
 
 
 class Saved(NamedTuple):
@@ -53,5 +54,6 @@ def forward(x: Float[Array, "... E"]) -> tuple[Array, Saved]:
 def backward(d_y: Float[Array, "... E"], saved: Saved) -> Gradients:
     """Equations (3) and (4)."""
     x, tanh = saved
+    x = np.clip(x, -FAR, FAR)
     slope = S * (1 + 3 * C * x * x)  # (3)
     return Gradients(d_y * ((1 + tanh) / 2 + x * (1 - tanh * tanh) * slope / 2))  # (4)

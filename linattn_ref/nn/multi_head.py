@@ -173,7 +173,11 @@ def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
     own = tuple(getattr(grads, name) for name in saved.own)
     for name, gate_backward, gate in saved.gates:
         d_keys, *d_gate = gate_backward(getattr(grads, name), gate)
-        d_x, own = d_x + d_keys[:, 0], (*own, tuple(d_gate))
+        if d_memory is None:
+            d_x = d_x + d_keys[:, 0]
+        else:
+            d_memory = d_memory + d_keys[:, 0]
+        own = *own, tuple(d_gate)
     return Gradients(d_x, Params(inner, outer, own), d_memory)
 
 

@@ -44,7 +44,10 @@ def by_global_norm(grads: Any, limit: float) -> float:
     # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.
     rows = (array.reshape(-1) for array in arrays)
     pieces = (row[first : first + PIECE] for row in rows for first in range(0, row.size, PIECE))
-    length = math.sqrt(math.fsum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
+    with np.errstate(over="ignore"):
+        length = math.sqrt(math.fsum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
+    if length == math.inf and (largest := max(float(abs(array).max()) for array in arrays)) < math.inf:
+        length = largest * math.hypot(*(by_global_norm(array / largest, math.inf) for array in arrays))
     if limit < length + EPS:
         for array in arrays:
             array *= limit / (length + EPS)  # (1)

@@ -19,14 +19,14 @@ class TrainingError(RuntimeError):
     """A loss or gradient that is NaN or infinite, or a loss that exploded. Checkpoints are of the time before."""
 
 
-def check_step(step: int, loss: float, norm: float, usual: float, params: Any, grads: Any, saved: Any) -> None:
+def check_step(step: int, loss: float, norm: float, early_loss: float, params: Any, grads: Any, saved: Any) -> None:
     """Check a step's loss and the norm of its gradient, before any parameter changes.
 
     Parameters
     ----------
     step : int
     loss, norm : float
-    usual : float
+    early_loss : float
         The mean training loss up to the first evaluation; before it, the first loss.
     params, grads : NamedTuple
     saved : callable
@@ -37,13 +37,14 @@ def check_step(step: int, loss: float, norm: float, usual: float, params: Any, g
     TrainingError
         The step is named, and the layer.
     """
-    if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * max(abs(usual), 1.0):
+    if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * max(abs(early_loss), 1.0):
         return
     if not (math.isfinite(loss) and all(_is_finite(array) for _, array in parameters.leaves(grads))):
         raise no_number(step, loss, params, saved, grads)
     name = max(parameters.leaves(grads), key=lambda leaf: float(np.abs(leaf[1]).max()))[0]
-    told = f"exploded, from {usual:.3g} to {loss:.3g}, and {name} has the largest gradient"
-    raise TrainingError(f"step {step}: the loss {told}")
+    exploded = f"the loss exploded, from {early_loss:.3g} to {loss:.3g}"
+    told = exploded if math.isfinite(norm) else "the norm of the gradient is infinite"
+    raise TrainingError(f"step {step}: {told}, and {name} has the largest gradient")
 
 
 def no_number(step: int, loss: float, params: Any, saved: Any, grads: Any = ()) -> TrainingError:

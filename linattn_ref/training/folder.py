@@ -143,6 +143,8 @@ def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int,
         See `loop.run`.
     """
     check_files(out, resume=resume)
+    for left in out.glob(".*.part"):  # where a run was killed while it wrote
+        left.unlink(missing_ok=True)
     log = Log([{"facts": facts}], [])
     if not (out / LAST).exists() and (out / RECORD).exists():
         _check_own(out, facts)
@@ -237,7 +239,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any], within: str = 
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differing(old, new, f"{within}{key}.")
-        elif old != new or (key in before) != (key in now):
+        elif (old != new and json.dumps(old) != json.dumps(new)) or (key in before) != (key in now):
             told = [shortened(side[key]) if key in side else "nothing" for side in (before, now)]
             yield f"{within}{key} (there {told[0]}, here {told[1]})"
 

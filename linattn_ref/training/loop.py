@@ -36,7 +36,7 @@ class Optimiser(Protocol):
 
     @property
     def init_state(self) -> Callable[[Any], Any]:
-        """Of params, the state before the first step."""
+        """Of params, the state before the first step: a NamedTuple that counts its ``steps``."""
 
     @property
     def step(self) -> Callable[..., Any]:
@@ -96,7 +96,13 @@ class Step(NamedTuple):
 
 
 def step(
-    task: Task, settings: Settings, t: int, params: Any, state: Any, lines: Sequence[Any] = (), usual: float = math.inf
+    task: Task,
+    settings: Settings,
+    t: int,
+    params: Any,
+    state: Any,
+    lines: Sequence[Any] = (),
+    early_loss: float = math.inf,
 ) -> tuple[Any, Step]:
     """Step ``t``, counted from 0: moves ``params`` in place, and returns the optimiser's next state.
 
@@ -107,7 +113,7 @@ def step(
         The parameters, and the optimiser's state.
     lines : sequence of dict
         The record's lines of all evaluations so far.
-    usual : float
+    early_loss : float
         The mean training loss up to the first evaluation; before it, the first loss.
 
     Raises
@@ -117,7 +123,7 @@ def step(
     """
     loss, grads = loss_and_gradients(task, settings, t, params)
     norm = settings.clipped(grads, math.inf if settings.clip is None else settings.clip)
-    check_step(t, loss, norm, usual, params, grads, partial(_saved, task, settings, t, params))
+    check_step(t, loss, norm, early_loss, params, grads, partial(_saved, task, settings, t, params))
     rate = settings.learning_rate(t) * settings.factor(lines)
     state = settings.optimiser.step(params, grads, state, learning_rate=rate, **settings.options)
     return state, Step(loss, norm, rate)
@@ -190,6 +196,8 @@ def run(
     settings = Settings(*map(plain, settings))
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
+    if settings.clip is not None and not settings.clip > 0:
+        raise ValueError(f"clip: expected a number above 0, got {settings.clip!r}")
     with folder.alone(out), workspace():
         _, params = parameters.flatten(params)  # a copy
         state = settings.optimiser.init_state(params)
@@ -202,9 +210,9 @@ def run(
                 watch.takes(_expected(task, settings, log.step, params))
         for t in watch.steps(range(log.step, settings.steps)):
             start, lines, evaluated = time.process_time(), log.lines[1:], None
-            usual = lines[0]["training_loss"] if lines else losses[0] if losses else math.inf
+            early_loss = lines[0]["training_loss"] if lines else losses[0] if losses else math.inf
             try:
-                state, found = step(task, settings, t, params, state, lines, usual)
+                state, found = step(task, settings, t, params, state, lines, early_loss)
                 spent += time.process_time() - start
                 if (t + 1) % settings.every == 0 or t + 1 == settings.steps:
                     evaluated = _evaluated(task, settings, t, params)

@@ -36,12 +36,17 @@ import numpy as np
 
 from linattn_ref.op import op
 from linattn_ref.training.adam import State, init_state, look, moments
-from linattn_ref.training.checks import check_writeable
+from linattn_ref.training.checks import check_rate, check_writeable
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
 
-@op(look=look, values=check_writeable)
+def look_rates(weight_decay: Any, **others: Any) -> None:
+    check_rate(weight_decay=weight_decay)
+    look(weight_decay=weight_decay, **others)
+
+
+@op(look=look_rates, values=check_writeable)
 def step(
     params: Any,
     grads: Any,
@@ -53,7 +58,7 @@ def step(
     weight_decay: float = 0.0,
     decoupled: bool = False,
 ) -> State:
-    """Equation (4), in place; arguments as in `adam.step`."""
+    """Equation (4), in place; arguments as in `adam.step`, but weights decay only by what is given."""
     t = state.steps + 1
     c_1, c_2, r = 1 - betas[0] ** t, 1 - betas[1] ** t, rectification(t, betas[1])
     for p, m, v in moments(params, grads, state, learning_rate, betas, weight_decay, decoupled):

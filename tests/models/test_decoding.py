@@ -12,7 +12,7 @@ from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.kernels import jit, reference
 from linattn_ref.models import causal, decoding
 from linattn_ref.nested import leaves
-from linattn_ref.nn import mechanism, positions, post_norm, relu
+from linattn_ref.nn import feed_forward, mechanism, multi_head, positions, post_norm, relu
 
 PLACES = 5
 OTHER = {"block": post_norm, "activation": relu}
@@ -163,6 +163,13 @@ def test_what_has_no_compiled_step_is_said():
         decoding.pack(params, model._replace(heads=5))
     with pytest.raises(ValueError, match="but there is none without blocks"):
         decoding.pack(params._replace(blocks=()), model)
+    first, second = params.blocks
+    odd = multi_head.draw(12, np.random.default_rng(0), key_columns=9, value_columns=18)
+    with pytest.raises(ValueError, match="but there is none of heads that .* have widths of their own"):
+        decoding.pack(params._replace(blocks=(first._replace(attention=odd),) * 2), model)
+    wide = feed_forward.draw(12, 60, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="but there is none of blocks of several hidden widths"):
+        decoding.pack(params._replace(blocks=(first, second._replace(feed_forward=wide))), model)
     packed = decoding.pack(params, model)
     with pytest.raises(ValueError, match=r"tokens_t: expected shape \(2,\) of the state, got \(3,\)"):
         decoding.step(np.zeros(3, int), packed, decoding.init_state(2, packed))

@@ -74,6 +74,12 @@ def test_smoothed_labels_are_the_mean_over_all_tokens(room):
             cross_entropy.forward(SCORES, targets, label_smoothing=wrong, **options)
 
 
+def test_labels_smoothed_away():
+    """Of which a token that cannot be is a part, as of all others."""
+    scores = np.array([[0.0, -np.inf, 0.0]])
+    assert [cross_entropy.forward(scores, np.array([1]), label_smoothing=s)[0] for s in (0.5, 1.0)] == [np.inf] * 2
+
+
 def test_only_the_ratio_of_weights_counts():
     """Up to the largest numbers, whose sum would be infinite."""
     weight = np.array([1.0, 2, 0, 1, 1, 1])

@@ -67,8 +67,11 @@ def test_error_rate():
 
 @pytest.mark.parametrize("decode", [greedy, prefix_beam])
 def test_scores_that_are_no_numbers_are_refused_where_they_are_heard(decode):
-    scores = np.zeros((2, 3, 4))
-    scores[1, 2, 0] = np.nan
-    with pytest.raises(ValueError, match="scores: expected numbers, got NaN in sequence 1"):
-        decode(scores)
-    assert len(decode(scores, frames=np.array([3, 2]))) == 2
+    for row in ([np.nan, 0, 0, 0], [np.inf, 0, 0, 0], [-np.inf] * 4):
+        scores = np.zeros((2, 3, 4))
+        scores[1, 2] = row
+        with pytest.raises(ValueError, match=f"scores: expected a finite number .* got {row[0]} in sequence 1"):
+            decode(scores)
+        assert len(decode(scores, frames=np.array([3, 2]))) == 2
+    scores[1, 2, 1] = 0  # a symbol that cannot be
+    assert len(decode(scores)) == 2

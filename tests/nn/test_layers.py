@@ -12,7 +12,7 @@ from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit, reference
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn import affine, embedding, layer_norm, lstm, multi_head, positions
+from linattn_ref.nn import affine, dropout, embedding, gelu, gelu_tanh, layer_norm, lstm, multi_head, positions
 from linattn_ref.op.backends import pages_of
 
 layers = pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -141,6 +141,27 @@ def uniform(w, limit):
     """Whether many numbers may be drawn evenly from ``-limit`` to ``limit``: ends, mean and variance."""
     np.testing.assert_allclose([w.min(), w.max()], [-limit, limit], rtol=0.01)
     np.testing.assert_allclose([w.mean() / limit, w.std() / limit], [0, 3**-0.5], atol=0.02)
+
+
+@pytest.mark.parametrize("layer", [gelu, gelu_tanh])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_far_from_0_the_slope_is_0_or_1(layer):
+    x = np.array([-1e20, -1e10, 1e10, 1e20], np.float32)
+    _, saved = layer.forward(x)
+    np.testing.assert_array_equal(layer.backward(np.ones_like(x), saved).x, [0, 0, 1, 1])
+
+
+class Largest(np.random.Generator):
+    """Draws the largest number below 1."""
+
+    def random(self, size, dtype):
+        return np.full(size, np.nextafter(dtype(1), dtype(0)))
+
+
+def test_dropout_of_nearly_all():
+    """A probability that is 1 in float32 still keeps some."""
+    y, _ = dropout.forward(np.ones(3), p=1 - 1e-9, rng=Largest(np.random.PCG64()))
+    np.testing.assert_allclose(y, 1e9)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

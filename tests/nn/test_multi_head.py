@@ -317,6 +317,20 @@ def test_gradients_of_a_memory(inside, kernels):
     check_directions(forward, multi_head.backward, X, drawn_shared(inside), MEMORY, rng=0).assert_ok()
 
 
+@rooms
+def test_gradients_of_a_memory_that_gates_are_made_of(kernels):
+    """As long as ``x``, for the delta rule."""
+    rng = np.random.default_rng(3)
+    inside = mechanism.of(delta, gates={"beta": gate})
+    own = ((rng.standard_normal((HEADS, WIDTH)), rng.standard_normal(HEADS)),)
+    params = multi_head.draw(WIDTH, rng, own=own)
+
+    def forward(x, params, memory):
+        return multi_head.forward(x, params, inside, heads=HEADS, memory=memory, kernels=kernels)
+
+    check_directions(forward, multi_head.backward, X, params, rng.standard_normal(X.shape), rng=0).assert_ok()
+
+
 def test_what_shared_heads_and_a_memory_need():
     inside = SHARING[0].mechanism
     params = drawn_shared(SHARING[0])

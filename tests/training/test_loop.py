@@ -405,6 +405,39 @@ def test_a_loss_that_explodes_stops_it(tmp_path):
         run(tmp_path, learning_rate=lambda t: 10.0 * 2**t, steps=100, clip=None)
 
 
+def test_a_gradient_is_clipped_whatever_its_length():
+    """Its square leaves the range of float64."""
+    grads = [np.array([3e200, 1]), np.array([4e200], np.float64)]
+    assert clip.by_global_norm(grads, 1.0) == pytest.approx(5e200)
+    np.testing.assert_allclose(np.concatenate(grads), [0.6, 0, 0.8], atol=1e-12)
+
+
+def test_a_norm_beyond_the_range_is_told(tmp_path):
+    def learn(params, x, share):
+        return share, map_arrays(lambda array: np.full_like(array, 6e307), params)
+
+    with pytest.raises(loop.TrainingError, match=r"step 0: the norm of the gradient is infinite, and \w+\.\w has"):
+        run(tmp_path, task=small_run.TASK._replace(learn=learn), optimiser=sgd)
+
+
+def test_a_limit_of_0_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="clip: expected a number above 0, got 0"):
+        run(tmp_path, clip=0.0)
+
+
+def test_what_was_left_half_written_is_taken_away(tmp_path):
+    run(tmp_path, steps=12)
+    (tmp_path / ".last.safetensors.0123456789abcdef.part").write_bytes(b"half")
+    run(tmp_path, steps=12, resume=True)
+    assert not [*tmp_path.glob(".*.part")]
+
+
+def test_a_fact_that_is_no_number_is_the_same_one(tmp_path):
+    facts = small_run.FACTS | {"x": float("nan")}
+    run(tmp_path, steps=12, facts=facts)
+    run(tmp_path, steps=12, facts=facts | {"x": float("nan")}, resume=True)
+
+
 def test_damage_is_an_error_and_nothing_is_lost(tmp_path):
     run(tmp_path, steps=4)
     before = content(tmp_path)

@@ -63,12 +63,12 @@ def forward(
     bounds = segment_bounds(x.shape[-2], reduced)
     if key_mask is None:
         key_mask = np.ones_like(x[..., 0], np.bool_)
-    seen, position = np.where(key_mask[..., None], x, x.dtype.type(-np.inf)), []
+    seen, positions = np.where(key_mask[..., None], x, x.dtype.type(-np.inf)), []
     for start, end in pairwise(bounds):
         rows, unmasked = seen[..., start:end, :], key_mask[..., start:end, None]
         largest = unmasked & ((rows == rows.max(axis=-2, keepdims=True)) | np.isnan(rows))
-        position.append(start + largest.argmax(axis=-2))
-    position = np.stack(position, axis=-2)
+        positions.append(start + largest.argmax(axis=-2))
+    position = np.stack(positions, axis=-2)
     found = np.logical_or.reduceat(key_mask, bounds[:-1], axis=-1)[..., None]
     pooled = np.where(found, np.take_along_axis(x, position, axis=-2), x.dtype.type(0))  # (1)
     return pooled, Saved(position, found, x.shape[-2])

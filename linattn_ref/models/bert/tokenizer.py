@@ -107,7 +107,8 @@ def _byte_pairs(place: Path | zipfile.Path) -> Tokenizer:
         numbers = json.loads((place / NUMBERS).read_bytes())
     except ValueError as error:
         raise ValueError(f"{NUMBERS}: not valid JSON: {error}") from None
-    if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
+    given = numbers.values() if isinstance(numbers, dict) else ()
+    if not given or {*map(type, given)} != {int} or sorted(given) != [*range(len(given))]:
         raise ValueError(f"{NUMBERS}: expected an object of pieces, numbered from 0")
     marks = _marks(options, ROBERTA_MARKS, numbers, NUMBERS)
     merges: Any = [tuple(line.split(" ")) for line in _lines(place, MERGES) if not line.startswith("#version")]
@@ -164,7 +165,7 @@ def _options(place: Path | zipfile.Path, file: str) -> dict[str, Any]:
     for name in ("do_lower_case", "tokenize_chinese_chars", "strip_accents", "add_prefix_space"):
         if not isinstance(options.get(name), (bool, type(None))):
             raise ValueError(f"{OPTIONS}: {name} must be true or false, got {options[name]!r}")
-    return options
+    return {name: x for name, x in options.items() if x is not None}
 
 
 def _content(mark: Any, usual: str) -> str:

@@ -64,6 +64,8 @@ def test_capitals_are_kept_where_pieces_have_some_unless_it_is_said(folder):
     assert pieces_of(folder, "Hello \u00c9tude \u00e9tude")[1:-1] == ["Hello", "[UNK]", "etude"]
     write(folder, PIECES, do_lower_case=False)
     assert pieces_of(folder, "Hello hello")[1:-1] == ["[UNK]", "hello"]
+    write(folder, PIECES, tokenize_chinese_chars=None)  # as if it were not there
+    assert pieces_of(folder, "\u6771\u4eac \u6771")[1:-1] == ["東", "京", "東"]
     write(folder, PIECES, tokenize_chinese_chars=False)
     assert pieces_of(folder, "\u6771\u4eac \u6771")[1:-1] == ["[UNK]", "東"]
 
@@ -142,6 +144,8 @@ def test_pairs_of_bytes(pairs):
     assert tokenizer.decode(found.ids[1:4]) == "hello hello!"
     (pairs / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
     assert pieces_of(pairs, "hello") == ["<s>", "\u0120hello", "</s>"]
+    (pairs / "tokenizer_config.json").write_text('{"add_prefix_space": null}')
+    assert pieces_of(pairs, "hello") == ["<s>", "hello", "</s>"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,7 @@ def test_pairs_of_bytes(pairs):
     [
         ("vocab.json", "{", r"vocab\.json: not valid JSON"),
         ("vocab.json", '{"<s>": 1, "a": 1}', r"vocab\.json: expected an object of pieces, numbered from 0"),
+        ("vocab.json", '{"<s>": "0", "a": "1"}', r"vocab\.json: expected an object of pieces, numbered from 0"),
         ("vocab.json", '{"<s>": 0, "</s>": 1}', r"vocab\.json: expected a piece <unk>, the unk_token"),
         ("merges.txt", "h e\nh o\n", r"merges\.txt: expected two pieces per line, .*, got \('h', 'o'\)"),
         ("merges.txt", "h e l\n", r"merges\.txt: expected two pieces per line, .*, got \('h', 'e', 'l'\)"),
