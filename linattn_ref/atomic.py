@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
 
     Each is written to a temporary file in the same folder; when all are done, and on the disk itself, the files
     are renamed into place. If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed
-    and no file is changed.
+    and no file is changed. A file keeps its mode, and a link what it points to.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
     try:
         for path, write in writers.items():
             with _naming(path):
+                path = path.resolve()  # what a link points to
                 temporaries[path] = _reserved(path)
                 if callable(write):
                     write(temporaries[path])
@@ -62,10 +64,8 @@ def check_writable(path: Path) -> None:
     OSError
         As :func:`write_all` would.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, f"cannot write: {os.strerror(errno.EISDIR)}", str(path))
     with _naming(path):
-        _reserved(path).unlink()
+        _reserved(path.resolve()).unlink()
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
@@ -94,11 +94,15 @@ def _rename(temporary: Path, path: Path) -> None:
 
 def _reserved(path: Path) -> Path:
     """An empty temporary file in the folder of ``path``, newly made: never one that somebody has put there."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        temporary = path.with_name(f".{secrets.token_hex(8)}.part")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            if path.exists():
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWUSR)
             return temporary
 
 

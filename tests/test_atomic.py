@@ -90,3 +90,26 @@ def test_others_may_read_it_as_far_as_the_user_lets_them(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_a_folder_in_place_of_a_file_leaves_the_others_as_they_were(tmp_path):
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(IsADirectoryError, match="cannot write"):
+        write_all({tmp_path / "a": "new", tmp_path / "b": "new"})
+    assert (tmp_path / "a").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and links")
+def test_a_file_keeps_its_mode_and_a_link_what_it_points_to(tmp_path):
+    real, link = tmp_path / "folder" / "real", tmp_path / "link"
+    real.parent.mkdir()
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    write_all({link: "new"})
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    written(tmp_path / ("x" * 250))  # whose temporary name is no longer

@@ -1,6 +1,6 @@
 """Recordings of one's own: a folder of audio files with what is said in them, as TIMIT or LibriSpeech is laid out.
 
-    TRAIN/DR1/FCJF0/SA1.WAV, SA1.PHN             TIMIT: of each phone the first and last sample and its name
+    TRAIN/DR1/FCJF0/SX1.WAV, SX1.PHN             TIMIT: of each phone the first and last sample and its name
     train-clean-100/103/1240/103-1240-0000.flac, 103-1240.trans.txt       LibriSpeech: a line per utterance
     train/anna/1.wav, 1.txt                      anything else: the transcript beside the sound
 
@@ -11,8 +11,9 @@ LibriSpeech's layout the number that its name begins with.
 TIMIT's 61 phones are told as 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe and
 the space are learned: see `linattn_ref.data.transcripts` for what becomes of punctuation and digits. Sounds of another
 rate than 16 kHz are resampled, of several channels the first is taken. A sound that is there twice, as TIMIT's
-``SA1.WAV`` is in ``SA1.WAV.wav``, is taken once; what macOS leaves behind, ``._SA1.WAV``, is no sound; and sounds in
-other formats, such as MP3, are left out. All of this is said.
+``SX1.WAV`` is in ``SX1.WAV.wav``, is taken once; what macOS leaves behind, ``._SX1.WAV``, is no sound; sounds in other
+formats, such as MP3, are left out; and so are TIMIT's ``SA1`` and ``SA2``, which everybody says, in all parts. All of
+this is said, and how many speakers are in several parts.
 
 References
 ----------
@@ -110,10 +111,17 @@ def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpu
     if any(phones) and not all(phones):
         one = paths[phones.index(False)]
         raise FileNotFoundError(f"{one}: there is no .phn beside it that says what is said, as beside others")
+    if any(phones) and (others := [path for path in paths if not path.name.lower().startswith(("sa1.", "sa2."))]):
+        if len(others) < len(paths):
+            say(f"{folder}: {len(paths) - len(others)} sounds of the sentences that everybody says are left out")
+        paths = others
     found = _with_validation([_recording(path, folder) for path in paths])
     for part in PARTS:
         if not any(each.part == part for each in found):
             raise ValueError(f"{folder}: nothing in it is for {part}; folders are called train, dev or valid, and test")
+    parts_of = Counter(speaker for speaker, _ in {(each.speaker, each.part) for each in found})
+    if twice := sorted(speaker for speaker, count in parts_of.items() if count > 1):
+        say(f"{folder}: {len(twice)} speakers are in several parts, {twice[0]} for one")
     changed = [each for each in found if each.unlike]
     if changed:
         kinds = ", ".join(sorted({kind for each in changed for kind in each.unlike}))
@@ -261,7 +269,7 @@ def _sounds(folder: Path) -> tuple[list[Path], list[str]]:
     others = Counter(path.suffix.lower() for path in files if path.suffix.lower() in OTHERS)
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
     notes = {
-        f"{twins} sounds are there twice, as SA1.WAV and SA1.WAV.wav are, and are taken once": twins,
+        f"{twins} sounds are there twice, as SX1.WAV and SX1.WAV.wav are, and are taken once": twins,
         f"{leftovers} files of macOS ({LEFTOVER}*) are no sounds and are left out": leftovers,
         f"sounds in other formats are left out: {kinds}": len(others),
     }

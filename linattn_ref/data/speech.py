@@ -14,6 +14,7 @@ It is made once, by a seed, and kept in the cache directory with its hash: some 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -93,8 +94,9 @@ def corpus(
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     folder = fetch.cache_directory() if cache is None else cache
     path, note = folder / f"speech-{key}.npz", folder / f"speech-{key}.json"
-    if path.is_file() and note.is_file() and fetch.file_sha256(path) == json.loads(note.read_text())["sha256"]:
-        return _read(path)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not there, or damaged: it is made anew
+        if fetch.file_sha256(path) == json.loads(note.read_text())["sha256"]:
+            return _read(path)
     arrays = _arrays(settings, progress)
 
     def write(to: Path) -> None:

@@ -52,13 +52,19 @@ def read_labelled(file: zipfile.Path | Path, source: str | None = None) -> Label
         Not CSV in UTF-8, without those columns, a label that is no whole number, or no text of that source.
     """
     content = file.read_bytes()
+    longest = csv.field_size_limit(max(len(content), 1))
     try:
         reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        names, rows = reader.fieldnames or [], [row for row in reader if source in (None, row.get("source"))]
+        names, found = reader.fieldnames or [], [*reader]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file.name}: not CSV in UTF-8: {error}") from None
+    finally:
+        csv.field_size_limit(longest)
     if not {"text", "label", "source"} <= {*names}:
         raise ValueError(f"{file.name}: expected columns text, label and source, got {[*names]}")
+    if any(None in row for row in found):
+        raise ValueError(f"{file.name}: a row has more columns than the first; a text with a comma is to be quoted")
+    rows = [row for row in found if source in (None, row["source"])]
     if not rows:
         raise ValueError(f"{file.name}: no text{f' whose source is {source!r}' if source else ''}")
     wrong = [row["label"] for row in rows if not (row["label"] or "").isdecimal()]

@@ -4,9 +4,10 @@
 ("chapter two the cafe's one thousand five hundred guests", ('accents', 'digits', 'punctuation'))
 
 Numbers are whole ones, and read as English counts; what follows a point is read digit by digit. A zero at the front
-means that all digits are, as in 007. Whoever said "nineteen eighty-four" for 1984 is learned wrongly: with many
-numbers, have them in words. A sign that is spoken (%, &, $), a number that is no count (2nd) and a letter without a
-Latin one in it are errors, since any rule would be a guess.
+means that all digits are, as in 007. An apostrophe at both ends of a word is a quotation mark. Whoever said "nineteen
+eighty-four" for 1984 is learned wrongly: with many numbers, have them in words. A sign that is spoken (%, &, $), a
+number that is no count up to the billions (2nd, -5, .25) and a letter without a Latin one in it are errors, since any
+rule would be a guess.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["LETTERS", "in_words", "plain"]
 LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
 APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": " "})
 LATIN = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})  # which Unicode does not take apart
-NUMBER = re.compile(r"(?<![^\W_])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?(?![^\W_])")
+NUMBER = re.compile(r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?(?![^\W_])")
+QUOTED = re.compile("'+([^']+)'+")
 SPOKEN = "%&@#*/§"  # signs of punctuation, to Unicode, that stand for a word
 # Not by `num2words`, which writes hyphens, commas and "and", to be taken out again.
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -45,7 +47,7 @@ def plain(text: str) -> tuple[str, tuple[str, ...]]:
     if re.search(r"\d", letters):
         found.append("digits")
         letters = NUMBER.sub(_spoken, letters)
-    if wrong := re.search(r"\w*\d\w*", letters):
+    if wrong := re.search(r"[-.]?\w*\d[\w,]*", letters):
         raise ValueError(f"how {wrong[0]!r} in {text[:60]!r} is spoken is not known: write it in words")
     kept: list[str] = []
     for letter in unicodedata.normalize("NFKD", letters):
@@ -59,7 +61,10 @@ def plain(text: str) -> tuple[str, tuple[str, ...]]:
             kept.append(" ")
         else:
             raise ValueError(f"expected letters, digits and punctuation, got {letter!r} in {text[:60]!r}")
-    words = " ".join("".join(kept).split())
+    split = "".join(kept).split()
+    if any(QUOTED.fullmatch(word) for word in split):
+        found.append("punctuation")
+    words = " ".join(QUOTED.sub(r"\1", word) for word in split)
     if not re.search("[a-z]", words):
         raise ValueError(f"expected words, got {text[:60]!r}")
     return words, tuple(sorted(set(found)))
@@ -67,6 +72,8 @@ def plain(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _spoken(match: re.Match[str]) -> str:
     whole, rest = match["whole"].replace(",", ""), match["rest"]
+    if "," in match["whole"] and len(whole) > 3 * len(THOUSANDS):
+        return match[0]  # which is told as what nobody knows
     said = in_words(whole)
     return f" {said} point {_one_by_one(rest)} " if rest else f" {said} "
 

@@ -21,7 +21,7 @@ def sound(path, rate=16000, seconds=0.2):
 @pytest.fixture
 def timit(tmp_path):
     for part, speaker in (("TRAIN", "FA"), ("TRAIN", "MB"), ("TEST", "MC")):
-        path = tmp_path / part / "DR1" / speaker / "SA1.WAV"
+        path = tmp_path / part / "DR1" / speaker / "SX1.WAV"
         sound(path)
         path.with_suffix(".PHN").write_text("0 800 h#\n800 1600 sh\n1600 2400 ix\n2400 2500 q\n2500 3200 h#\n")
     return tmp_path
@@ -63,12 +63,12 @@ def test_letters_and_another_rate(librispeech):
 
 @pytest.mark.slow
 def test_phones_begin_at_samples_of_their_own_sound(timit):
-    sound(timit / "TEST" / "DR1" / "MC" / "SA1.WAV", rate=32000, seconds=0.1)
+    sound(timit / "TEST" / "DR1" / "MC" / "SX1.WAV", rate=32000, seconds=0.1)
     np.testing.assert_allclose(recordings.read(timit).parts["test"].starts[0], [0, 0.025, 0.05, 2500 / 32000])
 
 
 def test_of_several_channels_the_first_is_taken_and_it_is_said(timit):
-    told, path = [], timit / "TEST" / "DR1" / "MC" / "SA1.WAV"
+    told, path = [], timit / "TEST" / "DR1" / "MC" / "SX1.WAV"
     before = recordings.read(timit, say=told.append).parts["test"].features[0]
     rate, samples = wavfile.read(path)
     wavfile.write(path, rate, np.stack([samples, samples[::-1]], axis=1))
@@ -84,12 +84,12 @@ def spoil(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("SA1.WAV", b"no sound", "not a sound that can be read"),
-        ("SA1.PHN", b"0 800 zz\n", "one of TIMIT's phones, got .*zz"),
-        ("SA1.PHN", b"800 aa\n", "expected a first sample"),
-        ("SA1.PHN", b"", "SA1.PHN: there is no phone in it"),
-        ("SA1.PHN", b"0 800 h\xe9\n", "SA1.PHN: not a text in UTF-8 .invalid continuation byte at byte 7"),
-        ("SA1.PHN", b"0 800 aa\n9000 9500 iy\n", "SA1.WAV: a phone begins at sample 9000, and there are 3200"),
+        ("SX1.WAV", b"no sound", "not a sound that can be read"),
+        ("SX1.PHN", b"0 800 zz\n", "one of TIMIT's phones, got .*zz"),
+        ("SX1.PHN", b"800 aa\n", "expected a first sample"),
+        ("SX1.PHN", b"", "SX1.PHN: there is no phone in it"),
+        ("SX1.PHN", b"0 800 h\xe9\n", "SX1.PHN: not a text in UTF-8 .invalid continuation byte at byte 7"),
+        ("SX1.PHN", b"0 800 aa\n9000 9500 iy\n", "SX1.WAV: a phone begins at sample 9000, and there are 3200"),
     ],
 )
 def test_a_file_that_is_wrong(timit, name, content, message):
@@ -101,13 +101,13 @@ def test_a_file_that_is_wrong(timit, name, content, message):
 @pytest.mark.parametrize(
     ("samples", "rate", "message"),
     [
-        (np.full(4000, np.nan, np.float32), 16000, "SA1.WAV: expected samples that are numbers"),
-        (np.zeros(4000, np.int16), 1, "SA1.WAV: expected at least 4000 samples per second, got 1"),
-        (np.zeros(100, np.int16), 16000, "SA1.WAV: .*at least 400 samples .25 ms., got .100,"),
+        (np.full(4000, np.nan, np.float32), 16000, "SX1.WAV: expected samples that are numbers"),
+        (np.zeros(4000, np.int16), 1, "SX1.WAV: expected at least 4000 samples per second, got 1"),
+        (np.zeros(100, np.int16), 16000, "SX1.WAV: .*at least 400 samples .25 ms., got .100,"),
     ],
 )
 def test_a_sound_that_is_wrong(timit, samples, rate, message):
-    path = next(timit.rglob("SA1.WAV"))
+    path = next(timit.rglob("SX1.WAV"))
     wavfile.write(path, rate, samples)
     path.with_suffix(".PHN").write_text("0 50 aa\n")
     with pytest.raises(ValueError, match=message):
@@ -123,9 +123,9 @@ def test_a_transcript_with_a_symbol_that_is_unknown(librispeech):
 @pytest.fixture
 def own(tmp_path):
     """A sound a part, with its transcript beside it."""
-    for part in ("train", "dev", "test"):
-        sound(tmp_path / part / "anna" / "1.wav")
-        (tmp_path / part / "anna" / "1.txt").write_text("a film", encoding="utf-8")
+    for part, speaker in (("train", "anna"), ("dev", "ben"), ("test", "clara")):
+        sound(tmp_path / part / speaker / "1.wav")
+        (tmp_path / part / speaker / "1.txt").write_text("a film", encoding="utf-8")
     return tmp_path
 
 
@@ -136,7 +136,7 @@ def read(folder):
 
 
 def test_punctuation_and_digits_of_a_transcript_go_by_rule_and_it_is_said(own):
-    (own / "test" / "anna" / "1.txt").write_text("Chapter 2: the café.", encoding="utf-8")
+    (own / "test" / "clara" / "1.txt").write_text("Chapter 2: the café.", encoding="utf-8")
     found, told = read(own)
     assert "".join(found.symbols[i] for i in found.parts["test"].labels[0]) == "chapter two the cafe"
     assert found.parts["test"].texts == ["Chapter 2: the café."]
@@ -144,7 +144,7 @@ def test_punctuation_and_digits_of_a_transcript_go_by_rule_and_it_is_said(own):
         f"{own}: 1 of 3 transcripts have accents, digits, punctuation:"
         " 'Chapter 2: the café.' is learned as 'chapter two the cafe'"
     ]
-    (own / "test" / "anna" / "1.txt").write_text("...", encoding="utf-8")
+    (own / "test" / "clara" / "1.txt").write_text("...", encoding="utf-8")
     with pytest.raises(ValueError, match=r"1\.txt: expected words, got '\.\.\.'"):
         recordings.read(own)
 
@@ -164,22 +164,36 @@ def test_sounds_in_other_formats_are_left_out_and_it_is_said(own):
 
 
 def test_a_sound_that_is_there_twice_is_taken_once(timit):
-    """As a copy of TIMIT has it: ``SA1.WAV`` as it came, and ``SA1.WAV.wav`` as others can read it."""
+    """As a copy of TIMIT has it: ``SX1.WAV`` as it came, and ``SX1.WAV.wav`` as others can read it."""
     before, _ = read(timit)
-    for path in list(timit.rglob("SA1.WAV")):
-        path.with_name("SA1.WAV.wav").write_bytes(path.read_bytes())
-        path.with_name("._SA1.WAV").write_bytes(b"\0\5\x16\7")
-        path.with_name("._SA1.PHN").write_bytes(b"\0\5\x16\7")
+    for path in list(timit.rglob("SX1.WAV")):
+        path.with_name("SX1.WAV.wav").write_bytes(path.read_bytes())
+        path.with_name("._SX1.WAV").write_bytes(b"\0\5\x16\7")
+        path.with_name("._SX1.PHN").write_bytes(b"\0\5\x16\7")
     after, told = read(timit)
     assert after.sha256 == before.sha256
     assert {part: len(of.texts) for part, of in after.parts.items()} == dict.fromkeys(after.parts, 1)
     assert told == [
-        f"{timit}: 3 sounds are there twice, as SA1.WAV and SA1.WAV.wav are, and are taken once",
+        f"{timit}: 3 sounds are there twice, as SX1.WAV and SX1.WAV.wav are, and are taken once",
         f"{timit}: 3 files of macOS (._*) are no sounds and are left out",
     ]
-    for path in timit.rglob("SA1.WAV"):
+    for path in timit.rglob("SX1.WAV"):
         path.unlink()
     assert read(timit)[0].sha256 == before.sha256  # the other one, by the same phones
+
+
+def test_what_everybody_says_is_left_out(timit):
+    """And who speaks in two parts is told."""
+    before, _ = read(timit)
+    for path in list(timit.rglob("SX1.*")):
+        path.with_name(path.name.replace("SX1", "SA2")).write_bytes(path.read_bytes())
+    after, told = read(timit)
+    assert after.sha256 == before.sha256
+    assert told == [f"{timit}: 3 sounds of the sentences that everybody says are left out"]
+    speaker = next((timit / "TEST").rglob("SX1.WAV")).parent
+    other = next((timit / "TRAIN").rglob("SX1.WAV")).parent
+    other.rename(other.with_name(speaker.name))
+    assert read(timit)[1][1] == f"{timit}: 1 speakers are in several parts, {speaker.name} for one"
 
 
 def test_a_mark_of_the_byte_order_is_no_symbol(tmp_path):
@@ -194,7 +208,7 @@ def test_what_is_missing(timit, tmp_path_factory):
         recordings.read(timit / "none")
     with pytest.raises(FileNotFoundError, match="there is no sound in it"):
         recordings.read(tmp_path_factory.mktemp("empty"))
-    first, *others = timit.rglob("SA1.PHN")
+    first, *others = timit.rglob("SX1.PHN")
     first.rename(first.with_suffix(".TXT"))
     with pytest.raises(FileNotFoundError, match=r"no \.phn beside it that says what is said, as beside others"):
         recordings.read(timit)

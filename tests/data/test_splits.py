@@ -92,3 +92,15 @@ def test_a_row_without_a_text_is_told(tmp_path):
     (tmp_path / "x.csv").write_text("label,source,text\n1,imdb,good\n0,imdb\n")
     with pytest.raises(ValueError, match=r"x\.csv: a row ends before its text"):
         splits.read_labelled(tmp_path / "x.csv")
+
+
+def test_a_text_with_a_comma_that_is_not_quoted_is_told(tmp_path):
+    """Its row would have another source, and be lost without a word."""
+    (tmp_path / "x.csv").write_text("text,label,source\ngood,1,imdb\nfine, but long,1,imdb\n")
+    with pytest.raises(ValueError, match=r"x\.csv: a row has more columns than the first"):
+        splits.read_labelled(tmp_path / "x.csv", "imdb")
+
+
+def test_a_long_text_is_a_text(tmp_path):
+    (tmp_path / "x.csv").write_text(f"text,label,source\n{'a ' * 10**5},1,imdb\n")
+    assert len(splits.read_labelled(tmp_path / "x.csv").texts[0]) == 2 * 10**5

@@ -165,7 +165,7 @@ def test_what_has_no_compiled_step_is_said():
         decoding.pack(params._replace(blocks=()), model)
     first, second = params.blocks
     odd = multi_head.draw(12, np.random.default_rng(0), key_columns=9, value_columns=18)
-    with pytest.raises(ValueError, match="but there is none of heads that .* have widths of their own"):
+    with pytest.raises(ValueError, match=r"but there is none of heads that .* have widths of their own"):
         decoding.pack(params._replace(blocks=(first._replace(attention=odd),) * 2), model)
     wide = feed_forward.draw(12, 60, np.random.default_rng(0))
     with pytest.raises(ValueError, match="but there is none of blocks of several hidden widths"):

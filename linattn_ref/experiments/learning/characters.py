@@ -95,12 +95,11 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
         d_scores = cross_entropy.backward(share, surprise).scores
         return share * float(loss), causal.backward(d_scores, saved).params
 
-    starts = np.arange(0, len(found.validation) - shape.length, shape.length)[: 4 * shape.batch]
-    held_out = windows(found.validation, shape.length, starts)
+    read = held_out(found, shape)
 
     def evaluate(params: Params) -> dict[str, float]:
-        scores, _ = causal.forward(held_out[:, :-1], params, model)
-        return {"loss": float(cross_entropy.forward(scores, held_out[:, 1:])[0])}
+        scores, _ = causal.forward(read[:, :-1], params, model)
+        return {"loss": float(cross_entropy.forward(scores, read[:, 1:])[0])}
 
     def look(params: Params, read: Characters) -> causal.Saved:
         return causal.forward(read[:, :-1], params, model)[1]
@@ -108,16 +107,23 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     return loop.Task(learn, batch, evaluate, look)
 
 
-def yardsticks(found: Corpus) -> dict[str, float]:
-    """The loss on the validation text of what needs no network: counts of the training text, and one more of each."""
+def held_out(found: Corpus, shape: Shape) -> Characters:
+    """What is read of the validation text."""
+    starts = np.arange(0, len(found.validation) - shape.length, shape.length)[: 4 * shape.batch]
+    return windows(found.validation, shape.length, starts)
+
+
+def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
+    """The loss there of what needs no network: counts of the training text's pairs, and one more of each."""
     size = len(found.alphabet)
     pairs = np.ones((size, size))
     np.add.at(pairs, (found.training[:-1], found.training[1:]), 1)
     single = pairs.sum(axis=0) / pairs.sum()
     following = pairs / pairs.sum(axis=1, keepdims=True)
+    read = held_out(found, shape)
     return {
-        "characters alone": float(-np.log(single[found.validation]).mean()),
-        "pairs of characters": float(-np.log(following[found.validation[:-1], found.validation[1:]]).mean()),
+        "characters alone": float(-np.log(single[read[:, 1:]]).mean()),
+        "pairs of characters": float(-np.log(following[read[:, :-1], read[:, 1:]]).mean()),
     }
 
 
@@ -160,7 +166,7 @@ def begin(
         "peak": peak,
         "shape": shape._asdict(),
         "text": {"name": found.name, "sha256": found.sha256, "characters": len(found.training)},
-        "yardsticks": yardsticks(found),
+        "yardsticks": yardsticks(found, shape),
     }
 
     def said(run: Run, params: Params) -> Iterator[str]:

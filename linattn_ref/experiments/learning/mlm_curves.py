@@ -8,6 +8,7 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", section 5.1, Figure 3.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ class Curve(Stored):
     @property
     def rate(self) -> str:
         """What is to be said of the rate of E and F; nothing, if it is the usual, 1 / n of the others'."""
-        if self.own_rate is None or self.own_rate * self.length == 1:
+        if self.own_rate is None or math.isclose(self.own_rate * self.length, 1):
             return ""
         return f", E, F rate {self.own_rate:g}" if self.own_rate else ", E, F fixed"
 

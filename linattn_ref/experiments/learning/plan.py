@@ -90,10 +90,20 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
             raise ValueError(f"{where}: {key}: expected a {kind.__name__}, got {table[key]!r}")
     if table["task"] not in TASKS:
         raise ValueError(f"{where}: task: expected one of {', '.join(TASKS)}, got {table['task']!r}")
+    if not (math.isfinite(table["hours"]) and table["hours"] > 0) or isinstance(table["hours"], bool):
+        raise ValueError(f"{where}: hours: expected a number above 0, got {table['hours']!r}")
+    if not (seeds := table["seeds"]) or len({*map(str, seeds)}) < len(seeds) or not all(map(_is_seed, seeds)):
+        raise ValueError(f"{where}: seeds: expected different whole numbers of at least 0, got {seeds!r}")
+    for option, values in table["each"].items():
+        if not isinstance(values, list) or not values or any("/" in str(value) for value in values):
+            raise ValueError(f"{where}: {option}: expected a list of what a folder can be called by, got {values!r}")
     given, allowed = [*table["each"], *table["options"]], _allowed(table["task"])
     for option in given:
         if option not in allowed or given.count(option) > 1:
             raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
+    for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
+        if not _is_seed(steps) or steps == 0:
+            raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
     choices: list[list[Any]] = list(table["each"].values())
     for chosen in itertools.product(*choices):
         for seed in table["seeds"]:
@@ -104,6 +114,10 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
                 raise ValueError(f"{where}: start: no run of {table['task']} can go on from a run {start!r} above it")
             named = "-".join(map(str, (name, *chosen, seed)))
             yield Planned(named, table["task"], seed, options, table["hours"], said, start)
+
+
+def _is_seed(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
 
 
 def _allowed(task: str) -> list[str]:
@@ -121,7 +135,8 @@ def command(planned: Planned, out: Path) -> str:
     """That which makes the run alone, in a folder of its name in ``out``."""
     words = ["linattn-ref", "train", planned.task]
     for name, value in {**_given(planned, out), "seed": planned.seed, "out": out / planned.name}.items():
-        words += [f"--{WORDS.get(name, name).replace('_', '-')}", *([] if value is True else [str(value)])]
+        if value is not False:
+            words += [f"--{WORDS.get(name, name).replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 
 
@@ -177,6 +192,7 @@ def run(
         raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
     for one in plan:
         _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
+        _check_options(one, out / one.name)
     left = missing(plan, out)
     names = {one.name for one in plan}
     for one in missing([one for one in read(path) if one.name not in names], out):
@@ -201,6 +217,17 @@ def _keep(path: Path, text: str) -> None:
         write_all({path: text})
     elif path.read_text(encoding="utf-8") != text:
         raise ValueError(f"out: {path} says otherwise what would count, and was there before")
+
+
+def _check_options(planned: Planned, folder: Path) -> None:
+    """Whether a run that is there has the options of the plan, as far as its record says them."""
+    if not (folder / loop.RECORD).is_file():
+        return
+    facts = runs.read(folder).facts
+    said = facts | facts.get("shape", {})
+    for name, value in planned.options.items():
+        if said.get(name) not in (None, value) and not (name == "steps" and said[name] < value):  # it goes on
+            raise ValueError(f"out: {folder} has a run of {name} = {said[name]!r}, and the plan says {value!r}")
 
 
 def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: str) -> str:

@@ -163,7 +163,7 @@ def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
 
 
 def measured(params: Any, attention: str, shape: Shape, corpus: Corpus) -> dict[str, Any]:
-    """Error rates, and an utterance to look at; neither its voice nor its sentence was trained on or watched."""
+    """Error rates, and an utterance to look at; of synthesised speech neither voice nor sentence was met before."""
     found = in_order(corpus.parts["test"])
     rates = error_rates(params, attention, shape, found)
     return {"corpus": corpus.name, **rates, "utterance": utterance(params, attention, shape, found, corpus)}

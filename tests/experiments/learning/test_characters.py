@@ -50,10 +50,23 @@ def test_a_short_text_is_an_error(tmp_path, text):
         characters.begin(text=tmp_path / "text.txt", shape=TINY, steps=1)
 
 
+def test_yardsticks_are_of_what_the_network_reads():
+    """Of a longer text, other characters change nothing."""
+    validation = np.arange(40) % 3
+    found = characters.Corpus("abc", np.arange(90) % 3, validation, "x", "")
+    shape = TINY._replace(batch=1, length=8)
+    read = characters.held_out(found, shape)
+    assert read.shape == (4, 9)
+    expected = characters.yardsticks(found, shape)
+    validation[33:] = 0
+    assert characters.yardsticks(found, shape) == expected
+    assert expected["pairs of characters"] == pytest.approx(-np.log(31 / 33), rel=0.02)
+
+
 def test_a_text_of_nul_characters_is_a_text():
     """As a power cut leaves a file: each of its characters is in the alphabet, alone or among others."""
     for text, alphabet in (("\0" * 400, "\0"), ("\0ab\0" * 100, "\0ab")):
         found = characters.corpus(Text("x", [text], ""))
         assert found.alphabet == alphabet
         assert "".join(found.alphabet[i] for i in [*found.training, *found.validation]) == text
-        assert all(np.isfinite(loss) for loss in characters.yardsticks(found).values())
+        assert all(np.isfinite(loss) for loss in characters.yardsticks(found, TINY).values())

@@ -61,6 +61,14 @@ def test_the_commands_of_a_committed_plan_are_understood(path):
         ('yes = "The loss falls."\n', "", "expected a table of claim, yes"),
         ("hours = 0.5", 'hours = "x"', r"\[copying\]: hours: expected a float, got 'x'"),
         ('"duplication"', '"copying"', "task: expected one of characters, duplication"),
+        ("hours = 0.5", "hours = nan", "hours: expected a number above 0, got nan"),
+        ("[0, 1]", "[]", r"seeds: expected different whole numbers of at least 0, got \[\]"),
+        ("[0, 1]", "[0, 0]", "seeds: expected different"),
+        ("[0, 1]", "[0, true]", "seeds: expected different"),
+        ('["linear", "softmax"]', '"softmax"', "attention: expected a list of what a folder can be called by"),
+        ('["linear", "softmax"]', '["../up"]', "attention: expected a list of what a folder can be called by"),
+        ('["linear", "softmax"]', "[]", "attention: expected a list of what a folder can be called by"),
+        ("steps = 40", "steps = 0", "steps: expected a whole number of at least 1, got 0"),
         ("width", "breadth", r"\[copying\]: breadth: expected, once, one of attention, steps, reduce_after, width"),
         ("width = 16", 'attention = "linear"', "attention: expected, once"),
         ("hours", 'start = "copying"\nhours', "start: no run of duplication can go on from a run 'copying-0' above"),
@@ -259,3 +267,26 @@ def test_a_run_of_a_killed_worker_goes_on_elsewhere_from_its_checkpoint(small, t
         there = runs.read(out / name)
         np.testing.assert_array_equal(there.curves["loss"], run.curves["loss"])
         assert there.facts["command"] == plan.command(plan.read(small)[int(name[-1])], out)
+
+
+def test_a_run_of_other_options_is_no_answer(small, tmp_path):
+    """One that had fewer steps goes on."""
+    name = "copying-linear-0"
+    for said, fits in (({"width": 16}, True), ({"width": 128}, False), ({"steps": 50}, False), ({"steps": 30}, True)):
+        folder = tmp_path / str(said) / name
+        folder.mkdir(parents=True)
+        facts = {"facts": {"seed": 0, "steps": 40, "k": None, "shape": {"width": 16} | said} | said}
+        folder.joinpath(loop.RECORD).write_text("\n".join(map(json.dumps, (facts, {"step": 40, "loss": 0.5}))) + "\n")
+        one = next(one for one in plan.read(small) if one.name == name)
+        if fits:
+            plan._check_options(one, folder)
+        else:
+            ((key, value),) = said.items()
+            with pytest.raises(ValueError, match=f"has a run of {key} = {value}, and the plan says"):
+                plan._check_options(one, folder)
+
+
+def test_what_an_option_leaves_out_is_no_word(small):
+    task = SMALL.replace('"duplication"', '"finetune"')
+    small.write_text(task.replace("width = 16, layers = 1, ", "fitted = false, "))
+    assert "fitted" not in plan.command(plan.read(small)[0], Path("out"))
