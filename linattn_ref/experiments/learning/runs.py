@@ -133,9 +133,14 @@ def beside(target: Path, name: str) -> Path:
 
 
 def _thinned(run: Run) -> Run:
+    """`MOST` of its evaluations. The training loss, a mean since the one before, is that since the one that is kept."""
     count = len(run.steps)
     kept = np.unique(np.linspace(0, count - 1, min(count, MOST)).round().astype(int))
-    curves = {name: _rounded(curve[kept]) for name, curve in run.curves.items()}
+    curves = {name: curve[kept] for name, curve in run.curves.items()}
+    if len(kept) < count and "training_loss" in curves:
+        summed = np.cumsum(run.curves["training_loss"] * np.diff(run.steps, prepend=0))
+        curves["training_loss"] = np.diff(summed[kept], prepend=0) / np.diff(run.steps[kept], prepend=0)
+    curves = {name: _rounded(curve) for name, curve in curves.items()}
     return Run(run.facts, run.steps[kept], _rounded(run.cpu_seconds[kept]), curves)
 
 

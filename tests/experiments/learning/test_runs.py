@@ -48,6 +48,20 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(tmp_path):
     assert run.curves["loss"][-1] == 0.33333
 
 
+def test_of_a_long_curve_the_training_loss_is_that_of_all_updates(tmp_path):
+    """It is a mean since the last evaluation, and of those in between not all are kept."""
+    write_run(tmp_path / "runs" / "a", np.ones(250))
+    path = tmp_path / "runs" / "a" / "record.jsonl"
+    facts, *lines = map(json.loads, path.read_text().splitlines())
+    for i, line in enumerate(lines):
+        line["training_loss"] = 1 + 8 * (i % 5 == 4)
+    path.write_text("".join(json.dumps(line) + "\n" for line in (facts, *lines)))
+    runs.gather(tmp_path / "runs", tmp_path / "all.json")
+    run = runs.gathered(tmp_path / "all.json")["a"]
+    mean = (run.curves["training_loss"] * np.diff(run.steps, prepend=0)).sum() / run.steps[-1]
+    assert mean == pytest.approx(1 + 8 / 5, rel=1e-4)
+
+
 def test_the_command_gathers_and_says_where_runs_end(tmp_path, capsys):
     write_run(tmp_path / "runs" / "a", [2.0, 0.25])
     assert cli.main(["gather", str(tmp_path / "runs"), str(tmp_path / "all.json")]) == 0
