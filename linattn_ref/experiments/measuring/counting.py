@@ -116,12 +116,12 @@ def _plain(x: Any) -> Any:
 
 
 def kept_bytes(saved: Any) -> int:
-    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once."""
-    found: dict[int, int] = {}
+    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; memory met twice counts once."""
+    found: dict[tuple[int, int], int] = {}
 
     def visit(x: Any) -> None:
         if isinstance(x, np.ndarray):
-            found[id(x)] = x.nbytes
+            found[x.__array_interface__["data"][0], x.nbytes] = x.nbytes
         elif isinstance(x, (tuple, list)):
             for part in x:
                 visit(part)

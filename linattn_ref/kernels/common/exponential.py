@@ -35,7 +35,7 @@ def forward(loops, kind, q, k, v, feature_map, *, causal=False, key_mask=None, s
     k, v = shown(k, key_mask), shown(v, key_mask)
     if not causal and state is None and hasattr(feature_map, "product") and hasattr(loops, "exponential_features"):
         phi, s, z, result, d = _over_all_keys(q, k, v, feature_map, key_mask, loops)
-        return into(out, result), kind(phi, v, result, d, ((s, z),), None, _copied(s, z, phi.log_scale))
+        return into(out, result), kind(phi, v, result, d, ((s, z),), None, State(*read_only(s, z, phi.log_scale)))
     before = None if state is None else state.log_scale
     phi = scaled_features(q, k, feature_map, key_mask, causal, before, loops)
     s, z = sums(phi.k[..., : phi.shared, :], v[..., : phi.shared, :])  # of the keys that every query sees
@@ -48,12 +48,17 @@ def forward(loops, kind, q, k, v, feature_map, *, causal=False, key_mask=None, s
         d = phi.q @ z[..., None]
         result, starts, d = divide(phi.q @ s, d), ((s, z),), d[..., 0]
         out = into(out, result)
-    return out, kind(phi, v, out, d, starts, state, _copied(s, z, phi.log_scale))
+    return out, kind(phi, v, out, d, starts, state, State(*read_only(s, z, phi.log_scale)))
 
 
-def _copied(s, z, log_scale):
-    """A state that a step may work in; the backward pass needs these arrays too."""
-    return State(s.copy(), z.copy(), log_scale.copy())
+def read_only(*arrays):
+    """Arrays of a state that the backward pass needs too: read-only, so that no step works in them."""
+    if not isinstance(arrays[0], np.ndarray):
+        return [x.copy() for x in arrays]
+    views = [x.view() for x in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def sums(phi_k, v):

@@ -8,7 +8,7 @@ from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.sums import State
 from linattn_ref.kernels.common import exponential as common_exponential
-from linattn_ref.kernels.common.exponential import from_all_keys, into, to_all_keys
+from linattn_ref.kernels.common.exponential import from_all_keys, into, read_only, to_all_keys
 from linattn_ref.kernels.common.rises import join
 from linattn_ref.op import Array, Bool, Float
 
@@ -55,7 +55,7 @@ def forward(
         out, d, *last = loops.causal_product.normalised_forward(phi_q, *own, s, z, eps, **buffer)  # (3), (4)
     else:
         d = phi_q @ z[..., None] + eps
-        result, d, last = divide(phi_q @ s, d), d[..., 0], (s.copy(), z.copy())  # (3)
+        result, d, last = divide(phi_q @ s, d), d[..., 0], read_only(s, z)  # (3)
         out = into(out, result)
     kept = phi_q, phi_k, v, s, z, out, d, (feature_map, of_q, of_k)
     return out, kind(*kept, key_mask, causal, state, State(*last))
