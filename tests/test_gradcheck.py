@@ -605,6 +605,16 @@ def test_a_step_that_is_none(check, step, x, w, rng):
         check(forward, backward, x, w, rng=rng, step=step)
 
 
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_a_tolerance_that_is_none(name, value, x, w, rng):
+    for check in (check_elementwise, check_directions, partial(check_complex_step, lambda x, w: np.tanh(x @ w))):
+        with pytest.raises(ValueError, match=rf"^{name}: expected a finite number, at least 0, got "):
+            check(
+                forward, with_gradients(lambda grads: Gradients(5 * grads.x, grads.w)), x, w, rng=rng, **{name: value}
+            )
+
+
 @CHECKS
 def test_a_seed_does_for_a_generator(check, x, w):
     assert check(forward, backward, x, w, rng=3) == check(forward, backward, x, w, rng=np.random.default_rng(3))

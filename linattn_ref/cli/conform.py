@@ -3,6 +3,7 @@
 import argparse
 import ast
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from linattn_ref.conform import files
     from linattn_ref.conform.checks import CHECKS
     from linattn_ref.conform.questions import OPS
-    from linattn_ref.conform.report import Report
+    from linattn_ref.conform.report import NOT_OFFERED, Report
     from linattn_ref.conform.run import names_of, run_apart
 
     if arguments.list:
@@ -46,7 +47,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     else:
         if not arguments.target or not arguments.op:
             raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
-        mapping = mapping_of(arguments).checked()
+        mapping = mapping_of(arguments).checked(arguments.op)
         names = names_of(arguments.op, tuple(arguments.only or ()))
         judged, outcomes = (arguments.target, arguments.op, arguments.dtype), []
         how = {"full": arguments.full, "seed": arguments.seed, "timeout": arguments.timeout}
@@ -55,10 +56,12 @@ def run_conform(arguments: argparse.Namespace) -> int:
             tell(f"{len(outcomes)}/{len(names)} {outcome.name}: {outcome.verdict}")
         report = Report(*judged, tuple(outcomes))
     say(report)
-    for path in (arguments.json, arguments.html):
+    for path, page in ((arguments.json, False), (arguments.html, True)):
         if path:
-            report.save(path)
+            report.save(path, page)
             say("wrote", path)
+    if all(outcome.verdict == NOT_OFFERED for outcome in report.outcomes):
+        return 2
     return 0 if report.ok else 1
 
 
@@ -98,6 +101,17 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     return Mapping(**said)
 
 
+def seconds(word: str) -> float:
+    """An option's type: a number above 0; above ten days, ten days."""
+    try:
+        found = float(word)
+    except ValueError:
+        found = math.nan
+    if not (found > 0 and math.isfinite(found)):
+        raise argparse.ArgumentTypeError(f"expected a finite number above 0, got {word!r}")
+    return min(found, 864_000.0)
+
+
 def pair(word: str) -> tuple[str, Any]:
     """An option's type: ``name=value``, the value in Python's notation where it is one."""
     name, equals, value = word.partition("=")
@@ -122,7 +136,7 @@ def add_conform(commands: Any) -> None:
     option("--only", nargs="+", metavar="CHECK", help="run only these checks (--list names them)")
     option("--full", action="store_true", help="run more sizes")
     option("--seed", type=at_least(0), default=0, help="seed of the inputs (default: 0)")
-    option("--timeout", type=float, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
+    option("--timeout", type=seconds, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
     told = "options built into it, so not passed: scale=1.0 causal=true"
     option("--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help=told)

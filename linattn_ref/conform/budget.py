@@ -30,6 +30,7 @@ FACTOR = 8.0
 ORDERS = 2  # of the channels, beside the order that is asked
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the relative error of one rounding
+SMALLEST = {"float16": 2.0**-24}  # the smallest number above 0, where gradients may be smaller
 
 
 def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
@@ -66,8 +67,7 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
 
 def rounding(right: np.ndarray, dtype: str) -> np.ndarray:
     """Twice the error of rounding to 16 bits, which comes after all else; float16's smallest steps are of one size."""
-    step = 2.0**-24 if dtype == "float16" else 0.0
-    return 2 * UNIT.get(dtype, 0.0) * abs(right) + step * (right != 0)
+    return 2 * UNIT.get(dtype, 0.0) * abs(right) + SMALLEST.get(dtype, 0.0) * (right != 0)
 
 
 def nudged(question: Question, unit: float, rng: np.random.Generator) -> Question:
@@ -86,9 +86,9 @@ def chunked(question: Question) -> dict[str, Any]:
     return {}
 
 
-def is_blind(right: np.ndarray, budget: np.ndarray) -> bool:
-    """Whether zeros would pass where the right answer is something else."""
-    there = right != 0
+def is_blind(right: np.ndarray, budget: np.ndarray, dtype: str) -> bool:
+    """Whether zeros would pass where the right answer is something else, and more than the dtype's smallest number."""
+    there = abs(right) > SMALLEST.get(dtype, 0.0)
     return bool(there.any() and (budget >= abs(right))[there].mean() > 0.5)
 
 

@@ -44,11 +44,31 @@ def check(*needs: str, ops: tuple[str, ...] = tuple(OPS), whole: bool = False) -
     return register
 
 
+def causals(judge: Judge) -> tuple[bool | None, ...]:
+    """Both, where it can be chosen."""
+    return (False, True) if judge.target.offers("causal") else (None,)
+
+
+def noted(note: str, causal: bool | None) -> str:
+    """The note, with ``causal`` where it can be chosen."""
+    return ", ".join(filter(None, [note, f"causal={causal}" if causal is not None else ""]))
+
+
+LENGTH = 130  # longer than two chunks of 64, or one of 128
+
+
+def long(judge: Judge, **options: Any) -> Question:
+    """A question of several chunks, with gates so weak that what comes before a chunk is still there after it."""
+    question = judge.ask(**{"n": LENGTH, "leading": (1, 2), "causal": True, **options})
+    gate = question.inputs.get("log_gate")
+    return question if gate is None else question.change(log_gate=gate / 64)
+
+
 @check()
 def output(judge: Judge) -> Iterator[Trial]:
     """The output is the formula's, at ordinary inputs."""
-    for causal in (False, True) if judge.target.offers("causal") else (None,):
-        yield judge.trial(f"causal={causal}" if causal is not None else "", judge.ask(causal=causal), ("out",))
+    for causal in causals(judge):
+        yield judge.trial(noted("", causal), judge.ask(causal=causal), ("out",))
 
 
 @check()
@@ -62,8 +82,8 @@ def output_dtype(judge: Judge) -> Iterator[Trial]:
 @check("gradients")
 def gradients(judge: Judge) -> Iterator[Trial]:
     """Every gradient is right under a random cotangent."""
-    for causal in (False, True) if judge.target.offers("causal") else (None,):
-        trial = judge.trial(f"causal={causal}" if causal is not None else "", judge.ask(causal=causal))
+    for causal in causals(judge):
+        trial = judge.trial(noted("", causal), judge.ask(causal=causal))
         yield trial._replace(places=[place for place in trial.places if place.array.startswith("d_")])
 
 
@@ -117,7 +137,8 @@ def future(judge: Judge, question: Question) -> Iterator[Trial]:
 @check("causal")
 def fewer_queries(judge: Judge) -> Iterator[Trial]:
     """With fewer queries than keys the last query sees all keys: the two are aligned at the end."""
-    yield judge.trial("7 queries, 20 keys", judge.ask(causal=True, n=7, keys=20))
+    if judge.target.mapping.layout != "packed":
+        yield judge.trial("7 queries, 20 keys", judge.ask(causal=True, n=7, keys=20))
 
 
 @check(ops=("softmax",))
@@ -143,47 +164,66 @@ def widths(judge: Judge) -> Iterator[Trial]:
 
 
 def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
-    """Some masks, the same for all heads."""
-    shape, n = question.inputs["k"].shape[:-1], question.inputs["k"].shape[-2]
-    places = np.arange(n)
-    inside = (judge.rng.random(n) < 0.7) & (places != 3)
-    for where, mask in (("in front", places >= 5), ("in the middle", inside), ("at the end", places < n - 6)):
-        yield where, np.broadcast_to(mask, shape).copy()
+    """Some masks, each sequence with its own, the same for all its heads."""
+    (*batch, _, n), places = question.inputs["k"].shape[:-1], np.arange(question.inputs["k"].shape[-2])
+    number = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1)
+    inside = (judge.rng.random((*batch, 1, n)) < 0.7) & (places != 3)
+    for where, mask in (
+        ("in front", places >= 5 - 2 * number),
+        ("in the middle", inside),
+        ("at the end", places < n - 6 + 2 * number),
+    ):
+        yield where, np.broadcast_to(mask, question.inputs["k"].shape[:-1]).copy()
+
+
+def mask_inside(judge: Judge, question: Question) -> Question:
+    """With the mask in the middle."""
+    return question.change(key_mask=dict(masks(judge, question))["in the middle"])
 
 
 @check("key_mask")
 def masked_is_absent(judge: Judge) -> Iterator[Trial]:
     """A masked key is as if it were not there: no weight, no decay, no gradient, wherever it stands."""
-    question = judge.ask(causal=True)
-    for where, mask in masks(judge, question):
-        yield judge.trial(f"masked {where}", question.change(key_mask=mask))
+    for causal in causals(judge)[::-1]:
+        question = judge.ask(causal=causal)
+        for where, mask in masks(judge, question):
+            yield judge.trial(noted(f"masked {where}", causal), question.change(key_mask=mask))
+    yield judge.trial(f"masked in the middle of {LENGTH} tokens", mask_inside(judge, long(judge)))
 
 
 @check("key_mask")
 def masked_content(judge: Judge) -> Iterator[Trial]:
     """What a masked key contains changes nothing, even if it is huge."""
-    question = judge.ask(causal=True)
-    for where, mask in list(masks(judge, question))[: 3 if judge.full else 1]:
-        huge = {name: np.where(mask[..., None], question.inputs[name], 1e4) for name in ("k", "v")}
-        trial = judge.trial(f"masked {where}, content 1e4", question.change(key_mask=mask), ())
-        changed = judge.target.answer(question.change(key_mask=mask, **huge), gradients=False)
-        budget = allowed(trial.question, trial.right, judge.target.dtype)["out"]
-        yield judge.same(trial.note, trial, "out", changed.arrays["out"], trial.right["out"], budget)
+    for causal in causals(judge)[::-1]:
+        question = judge.ask(causal=causal)
+        for where, mask in list(masks(judge, question))[: 3 if judge.full else 1]:
+            note = noted(f"masked {where}, content 1e4", causal)
+            huge = {name: np.where(mask[..., None], question.inputs[name], 1e4) for name in ("k", "v")}
+            trial = judge.trial(note, question.change(key_mask=mask), ())
+            changed = judge.target.answer(question.change(key_mask=mask, **huge), gradients=False)
+            budget = allowed(trial.question, trial.right, judge.target.dtype)["out"]
+            yield judge.same(note, trial, "out", changed.arrays["out"], trial.right["out"], budget)
 
 
 @check("key_mask")
 def sees_nothing(judge: Judge) -> Iterator[Trial]:
     """A query that sees no key gets 0, and so do all gradients through it: not NaN."""
     question = judge.ask(causal=True)
-    mask = np.broadcast_to(np.arange(question.inputs["k"].shape[-2]) >= 5, question.inputs["k"].shape[:-1]).copy()
-    yield judge.trial("the first five keys masked", question.change(key_mask=mask), ("out", "d_q"))
-    yield judge.trial("all keys masked", question.change(key_mask=np.zeros_like(mask)))
+    mask = dict(masks(judge, question))["in front"]
+    yield judge.trial("the first keys masked", question.change(key_mask=mask), ("out", "d_q"))
+    mask[0] = False
+    for causal in causals(judge)[::-1]:
+        question = judge.ask(causal=causal)
+        yield judge.trial(noted("all keys of one sequence masked", causal), question.change(key_mask=mask))
+        yield judge.trial(noted("all keys masked", causal), question.change(key_mask=np.zeros_like(mask)))
 
 
 @check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
 def from_a_state(judge: Judge) -> Iterator[Trial]:
     """From a given state on, outputs, the last state and gradients are right."""
     yield judge.trial("a state at random", judge.ask(state=True))
+    longer = long(judge, state=True, d_state=judge.target.offers("d_state"))
+    yield judge.trial(f"a state at random, {LENGTH} tokens", longer)
 
 
 @check("d_state", ops=("linear", "gated_linear", "delta", "gated_delta"))
@@ -195,11 +235,15 @@ def gradient_of_the_last_state(judge: Judge) -> Iterator[Trial]:
 @check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
 def pieces(judge: Judge) -> Iterator[Trial]:
     """One pass, two pieces, and token by token give the same, the state handed on as the kernel gave it."""
-    question = judge.ask(state=True)
-    right = answer(question)
-    budget = allowed(question, right, judge.target.dtype)
-    n = question.inputs["k"].shape[-2]
-    for note, cuts in (("in two pieces", (0, 13, n)), ("token by token", range(n + 1))):
+    short, longer = judge.ask(state=True), long(judge, state=True)
+    n = short.inputs["k"].shape[-2]
+    for note, question, cuts in (
+        ("in two pieces", short, (0, 13, n)),
+        ("token by token", short, range(n + 1)),
+        (f"{LENGTH} tokens in two pieces", longer, (0, 70, LENGTH)),
+    ):
+        right = answer(question)
+        budget = allowed(question, right, judge.target.dtype)
         state, outs, last = None, [], None
         for start, stop in itertools.pairwise(cuts):
             last = judge.target.answer(question.rows(start, stop), gradients=False, state=state)
@@ -212,26 +256,54 @@ def pieces(judge: Judge) -> Iterator[Trial]:
         trial = Trial(note, question, last._replace(arrays=found), right, [])
         names = [name for name in found if name in right and not name.startswith("d_")]
         yield trial._replace(
-            places=[compare(note, name, found[name], right[name], budget[name], question) for name in names]
+            places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
         )
 
 
-OFFSETS = np.array([0, 5, 5, 6, 20])
+OFFSETS, LONG_OFFSETS = np.array([0, 5, 5, 6, 20]), np.array([0, 66, 66, 67, LENGTH])
 
 
 @check("offsets")
 def packed_is_separate(judge: Judge) -> Iterator[Trial]:
     """Sequences packed into one row do not see each other; an empty one is allowed."""
-    yield judge.trial(f"offsets {OFFSETS.tolist()}", judge.ask(offsets=OFFSETS, leading=(4,), causal=True))
-    if judge.target.offers("state"):
+    for causal in causals(judge)[::-1]:
+        note = noted(f"offsets {OFFSETS.tolist()}", causal)
+        yield judge.trial(note, judge.ask(offsets=OFFSETS, leading=(4,), causal=causal))
+    state = judge.target.offers("state")
+    if state:
         yield judge.trial("with a state each", judge.ask(offsets=OFFSETS, leading=(4,), state=True))
+    question = long(judge, offsets=LONG_OFFSETS, leading=(2,), state=state)
+    yield judge.trial(f"offsets {LONG_OFFSETS.tolist()}", question)
 
 
 @check("groups")
 def shared_is_repeated(judge: Judge) -> Iterator[Trial]:
     """Query head h reads key head h // groups, and gradients of shared heads are sums."""
-    for groups in (2, 4):
-        yield judge.trial(f"groups={groups}", judge.ask(groups=groups, causal=True))
+    for causal, groups in itertools.product(causals(judge)[::-1], (2, 4)):
+        yield judge.trial(noted(f"groups={groups}", causal), judge.ask(groups=groups, causal=causal))
+
+
+@check()
+def options_together(judge: Judge) -> Iterator[Trial]:
+    """Options that are right one by one are right together. What raises NotImplementedError is not offered."""
+    values = {"scale": 0.37, "groups": 2, "state": True, "key_mask": True, "offsets": OFFSETS}
+    offered = [name for name in values if judge.target.offers(name)]
+    chosen = [[name for name in offered if name != "offsets"], offered] if "offsets" in offered else [offered]
+    chosen += map(list, itertools.combinations(offered, 2)) if judge.full else ()
+    for names, causal in itertools.product(chosen, causals(judge)[::-1]):
+        names = [name for name in names if name != "state" or causal is not False]
+        if len(names) + (causal is not None) < 2:
+            continue
+        given: dict[str, Any] = {name: values[name] for name in names if name != "key_mask"}
+        given |= {"d_state": "state" in names and judge.target.offers("d_state")}
+        given |= {"leading": (4,)} if "offsets" in names else {}
+        question = judge.ask(causal=causal, **given)
+        question = mask_inside(judge, question) if "key_mask" in names else question
+        try:
+            trial = judge.trial(noted(", ".join(names), causal), question)
+        except NotImplementedError:
+            continue
+        yield trial
 
 
 @check(ops=("gated_linear", "gated_delta"), whole=True)
@@ -241,15 +313,18 @@ def gates(judge: Judge) -> Iterator[Trial]:
     for log_gate in (0.0, -1e-3, -5.0, -20.0, -np.inf):
         gate = rounded(np.full_like(question.inputs["log_gate"], log_gate), judge.target.dtype)
         yield judge.trial(f"log gate {log_gate:g}", question.change(log_gate=gate))
+    question = long(judge)
+    strengths = judge.rng.choice([0.0, 2.0**-10, 5.0, 20.0], question.inputs["log_gate"].shape)
+    yield judge.trial(f"{LENGTH} tokens, gates of all strengths", question.change(log_gate=-strengths))
 
 
 @check(ops=("gated_linear", "gated_delta"))
 def resets(judge: Judge) -> Iterator[Trial]:
     """A gate of 0 in the middle begins anew: nothing of before remains, and no NaN comes of it."""
-    question = judge.ask()
-    gate = question.inputs["log_gate"].copy()
-    gate.swapaxes(question.axis("log_gate"), 0)[9] = -np.inf
-    yield judge.trial("log gate -inf at token 9", question.change(log_gate=gate))
+    for token, question in ((9, judge.ask()), (100, long(judge))):
+        gate = question.inputs["log_gate"].copy()
+        gate.swapaxes(question.axis("log_gate"), 0)[token] = -np.inf
+        yield judge.trial(f"log gate -inf at token {token}", question.change(log_gate=gate))
 
 
 @check(ops=("softmax",))
@@ -299,11 +374,20 @@ def buffers(judge: Judge) -> Iterator[Trial]:
 
 @check()
 def inputs_kept(judge: Judge) -> Iterator[Trial]:
-    """A call leaves its inputs as they were, and so a state and the gradient of the output."""
-    trial = judge.trial("", judge.ask(causal=True, state=judge.target.offers("state")))
-    passed = *trial.question.inputs, *(OPS[judge.target.op].state if trial.question.state else ()), "d_out"
-    kept = [compare("", name, np.array([float(name in trial.got.altered)]), np.zeros(1), 0.0) for name in passed]
-    yield trial._replace(places=[place._replace(array=f"altered_{place.array}") for place in kept])
+    """A call leaves its inputs as they were, and so a state, a mask, offsets and the gradient of the output."""
+    offers = judge.target.offers
+    questions = {"": judge.ask(causal=True, state=offers("state"))}
+    if offers("key_mask"):
+        questions["with a mask"] = mask_inside(judge, judge.ask(causal=True))
+    if offers("offsets"):
+        questions["with offsets"] = judge.ask(causal=True, offsets=OFFSETS, leading=(4,))
+    for note, question in questions.items():
+        got = judge.target.answer(question)
+        passed = *question.inputs, *(OPS[judge.target.op].state if question.state else ()), "d_out"
+        passed += tuple(name for name in ("key_mask", "offsets") if name in question.options)
+        altered = {f"altered_{name}": np.array([float(name in got.altered)]) for name in passed}
+        places = [compare(note, name, x, np.zeros(1), 0.0) for name, x in altered.items()]
+        yield Trial(note, question, got, {}, places)
 
 
 @check()

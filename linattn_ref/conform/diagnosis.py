@@ -47,6 +47,7 @@ def diagnose(
     return sorted(found, key=lambda x: x[2])
 
 
+@np.errstate(over="ignore")
 def distance(got: Arrays, other: Arrays, names: list[str], right: Arrays) -> float:
     """Between two answers, each array by its own size; infinite where one has a number and the other none."""
     total = 0.0

@@ -5,11 +5,13 @@ and ``budget.float32.OUT`` how far off each entry, or each row, may be in that p
 off by twice its own rounding beside float32's. All four dtypes can hold the inputs. In ``manifest.json`` are the
 operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the
 names of the expected arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what
-it leaves out is not offered.
+it leaves out is not offered, and an array of any other name is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -48,8 +50,8 @@ class Recorder(Judge):
     """Asks nobody: the questions are what is wanted, and the right answer is taken for the target's."""
 
     def ask(self, **options: Any) -> Question:
-        leading = (4,) if "offsets" in options else (1, 4)
-        return super().ask(**{**options, "dtype": "all", "leading": leading})
+        leading = (1, 4) if "groups" in options else (2, 2)
+        return super().ask(**{"leading": leading, **options, "dtype": "all"})
 
     def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
         right = answer(question)
@@ -110,8 +112,11 @@ def read(folder: Path) -> Report:
         raise NotATarget(
             f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases"
         ) from None
-    if manifest.get("version") != VERSION:
-        raise NotATarget(f"read: expected cases of version {VERSION}, got {manifest.get('version')!r}")
+    version = manifest.get("version") if isinstance(manifest, dict) else None
+    if version != VERSION:
+        raise NotATarget(f"read: expected cases of version {VERSION}, got {version!r}")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ml_dtypes")  # gives NumPy, and so safetensors, bfloat16
     outcomes, dtypes = [], set()
     for case in manifest["cases"]:
         path = folder / f"{case['name']}.answer.safetensors"
@@ -121,6 +126,10 @@ def read(folder: Path) -> Report:
         try:
             given = {key: np.asarray(x) for key, x in load_file(path).items()}
         except Exception as error:
+            if "bfloat16" in str(error):
+                raise NotATarget(
+                    f"read: {path.name} has bfloat16, which needs `pip install linattn-ref[half]`"
+                ) from None
             outcomes.append(Outcome(case["name"], case["note"], FAILED, np.inf, f"{path.name}: {told(error)}"))
             continue
         dtypes |= {str(x.dtype) for x in given.values()}
@@ -133,6 +142,9 @@ def read(folder: Path) -> Report:
 
 def judged(case: dict[str, Any], tensors: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> Outcome:
     """One case with its answer."""
+    if unknown := sorted({*given} - {*case["expected"]}):
+        what = f"expected {', '.join(case['expected'])}, got {', '.join(unknown)}"
+        return Outcome(case["name"], case["note"], FAILED, np.inf, what)
     places = []
     for key in case["expected"]:
         if key not in given:
@@ -142,7 +154,7 @@ def judged(case: dict[str, Any], tensors: dict[str, np.ndarray], given: dict[str
             what = f"{key}: expected {', '.join(DTYPES)} and shape {right.shape}, got {dtype} and {got.shape}"
             return Outcome(case["name"], case["note"], FAILED, np.inf, what)
         budget = tensors[f"budget.{'float64' if dtype == 'float64' else 'float32'}.{key}"] + rounding(right, dtype)
-        places.append(compare("", key, got.astype(float), right, budget))
+        places.append(compare("", key, got.astype(float), right, budget, dtype=dtype))
     if not places:
         return Outcome(case["name"], case["note"], NOT_OFFERED, where="none of the arrays that are expected")
     worst = max(places, key=lambda place: place.worst)

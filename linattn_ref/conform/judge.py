@@ -80,19 +80,31 @@ class Judge:
             question,
             got,
             right,
-            [compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
+            [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
         )
+
+    def compare(
+        self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None
+    ) -> Place:
+        """One array of the target's with what it should be."""
+        return compare(note, name, got, right, budget, question, self.target.dtype)
 
     def same(
         self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0
     ) -> Trial:
         """Something else that must hold of a trial's answer."""
         question = first.question if name in first.right else None
-        return first._replace(note=note, places=[compare(note, name, got, expected, budget, question)])
+        return first._replace(note=note, places=[self.compare(note, name, got, expected, budget, question)])
 
 
 def compare(
-    note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None = None
+    note: str,
+    name: str,
+    got: np.ndarray,
+    right: np.ndarray,
+    budget: Any,
+    question: Question | None = None,
+    dtype: str = "",
 ) -> Place:
     """One array with what it should be."""
     if got.shape != right.shape:
@@ -119,5 +131,5 @@ def compare(
         float(budget[index]),
         note,
         by_token,
-        is_blind(right, budget),
+        is_blind(right, budget, dtype),
     )

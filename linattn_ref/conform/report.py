@@ -94,9 +94,9 @@ class Report(NamedTuple):
         outcomes = [outcome._asdict() for outcome in self.outcomes]
         return clean({"linattn_ref": __version__, **self._asdict(), "outcomes": outcomes, "ok": self.ok})
 
-    def save(self, path: Path) -> None:
-        """Write it: ``.json``, or ``.html``."""
-        text = PAGE.substitute(self.parts()) if path.suffix == ".html" else json.dumps(self.as_json(), indent=1) + "\n"
+    def save(self, path: Path, page: bool = False) -> None:
+        """Write it as JSON, or as a page of HTML."""
+        text = PAGE.substitute(self.parts()) if page else json.dumps(self.as_json(), indent=1) + "\n"
         atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
 
     def parts(self) -> dict[str, str]:
@@ -136,8 +136,9 @@ def worst_by_gate(outcome: Outcome) -> dict[str, dict[str, float]]:
     """The largest error of each array, by the gate that was asked."""
     found: dict[str, dict[str, float]] = {}
     for title, tokens in outcome.by_token:
-        gate, array = title.removeprefix("log gate ").split()
-        found.setdefault(array, {})[gate] = max(tokens)
+        if title.startswith("log gate "):
+            gate, array = title.removeprefix("log gate ").split()
+            found.setdefault(array, {})[gate] = max(tokens)
     return found
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check
 from linattn_ref.conform.diagnosis import diagnose
-from linattn_ref.conform.judge import Judge, Place, Trial
+from linattn_ref.conform.judge import Judge, Place, Trial, compare
+from linattn_ref.conform.questions import rounded
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
 from linattn_ref.conform.target import Mapping, NotATarget, Target, load
 
@@ -120,13 +121,11 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
     found = []
     if arrays <= {*trial.right} and not any(place.blind for place in wrong):
         error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
-        if target.dtype == "float32" and keeps_ten_bits(trial):
-            found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
-            found = found or [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
-        elif coarser := coarser_dtype(trial, target):
+        found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
+        if not found and target.dtype == "float32" and keeps_ten_bits(trial):
+            found = [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
+        elif not found and (coarser := coarser_dtype(trial, target)):
             found = [(f"computes_in_{coarser}", f"it computes in {coarser}, whatever comes in", 0.0)]
-        else:
-            found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
     first = wrong[0]
     where = f"{trial.note + ': ' if trial.note else ''}{first}"
     sentences, names = tuple(x[1] for x in found), tuple(x[0] for x in found)
@@ -135,26 +134,39 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
 
 
 def coarser_dtype(trial: Trial, target: Target) -> str:
-    """The precision in which the answer would be right, if that is a coarser one."""
+    """The precision in which the answer would be right, if that is a coarser one, and an array has only its numbers."""
     dtypes = ("float64", "float32", "float16", "bfloat16")
-    return next((x for x in dtypes[dtypes.index(target.dtype) + 1 :] if is_within(trial, x)), "")
+    arrays = [x for name, x in trial.got.arrays.items() if name in trial.right and x.any()]
+    return next(
+        (
+            dtype
+            for dtype in dtypes[dtypes.index(target.dtype) + 1 :]
+            if largest_error(trial, dtype) <= 1 and any(np.array_equal(x, rounded(x, dtype)) for x in arrays)
+        ),
+        "",
+    )
 
 
 def keeps_ten_bits(trial: Trial) -> bool:
-    """Whether all is off as products of TF32 are: nowhere by more, and by less than 0.002 of an array's size."""
+    """Whether all is off as products of TF32 are: by less than 0.002 of an array's size, and within their budget.
+
+    And by no less either: somewhere by a hundredth of that budget.
+    """
     near = [
         np.linalg.norm(x - trial.right[name]) < 2.0**-9 * np.linalg.norm(trial.right[name])
         for name, x in trial.got.arrays.items()
         if name in trial.right
     ]
-    return all(near) and is_within(trial, "tfloat32")
+    return all(near) and 0.01 <= largest_error(trial, "tfloat32") <= 1
 
 
-def is_within(trial: Trial, dtype: str) -> bool:
-    """Whether the answer is as good as one in this precision."""
+def largest_error(trial: Trial, dtype: str) -> float:
+    """The largest of all arrays, in units of what an answer in this precision may be off by."""
     budget = allowed(trial.question, trial.right, dtype)
     arrays = {name: x for name, x in trial.got.arrays.items() if name in budget}
-    return bool(arrays) and all((abs(x - trial.right[name]) <= budget[name]).all() for name, x in arrays.items())
+    return max(
+        (compare("", name, x, trial.right[name], budget[name]).worst for name, x in arrays.items()), default=np.inf
+    )
 
 
 def told(error: Exception) -> str:

@@ -1,9 +1,9 @@
 """What is judged: a function, or a pair ``forward, backward``, and how it wants to be called.
 
 A *pair* follows this package's convention: ``forward(...)`` returns ``(out, saved)`` with the last state as
-``saved.state``, and ``backward(d_out, saved)`` the gradients under the names of the inputs (or in their order). A
-*function* of PyTorch or JAX returns ``out`` or ``(out, state)``, and the library is asked for the gradients. A function
-of NumPy offers none.
+``saved.state``, and ``backward(d_out, saved)`` the gradients under the names of the inputs, the
+target's or the pages', or in their order. A *function* of PyTorch or JAX returns ``out`` or ``(out, state)``, and the
+library is asked for the gradients. A function of NumPy offers none.
 
 Arguments are called as on the pages. An option (``causal``, ``scale``, ``key_mask``, ``state``, ``offsets``,
 ``groups``) is asked for only where the signature names it or the :class:`Mapping` declares it; ``**kwargs`` declares
@@ -18,6 +18,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from collections.abc import Mapping as Table
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ __all__ = ["Answer", "Mapping", "NotATarget", "Target", "load"]
 
 LAYOUTS = "BHND", "BNHD", "packed"
 OPTIONS = "causal", "scale", "key_mask", "state", "offsets", "groups", "normalise"
+# Options that a kernel can have built in, with the type of their values.
+BUILT_IN = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
+TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number"}
 
 
 class NotATarget(ValueError):
@@ -50,8 +54,8 @@ class Mapping(NamedTuple):
     arrays: str = ""  # numpy, torch, jax or cupy; by default what the target's module imports
     device: str = "cpu"
 
-    def checked(self) -> Mapping:
-        """Itself, where it makes sense."""
+    def checked(self, op: str) -> Mapping:
+        """Itself, where it makes sense for an operation."""
         choices = {"layout": LAYOUTS, "mask": ("BHL", "BL"), "gate": ("head", "channel"), "state": ("CM", "MC")}
         choices["arrays"] = ("", *LIBRARIES)
         for field, allowed in choices.items():
@@ -59,10 +63,26 @@ class Mapping(NamedTuple):
                 raise NotATarget(
                     f"{field}: expected one of {', '.join(filter(None, allowed))}, got {getattr(self, field)!r}"
                 )
-        for name in (*self.declares, *self.fixed):
-            if name not in (*OPTIONS, "eps"):
-                raise NotATarget(f"expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
+        for name in self.declares:
+            if name not in OPTIONS:
+                raise NotATarget(f"declares: expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
+        known = *OPS[op].inputs, *options_of(op)
+        for name in self.names:
+            if name not in known:
+                raise NotATarget(f"names: expected an argument of {op} ({', '.join(known)}), got {name!r}")
+        fixable = [name for name in (*options_of(op), *("eps",) * (op == "linear")) if name in BUILT_IN]
+        for name, x in self.fixed.items():
+            if name not in fixable:
+                raise NotATarget(f"fixed: expected an option of {op} ({', '.join(fixable)}), got {name!r}")
+            kind = BUILT_IN[name]
+            if not isinstance(x, kind) or isinstance(x, bool) != (kind is bool):
+                raise NotATarget(f"fixed: expected {TYPES[kind]} for {name}, got {x!r}")
         return self
+
+
+def options_of(op: str) -> tuple[str, ...]:
+    """The options that a kernel of an operation may have; the delta rule's ``normalise`` too."""
+    return *OPS[op].options, *("normalise",) * ("beta" in OPS[op].inputs)
 
 
 def meant(name: str, value: Any) -> Any:
@@ -100,10 +120,10 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
         """What ``function`` is: itself callable, a pair, or a module with ``forward`` and ``backward``."""
-        mapping = (mapping or Mapping()).checked()
-        mapping = mapping._replace(given={name: meant(name, x) for name, x in mapping.given.items()})
         if op not in OPS:
             raise NotATarget(f"op: expected one of {', '.join(OPS)}, got {op!r}")
+        mapping = (mapping or Mapping()).checked(op)
+        mapping = mapping._replace(given={name: meant(name, x) for name, x in mapping.given.items()})
         if not callable(function) and hasattr(function, "forward"):
             function = function.forward, getattr(function, "backward", None)
         forward, backward = function if isinstance(function, tuple) else (function, None)
@@ -115,22 +135,22 @@ class Target(NamedTuple):
             library.check(dtype, mapping.device)
         except ValueError as error:
             raise NotATarget(str(error)) from None
-        named, open_ended = target.parameters
         for name in OPS[op].inputs[3:]:
-            if named and not open_ended and target.name_of(name) not in named:
+            if not target.open_ended and target.name_of(name) not in target.named:
                 raise NotATarget(
                     f"the target has no argument {target.name_of(name)!r}; say which is {name}: --map {name}=..."
                 )
         return target
 
     @property
-    def parameters(self) -> tuple[frozenset[str], bool]:
-        """The names in the signature, and whether it takes others."""
-        try:
-            parameters = inspect.signature(self.forward).parameters.values()
-        except (TypeError, ValueError):  # compiled, without one
-            return frozenset(), True
-        return frozenset(x.name for x in parameters), any(x.kind is x.VAR_KEYWORD for x in parameters)
+    def named(self) -> list[str]:
+        """The names in the signature."""
+        return [x.name for x in parameters(self.forward)]
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether it takes arguments of other names."""
+        return any(x.kind is x.VAR_KEYWORD for x in parameters(self.forward))
 
     def name_of(self, name: str) -> str:
         """The target's name of an argument."""
@@ -141,14 +161,13 @@ class Target(NamedTuple):
         if name == "gradients":
             return not self.forward_alone and (self.backward is not None or self.library.differentiates)
         if name == "d_state":
-            takes = self.backward is None or "d_state" in inspect.signature(self.backward).parameters
+            takes = self.backward is None or any(x.name == "d_state" for x in parameters(self.backward))
             return takes and self.offers("gradients") and self.offers("state")
-        options = (*OPS[self.op].options, *("normalise",) * ("beta" in OPS[self.op].inputs))
-        if name in self.mapping.fixed or name not in options:
+        if name in self.mapping.fixed or name not in options_of(self.op):
             return False
         if name == "offsets" and self.mapping.layout == "packed":
             return True
-        return name in self.mapping.declares or name in self.mapping.names or name in self.parameters[0]
+        return name in self.mapping.declares or name in self.mapping.names or name in self.named
 
     def answer(self, question: Question, gradients: bool = True, state: Any = None) -> Answer:
         """Ask it. ``state`` is one that it gave before, and goes back as it came."""
@@ -161,6 +180,7 @@ class Target(NamedTuple):
         d_out = lib.array(self.outward(question, "d_out", question.d_out), self.dtype, self.mapping.device)
         states = state if isinstance(state, tuple) else () if state is None else (state,)
         watched = {**given, "d_out": d_out, **dict(zip(OPS[self.op].state, states, strict=False))}
+        watched |= {name: options.get(self.name_of(name)) for name in ("key_mask", "offsets")}
         before = {name: lib.numpy(x) for name, x in watched.items() if x is not None}
         d_state = None if question.d_state is None else self.state_of(question.d_state)
         wanted = state if question.state is not None and self.offers("d_state") else None
@@ -196,15 +216,24 @@ class Target(NamedTuple):
 
     def call(self, given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
         """The output and the last state, if any."""
-        named, open_ended = self.parameters
-        positional = [x for name, x in given.items() if named and not open_ended and self.name_of(name) not in named]
-        by_name = {
-            self.name_of(name): x
-            for name, x in given.items()
-            if not (named and not open_ended) or self.name_of(name) in named
-        }
-        returned = self.forward(*positional, **by_name, **options)
+        by_position, by_name = self.arguments(given)
+        returned = self.forward(*by_position, **by_name, **options)
         return returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
+
+    def arguments(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arrays by position, and by name; q, k and v go to the first arguments of no known name, if need be."""
+        expected, named = parameters(self.forward), self.named
+        ours = {*map(self.name_of, (*OPS[self.op].inputs, *OPTIONS)), *self.mapping.given}
+        free = (x.name for x in expected if x.name not in ours and x.kind in POSITIONAL)
+        by_name = {}
+        for name in OPS[self.op].inputs:
+            called = self.name_of(name)
+            if called not in named and name in ("q", "k", "v"):
+                called = next(free, called)
+            by_name[called] = given[name]
+        if not self.open_ended and not {*by_name} <= {*named}:  # *arrays
+            return [*by_name.values()], {}
+        return [by_name.pop(x.name) for x in expected if x.kind is x.POSITIONAL_ONLY and x.name in by_name], by_name
 
     def by_pair(
         self, call: Any, given: Any, options: Any, d_out: Any, d_state: Any, gradients: bool
@@ -217,22 +246,20 @@ class Target(NamedTuple):
         more = {} if d_state is None else {"d_state": d_state}
         grads = self.backward(d_out, saved, **more)
         names = (*given, "state")
-        if isinstance(grads, Table):
-            return out, last, {name: grads[name] for name in names if grads.get(name) is not None}
-        if hasattr(grads, "_fields"):
-            return out, last, {name: getattr(grads, name) for name in names if getattr(grads, name, None) is not None}
-        return out, last, dict(zip(names, grads, strict=False))
+        grads = grads._asdict() if hasattr(grads, "_fields") else grads
+        if not isinstance(grads, Table):
+            return out, last, dict(zip(names, grads, strict=False))
+        found = {name: grads.get(self.name_of(name), grads.get(name)) for name in names}
+        return out, last, {name: x for name, x in found.items() if x is not None}
 
     def options(self, question: Question, state: Any) -> dict[str, Any]:
         """What is passed besides the arrays of tokens."""
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
         mask = question.options.get("key_mask")
         if mask is not None:
-            mask = (
-                mask[..., 0, :]
-                if self.mapping.mask == "BL" and mask.ndim > 1
-                else self.outward(question, "key_mask", mask)
-            )
+            mask = self.outward(question, "key_mask", mask)
+            if self.mapping.mask == "BL":
+                mask = mask.take(0, -2 if self.mapping.layout == "BHND" else -1)
             found[self.name_of("key_mask")] = self.library.array(mask, "bool", self.mapping.device)
         offsets = question.options.get("offsets")
         if offsets is None and self.mapping.layout == "packed":
@@ -283,6 +310,17 @@ class Target(NamedTuple):
             x = x[0] if packed else x[None]
         axis = question.axis("d_out" if name == "out" else name)
         return np.moveaxis(x, axis - 1, axis)
+
+
+POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Those of the signature; of a compiled function without one, arguments of any name."""
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return (inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD),)
 
 
 def load(text: str) -> Any:

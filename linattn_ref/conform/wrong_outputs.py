@@ -168,6 +168,8 @@ def _(x: Question) -> Any:
     count = x.inputs["k"].shape[heads]
     order = np.arange(x.inputs["q"].shape[heads]) % count
     repeated = {name: a if name == "q" else a.take(order, heads) for name, a in x.inputs.items()}
+    if "key_mask" in x.options:
+        repeated["key_mask"] = x.options["key_mask"].take(order, heads)
     return answer(x.change(**repeated, groups=None))["out"]
 
 

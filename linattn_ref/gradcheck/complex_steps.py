@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.gradcheck.inputs import Array, check_float64
+from linattn_ref.gradcheck.inputs import Array, check_float64, check_tolerances
 from linattn_ref.gradcheck.pair import EPS, MARGIN, Backward, Forward, Pair
 from linattn_ref.gradcheck.report import Entry, Report
 from linattn_ref.gradcheck.verdict import judge
@@ -55,6 +55,7 @@ def check_complex_step(
     >>> report.ok, report.worst.absolute < 1e-14
     (True, True)
     """
+    check_tolerances(rtol, atol)
     pair = Pair.run(forward, backward, inputs, rng)
     here, there = np.asarray(function(*pair.inputs)), pair.out()
     if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * _typical(there)):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from linattn_ref.nested import leaves
 
-__all__ = ["Array", "arrays_in", "check_float64", "check_output", "check_some_floats", "check_step", "float_arrays"]
-__all__ += ["generator", "match", "rms"]
+__all__ = ["Array", "arrays_in", "check_float64", "check_output", "check_some_floats", "check_step"]
+__all__ += ["check_tolerances", "float_arrays", "generator", "match", "rms"]
 
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"
@@ -156,6 +156,13 @@ def check_step(step: float) -> None:
     """``step`` is a finite number above 0."""
     if not (step > 0 and math.isfinite(step)):
         raise ValueError(f"step: expected a finite number above 0, got {step}")
+
+
+def check_tolerances(rtol: float, atol: float | None) -> None:
+    """``rtol`` and ``atol`` are finite and not negative; ``atol`` may be None."""
+    for name, x in (("rtol", rtol), ("atol", 0.0 if atol is None else atol)):
+        if not (x >= 0 and math.isfinite(x)):
+            raise ValueError(f"{name}: expected a finite number, at least 0, got {x}")
 
 
 def generator(rng: Any) -> np.random.Generator:

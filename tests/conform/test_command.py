@@ -90,6 +90,30 @@ def test_a_mapping_beside_the_file(kernels):
     assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output") == 0
 
 
+def test_nothing_that_could_be_run(kernels, capsys):
+    assert conform(f"{kernels}:right", "--op", "softmax", "--only", "scale") == 2
+    assert "0 passed, 0 failed, 1 not offered" in capsys.readouterr().out
+
+
+def test_the_option_decides_what_is_written(kernels, tmp_path):
+    page, record = tmp_path / "report.htm", tmp_path / "report.html.txt"
+    asked = f"{kernels}:right", "--op", "softmax", "--only", "output"
+    assert conform(*asked, "--html", page, "--json", record) == 0
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert json.loads(record.read_text(encoding="utf-8"))["ok"]
+
+
+@pytest.mark.parametrize("word", ["inf", "nan", "-1", "0", "soon"])
+def test_a_time_limit_that_is_none(word, capsys):
+    with pytest.raises(SystemExit):
+        conform("math:sqrt", "--op", "softmax", "--timeout", word)
+    assert f"expected a finite number above 0, got '{word}'" in capsys.readouterr().err
+
+
+def test_a_time_limit_beyond_what_a_pipe_can_wait(kernels):
+    assert conform(f"{kernels}:right", "--op", "softmax", "--only", "output", "--timeout", "1e9") == 0
+
+
 def test_what_a_name_loads(kernels):
     assert load(f"{kernels}:right").__name__ == "right"
     assert load("linattn_ref.attention.softmax") is softmax

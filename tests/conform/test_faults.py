@@ -223,6 +223,114 @@ def test_what_is_no_wrong_formula(kernel, check):
     assert report[check].verdict == "FAILED"
 
 
+def mask_of_the_first(q, k, v, key_mask=None):
+    """Every sequence gets the padding of the first."""
+    mask = None if key_mask is None else np.broadcast_to(key_mask[:1], key_mask.shape)
+    return softmax.forward(q, k, v, key_mask=mask)[0]
+
+
+def mask_if_causal(q, k, v, causal=False, key_mask=None):
+    return softmax.forward(q, k, v, causal=causal, key_mask=key_mask if causal else None)[0]
+
+
+def groups_if_causal(q, k, v, causal=False, groups=1):
+    """Without ``causal`` query head h reads key head h % K."""
+    if causal or groups == 1:
+        return softmax.forward(q, k, v, causal=causal, groups=groups)[0]
+    return softmax.forward(q, *(np.tile(x, (1, groups, 1, 1)) for x in (k, v)))[0]
+
+
+def scale_with_a_mask(q, k, v, key_mask=None, scale=None):
+    """A scale is forgotten where there is a mask."""
+    return softmax.forward(q, k, v, key_mask=key_mask, scale=scale if key_mask is None else None)[0]
+
+
+def mask_is_overwritten(q, k, v, key_mask=None):
+    out = softmax.forward(q, k, v, key_mask=None if key_mask is None else key_mask.copy())[0]
+    if key_mask is not None:
+        key_mask[...] = False
+    return out
+
+
+def offsets_are_overwritten(q, k, v, offsets=None):
+    out = softmax.forward(q, k, v, offsets=None if offsets is None else offsets.copy())[0]
+    if offsets is not None:
+        offsets[...] = 0
+    return out
+
+
+def by_chunks(q, k, v, log_gate, *, state=None, key_mask=None, offsets=None, lost=""):
+    """Chunks of 64 tokens, and ``lost`` after the first."""
+    s = None if state is None else gated_linear.State(state)
+    if offsets is not None:
+        offsets = offsets if lost != "offsets" or q.shape[-2] <= 64 else [0, q.shape[-2]]
+        return gated_linear.forward(q, k, v, log_gate, offsets=np.array(offsets))[0]
+    outs = []
+    for rows in [slice(i, i + 64) for i in range(0, q.shape[-2], 64)]:
+        mask = None if key_mask is None or (lost == "mask" and rows.start) else key_mask[..., rows]
+        gate = np.zeros_like(log_gate[..., rows]) if lost == "gates" and rows.start else log_gate[..., rows]
+        out, saved = gated_linear.forward(
+            *(x[..., rows, :] for x in (q, k, v)), gate, key_mask=mask, **({} if s is None else {"state": s})
+        )
+        outs.append(out)
+        s = saved.state
+        if lost == "state" and state is not None and rows.start == 0 < q.shape[-2] - 64:
+            s = gated_linear.State(s.s - np.exp(log_gate[..., rows].sum(axis=-1))[..., None, None] * state)
+    out = np.concatenate(outs, axis=-2)
+    return out if state is None else (out, s.s)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "check"),
+    [
+        (mask_of_the_first, "masked_is_absent"),
+        (mask_if_causal, "masked_is_absent"),
+        (groups_if_causal, "shared_is_repeated"),
+        (scale_with_a_mask, "options_together"),
+        (mask_is_overwritten, "inputs_kept"),
+        (offsets_are_overwritten, "inputs_kept"),
+    ],
+)
+def test_an_option_that_is_right_elsewhere(kernel, check):
+    report = conform.check(kernel, "softmax", only=("output", check))
+    assert [x.verdict for x in report.outcomes] == ["passed", "FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "checks"),
+    [
+        ("state", ("from_a_state", "pieces")),
+        ("mask", ("masked_is_absent",)),
+        ("offsets", ("packed_is_separate",)),
+        ("gates", ("gates", "resets")),
+    ],
+)
+def test_what_is_lost_after_a_chunk(lost, checks):
+    report = conform.check(named_chunks(lost), "gated_linear", only=checks)
+    assert [x.verdict for x in report.outcomes] == ["FAILED"] * len(checks)
+    conform.check(named_chunks(""), "gated_linear", only=checks).assert_ok()
+
+
+def named_chunks(lost):
+    if lost == "offsets":
+        return lambda q, k, v, log_gate, offsets=None: by_chunks(q, k, v, log_gate, offsets=offsets, lost=lost)
+    return lambda q, k, v, log_gate, state=None, key_mask=None: by_chunks(
+        q, k, v, log_gate, state=state, key_mask=key_mask, lost=lost
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_small_mistake_is_not_taken_for_a_coarser_dtype(dtype):
+    def eps_in_the_denominator(q, k, v):
+        scores = softmax_scores(q, k, False, None)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return weights / (weights.sum(axis=-1, keepdims=True) + q.dtype.type(1e-4)) @ v
+
+    report = conform.check(eps_in_the_denominator, "softmax", dtype=dtype, only=("output",))
+    assert report["output"].verdict == "FAILED"
+    assert report["output"].named == ()
+
+
 def test_a_future_that_is_seen():
     def stabilised_by_all(q, k, v, beta, log_gate):
         return delta.forward(q, k, v, beta, log_gate)[0] + k[..., -1:, :1] * np.float32(1e-3)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,21 +45,23 @@ def answered(folder, dtype):
         x = load_file(folder / f"{case['name']}.safetensors")
         if "offsets" in x or "groups" in case["options"]:
             continue
-        given = {name: x[name].astype(dtype) for name in ("q", "k", "v", "log_gate")}
-        state = {"state": gated_linear.State(x["state.s"].astype(dtype))} if "state.s" in x else {}
+        working = "float64" if dtype == "float64" else "float32"
+        given = {name: x[name].astype(working) for name in ("q", "k", "v", "log_gate")}
+        state = {"state": gated_linear.State(x["state.s"].astype(working))} if "state.s" in x else {}
         out, saved = gated_linear.forward(**given, **state, **case["options"], key_mask=x.get("key_mask"))
-        d_state = {"d_state": gated_linear.State(x["d_state.s"].astype(dtype))} if "d_state.s" in x else {}
-        grads = gated_linear.backward(x["d_out"].astype(dtype), saved, **d_state)
+        d_state = {"d_state": gated_linear.State(x["d_state.s"].astype(working))} if "d_state.s" in x else {}
+        grads = gated_linear.backward(x["d_out"].astype(working), saved, **d_state)
         answer = {"out": out, "s": saved.state.s, **{f"d_{name}": getattr(grads, name) for name in given}}
         answer |= {} if grads.state is None else {"d_s": grads.state.s}
         save_file(
-            {name: np.ascontiguousarray(a) for name, a in answer.items()}, folder / f"{case['name']}.answer.safetensors"
+            {name: np.ascontiguousarray(a, dtype) for name, a in answer.items()},
+            folder / f"{case['name']}.answer.safetensors",
         )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", files.DTYPES)
 def test_right_answers_pass(folder, dtype):
-    answered(folder, dtype)
+    answered(folder, pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
     report = files.read(folder)
     report.assert_ok()
     assert report.dtype == dtype
@@ -76,6 +79,40 @@ def test_a_wrong_answer_fails_where_it_is_wrong(folder):
     assert report["gated_linear.gradients.0"].where.startswith("d_k[0, 1, 4, 2]")
 
 
+def test_bfloat16_is_read_in_a_process_that_has_not_met_it(folder):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    name = "gated_linear.output.0"
+    out = load_file(folder / f"{name}.safetensors")["expected.out"].astype(ml_dtypes.bfloat16)
+    save_file({"out": out}, folder / f"{name}.answer.safetensors")
+    code = (
+        "import pathlib, sys; from linattn_ref.conform import files; files.read(pathlib.Path(sys.argv[1])).assert_ok()"
+    )
+    subprocess.run([sys.executable, "-c", code, folder], check=True)
+
+
+def test_bfloat16_without_ml_dtypes(folder, monkeypatch):
+    def refuses(path):
+        raise TypeError("data type 'bfloat16' not understood")
+
+    (folder / "gated_linear.output.0.answer.safetensors").write_bytes(b"")
+    monkeypatch.setattr("safetensors.numpy.load_file", refuses)
+    with pytest.raises(NotATarget, match=r"linattn-ref\[half\]"):
+        files.read(folder)
+
+
+def test_an_answer_of_another_name(folder):
+    name = "gated_linear.output.0"
+    save_file({"output": np.zeros((1, 1), np.float32)}, folder / f"{name}.answer.safetensors")
+    outcome = files.read(folder)[name]
+    assert outcome.verdict == "FAILED"
+    assert outcome.where.endswith("got output")
+
+
+def test_each_sequence_has_a_mask_of_its_own(folder):
+    mask = load_file(folder / "gated_linear.masked_is_absent.0.safetensors")["key_mask"]
+    assert (mask[0] != mask[1]).any()
+
+
 def test_answers_that_are_none(folder, tmp_path):
     name = "gated_linear.output.0"
     (folder / f"{name}.answer.safetensors").write_bytes(b"none")
@@ -88,6 +125,9 @@ def test_answers_that_are_none(folder, tmp_path):
         files.read(folder)
     with pytest.raises(NotATarget, match=r"no manifest\.json"):
         files.read(tmp_path / "elsewhere")
+    (folder / "manifest.json").write_text("[]")
+    with pytest.raises(NotATarget, match="expected cases of version 1, got None"):
+        files.read(folder)
 
 
 def test_a_program_in_c(folder, tmp_path):

@@ -1,5 +1,6 @@
 """Kernels that are right pass, in every precision that they have; and what is not offered is not asked."""
 
+import ctypes
 import functools
 import sys
 import types
@@ -61,7 +62,7 @@ def test_a_function_of_other_names_and_layout():
     report.assert_ok()
     assert {x.name for x in report.outcomes if x.verdict == "not offered"} == {
         "gradients", "gradient_of_one_row", "scale", "masked_is_absent", "masked_content", "sees_nothing",
-        "packed_is_separate", "shared_is_repeated",
+        "packed_is_separate", "shared_is_repeated", "options_together",
     }  # fmt: skip
 
 
@@ -121,6 +122,114 @@ def test_a_state_that_is_transposed_and_packed_rows():
     report = conform.check(rule, "gated_linear", mapping=conform.Mapping(names=names, layout="packed", state="MC"))
     report.assert_ok()
     assert {report[name].verdict for name in ("packed_is_separate", "from_a_state", "pieces")} == {"passed"}
+
+
+def packed(q, k, v, *, offsets, causal=False, key_mask=None):
+    """Softmax attention of sequences one after the other; arrays are (tokens, heads, width), a mask (tokens,)."""
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    for rows in map(slice, offsets[:-1], offsets[1:]):
+        if rows.start < rows.stop:
+            arrays = [np.moveaxis(x[rows], 0, 1) for x in (q, k, v)]
+            mask = None if key_mask is None else np.broadcast_to(key_mask[rows], arrays[1].shape[:-1])
+            out[rows] = np.moveaxis(softmax.forward(*arrays, causal=causal, key_mask=mask)[0], 0, 1)
+    return out
+
+
+def test_packed_rows_have_as_many_queries_as_keys():
+    report = conform.check(packed, "softmax", mapping=conform.Mapping(layout="packed", mask="BL"))
+    report.assert_ok()
+    assert report["fewer_queries"].verdict == "not offered"
+    assert report["options_together"].verdict == report["masked_is_absent"].verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v, /: softmax.forward(q, k, v)[0],
+        lambda query, key, value, **more: softmax.forward(query, key, value, **more)[0],
+        lambda query, k, value: softmax.forward(query, k, value)[0],
+        lambda q, *rest: softmax.forward(q, *rest)[0],
+        lambda *arrays: softmax.forward(*arrays)[0],
+        lambda **arrays: softmax.forward(**arrays)[0],
+    ],
+)
+def test_however_arrays_are_taken(function):
+    conform.check(function, "softmax", only=("output",)).assert_ok()
+
+
+def test_gradients_under_the_targets_own_names():
+    def backward(d_out, saved):
+        grads = gated_linear.backward(d_out, saved)
+        return {"q": grads.q, "k": grads.k, "v": grads.v, "g": grads.log_gate}
+
+    pair = lambda q, k, v, g: gated_linear.forward(q, k, v, g), backward
+    conform.check(
+        pair, "gated_linear", mapping=conform.Mapping(names={"log_gate": "g"}), only=("gradients",)
+    ).assert_ok()
+
+
+def test_a_backward_pass_that_shows_no_signature():
+    function = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)
+    report = conform.check(
+        (linear.forward, function(linear.backward)), "linear", only=("gradients", "gradient_of_the_last_state")
+    )
+    assert [x.verdict for x in report.outcomes] == ["passed", "not offered"]
+
+
+@pytest.mark.parametrize(
+    ("op", "mapping", "says"),
+    [
+        ("gated_linear", {"names": {"sate": "initial_state"}}, "names: expected an argument of gated_linear"),
+        ("gated_linear", {"names": {"initial_state": "state"}}, "names: expected an argument of gated_linear"),
+        ("linear", {"fixed": {"scale": 1.0}}, r"fixed: expected an option of linear \(causal, groups, eps\)"),
+        ("softmax", {"fixed": {"causal": "no"}}, "fixed: expected true or false for causal, got 'no'"),
+        ("softmax", {"fixed": {"scale": "1/8"}}, "fixed: expected a number for scale, got '1/8'"),
+        ("delta", {"fixed": {"state": True}}, "fixed: expected an option of delta"),
+    ],
+)
+def test_a_mapping_that_makes_no_sense(op, mapping, says):
+    with pytest.raises(conform.NotATarget, match=says):
+        conform.check(PAGES[op], op, mapping=conform.Mapping(**mapping), only=("output",))
+
+
+def test_the_mapping_in_the_manual():
+    names, given = {"log_gate": "g", "state": "initial_state"}, {"output_final_state": True}
+
+    def attention(q, k, v, g, initial_state=None, output_final_state=False):
+        state = None if initial_state is None else gated_linear.State(initial_state)
+        q, k, v, g = (x.swapaxes(1, 2) for x in (q, k, v, g))
+        out, saved = gated_linear.forward(q, k, v, g, scale=1.0, state=state)
+        return out.swapaxes(1, 2), saved.state.s if output_final_state else None
+
+    mapping = conform.Mapping(names=names, fixed={"scale": 1.0}, given=given, layout="BNHD")
+    report = conform.check(attention, "gated_linear", mapping=mapping)
+    report.assert_ok()
+    assert report["pieces"].verdict == "passed"
+
+
+def test_options_that_a_kernel_refuses_together():
+    def masked_or_scaled(q, k, v, key_mask=None, scale=None):
+        if key_mask is not None and scale is not None:
+            raise NotImplementedError
+        return softmax.forward(q, k, v, key_mask=key_mask, scale=scale)[0]
+
+    report = conform.check(masked_or_scaled, "softmax", only=("masked_is_absent", "scale", "options_together"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "passed", "not offered"]
+
+
+def test_float16_where_a_gradient_is_smaller_than_its_numbers():
+    def forward(q, k, v, log_gate):
+        out, saved = gated_linear.forward(*(x.astype(np.float32) for x in (q, k, v, log_gate)))
+        return out.astype(np.float16), saved
+
+    def backward(d_out, saved, size=1):
+        grads = gated_linear.backward(d_out.astype(np.float32), saved)
+        found = {name: getattr(grads, name).astype(np.float16) for name in ("q", "k", "v", "log_gate")}
+        return {**found, "log_gate": size * found["log_gate"]}
+
+    judged = functools.partial(conform.check, op="gated_linear", dtype="float16", only=("gates",))
+    judged((forward, backward)).assert_ok()
+    assert judged((forward, functools.partial(backward, size=0)))["gates"].verdict == "FAILED"
 
 
 def test_bfloat16_is_judged_by_one_rounding():
