@@ -550,8 +550,8 @@ for name in ("nystromformer", "longformer"):  # which draw nothing
 # Each mechanism has the same price: a query looks at $k$ keys, mixtures or landmarks, or is described by $k$ features,
 # with $k$ a quarter of the length. Linear attention has no choice: it has as many features as a head is wide. BigBird
 # gets less on sentences, where a query sees 8 keys with $k = 12$, as its blocks are an eighth of $k$, rounded down. The
-# runs are recorded (`experiments/learning/every_mechanism.toml` is their plan); nothing is trained in this chapter. On
-# sentences everything was done with three seeds, the first training included, and all test texts were read.
+# runs are recorded (`experiments/learning/every_mechanism.toml` is their plan); nothing is trained in this chapter.
+# Everything was done with three seeds, the first training included, and all test texts were read.
 
 # %%
 trained = chapter.results("every_mechanism")
@@ -575,30 +575,31 @@ for source in trained.values():
 # Here is what the two tables show:
 #
 # - **Longformer** is near softmax attention at once, on both data sets: that accuracy is within its interval. On
-#   reviews so are Nyström attention and BigBird. They keep the exponential. What Longformer and BigBird attend to are
-#   the keys near by and at a few fixed places; Nyström's landmarks are made from the text. On sentences, of which more
-#   were read and in three runs, Nyström attention and BigBird lose four and six percentage points. BigBird's blocks are
-#   single tokens there.
+#   reviews so is BigBird. Both keep the exponential, and attend to the keys near by and at a few fixed places. Nyström
+#   attention, whose landmarks are made from the text, loses two percentage points on reviews and four on sentences.
+#   There BigBird, whose blocks are single tokens then, loses six.
 # - **A window alone** loses four points on sentences, where a quarter of the length covers much of what there is to
-#   see, and thirteen on reviews. Longformer and BigBird, which add some tokens that every query sees, have no loss
-#   there that could be measured.
+#   see, and ten on reviews. Longformer and BigBird, which add some tokens that every query sees, lose one there, if
+#   they lose anything.
 # - **Far from softmax attention**, on both, are the three kernels, Linformer with mixtures by position, which nobody
 #   has trained, and Reformer. Their intervals end below its accuracy. Reformer has one projection for queries and keys,
 #   and the network was trained with two. Long-Short is further still, and hardly better than guessing: its mixtures are
 #   drawn, and its norms are new.
-# - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for the
+# - **A little training** recovers much on the reviews, where most was lost: SIX_POINTS for the
 #   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates
 #   recovers next to nothing, except for Long-Short. Performers recover little on either.
 # - **Further updates are not harmless.** On sentences softmax attention itself, in which nothing was exchanged, loses
-#   three points by them. "After" must be compared with its row after the same updates.
-# - **Seed by seed**, on sentences: after those updates the six that were far, and BigBird, are below softmax attention
-#   with each of the three seeds. The window, Longformer and Nyström attention are above it with one seed and below it
-#   with another, so it is not known which of these four is best.
+#   three points by them, and on reviews one. "After" must be compared with its row after the same updates.
+# - **Seed by seed**: after those updates the six that were far, and BigBird, are below softmax attention with each of
+#   the three seeds, on both data sets, though BigBird by a single review with one of them. Longformer and Nyström
+#   attention are above it with one seed and below it with another, on both. So is the window on sentences; on reviews
+#   it is below with each. Sentences were run first, and the plan then claimed the same for reviews: by its own words
+#   it was wrong, for the window.
 
 # %%
 far = ("linear", "performer", "rfa", "linformer", "reformer", "long-short")
 gained = {}
-for key, near in (("rt", {"longformer"}), ("imdb", {"longformer", "nystromformer", "bigbird"})):
+for key, near in (("rt", {"longformer"}), ("imdb", {"longformer", "bigbird"})):
     rows = every_mechanism.ordered(trained[key])
     before = {name: one.before for name, one in rows.items()}
     gained[key] = {name: one.after.accuracy - one.before.accuracy for name, one in rows.items()}
@@ -609,17 +610,17 @@ for key, near in (("rt", {"longformer"}), ("imdb", {"longformer", "nystromformer
     assert before["long-short"].low < 0.55 < rows["long-short"].after.low
     print(f"{key}: accuracy lost at once,", end=" ")
     print(", ".join(f"{name} {reference - found.accuracy:.3f}" for name, found in before.items()))
-assert {name for name, x in gained["imdb"].items() if x > 0.1} == {*far, "local"} - {"performer"}
+    seeds = {name: np.array(one.after.by_seed) for name, one in rows.items()}
+    for name, right in seeds.items():
+        above = right - seeds["softmax"]
+        if name in (*far, "bigbird", *(["local"] if key == "imdb" else [])):
+            assert max(above) < 0
+        elif name != "softmax":
+            assert min(above) < 0 < max(above)
+assert {name for name, x in gained["imdb"].items() if x > 0.05} == {*far, "local"} - {"performer"}
 assert max(abs(x) for name, x in gained["rt"].items() if name != "long-short") < 0.04 < gained["rt"]["long-short"]
 assert max(gained[key]["performer"] for key in gained) < 0.05
-assert gained["rt"]["softmax"] < -0.03
-seeds = {name: np.array(one.after.by_seed) for name, one in every_mechanism.ordered(trained["rt"]).items()}
-for name, right in seeds.items():
-    above = right - seeds["softmax"]
-    if name in (*far, "bigbird"):
-        assert max(above) < 0
-    elif name != "softmax":
-        assert min(above) < 0 < max(above)
+assert gained["rt"]["softmax"] < -0.03 < gained["imdb"]["softmax"] < -0.01
 for key, each in gained.items():
     print(f"{key}: accuracy gained,", ", ".join(f"{name} {x:+.2f}" for name, x in each.items()))
 
@@ -725,9 +726,9 @@ for n in (512, 1024, 2048):  # the order of the epochs, at each length
 #   task that needs one token found among thousands would punish other mechanisms.
 # - The texts are **short**. A window of a quarter of 128 tokens sees much; at 4,000 tokens the same number of keys is
 #   next to nothing.
-# - **Each was trained briefly**, on reviews once and on sentences three times, at a rate that was chosen for softmax
-#   attention. More training, or a rate of its own, would bring some of them nearer. The intervals cover only the choice
-#   of test texts; what another seed does is known only on sentences.
+# - **Each was trained briefly**, three times, at a rate that was chosen for softmax attention. More training, or a rate
+#   of its own, would bring some of them nearer. The intervals cover only the choice of test texts; how far seeds differ
+#   is seen in their ticks.
 # - Equal $k$ is not equal time, and time is that of **one processor**. Chapter 16 has other kernels.
 # - It says nothing about networks that are *pretrained* with a mechanism, which is what the papers do.
 #

@@ -1,8 +1,8 @@
 """One pretrained network, every mechanism put in: what it still knows, and what a little training brings back.
 
 ``linattn-ref train finetune`` was run for each mechanism, from one and the same network that had learned the task with
-softmax attention (``every_mechanism.toml`` is the plan); ``linattn-ref gather`` made the records. On sentences each
-seed has such a network of its own, and all test texts were read. Linformer begins as mean pooling.
+softmax attention (``every_mechanism.toml`` is the plan); ``linattn-ref gather`` made the record. Each seed has such a
+network of its own, and all test texts were read. Linformer begins as mean pooling.
 """
 
 from pathlib import Path
@@ -16,12 +16,9 @@ from linattn_ref.experiments.publishing.kit import Figure, Line2D, Results, styl
 __all__ = ["TITLES", "compute", "draw", "ordered", "table_rows"]
 
 
-def compute(
-    *, record: Path = runs.RECORDS / "finetune.json", seeds: Path = runs.RECORDS / "every_mechanism.json"
-) -> Results:
-    """The committed runs, or those in other files of `runs.gather`: with one seed, and with several."""
-    found = dict(finetune_result.read(record)) | dict(finetune_result.read(seeds))
-    return Results({key: source for key, source in found.items() if len(ordered(source)) >= 3})
+def compute(*, record: Path = runs.RECORDS / "every_mechanism.json") -> Results:
+    """The committed runs, or those in another file of `runs.gather`."""
+    return finetune_result.read(record)
 
 
 def ordered(source: Results) -> dict[str, Results]:
@@ -49,9 +46,9 @@ def draw(results: Results) -> Figure:
     """One pretrained network (all-MiniLM-L6-v2, 6 layers of 384), fine-tuned with softmax attention to tell praise
     from blame; then softmax attention is replaced in all layers. Grey: test accuracy at once, before anything is
     learned with the new mechanism. Blue: after a few updates of all weights, the same number and rate for each.
-    Bars are 95 % intervals; all read the same test texts. The dashed line is guessing. A quarter of the length is
-    the price: keys, mixtures, landmarks or features per query. On reviews one run each; on sentences three, each from
-    a start of its own: ticks, and a dot at their mean.
+    Ticks are runs, each from a start of its own, and the dot is their mean; the bar is the 95 % interval of one run,
+    by the choice of test texts alone, which are the same for all. The dashed line is guessing. A quarter of the length
+    is the price: keys, mixtures, landmarks or features per query.
     """
     figure, axes = style.figure(1, len(results), height=0.62, squeeze=False)
     for axis, source in zip(axes[0], results.values(), strict=True):
