@@ -585,9 +585,9 @@ for source in trained.values():
 #   has trained, and Reformer. Their intervals end below its accuracy. Reformer has one projection for queries and keys,
 #   and the network was trained with two. Long-Short is further still, and hardly better than guessing: its mixtures are
 #   drawn, and its norms are new.
-# - **A little training** recovers much on the reviews, where most was lost: SIX_POINTS for the
-#   window, Linformer, linear attention, RFA, Reformer and Long-Short. On sentences the same number of updates
-#   recovers next to nothing, except for Long-Short. Performers recover little on either.
+# - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for
+#   Linformer, linear attention, Reformer and Long-Short, five or more for the window and RFA. On sentences the same
+#   number of updates recovers next to nothing, except for Long-Short. Performers recover little on either.
 # - **Further updates are not harmless.** On sentences softmax attention itself, in which nothing was exchanged, loses
 #   three points by them, and on reviews one. "After" must be compared with its row after the same updates.
 # - **Seed by seed**: after those updates the six that were far, and BigBird, are below softmax attention with each of
@@ -618,6 +618,7 @@ for key, near in (("rt", {"longformer"}), ("imdb", {"longformer", "bigbird"})):
         elif name != "softmax":
             assert min(above) < 0 < max(above)
 assert {name for name, x in gained["imdb"].items() if x > 0.05} == {*far, "local"} - {"performer"}
+assert {name for name, x in gained["imdb"].items() if x > 0.1} == {*far} - {"performer", "rfa"}
 assert max(abs(x) for name, x in gained["rt"].items() if name != "long-short") < 0.04 < gained["rt"]["long-short"]
 assert max(gained[key]["performer"] for key in gained) < 0.05
 assert gained["rt"]["softmax"] < -0.03 < gained["imdb"]["softmax"] < -0.01

@@ -5,9 +5,9 @@ reader of the code computes (`resource_methods`). A method that is quadratic in 
 ``Method.longest``. Nothing is extrapolated.
 
 Softmax attention is there twice. ``dense`` keeps the matrix ``P`` and is what papers compare with; ``online`` gives the
-same numbers without the matrix, by a kernel that is also more than twice as fast. Time is quadratic in both, memory in
-the first alone. The online form needs half the memory of linear attention, which has the features of queries and keys
-to keep, and the gradients of both.
+same numbers without the matrix, by a kernel that is also faster from some hundred tokens on. Time is quadratic in both,
+memory in the first alone. The online form needs less memory than linear attention, which has the features of queries
+and keys to keep, and the gradients of both.
 
 References
 ----------
