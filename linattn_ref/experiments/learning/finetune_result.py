@@ -74,7 +74,7 @@ def _network(each: list[runs.Run]) -> Results:
 
 
 def _measured(each: list[runs.Run], when: str) -> Results | None:
-    """A share of the test texts, the interval of 95 % of one run, by the choice of texts, and the share of each seed."""
+    """A share of the test texts, the interval of 95 % of one run by the choice of texts, and the share of each seed."""
     found = [run.facts["result"][when] for run in each]
     if found[0] is None:
         return None
