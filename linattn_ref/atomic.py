@@ -98,7 +98,7 @@ def _reserved(path: Path) -> Path:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.part")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
             if path.exists():

@@ -77,7 +77,7 @@ def forward(a: Float[Array, "... R W"], *, rcond: float | None = None) -> tuple[
     inverse = 1 / np.where(counts, sigma, sigma.dtype.type(np.inf))  # (..., K)
     x = (w_t.mT * inverse[..., None, :]) @ u.mT  # (1)
     lost = ~counts & (sigma > rounding * sigma[..., :1])
-    return x, Saved(a, x, not lost.any())
+    return x, Saved(a, x, rcond <= rounding or not lost.any())
 
 
 def look_back(saved: Any, **_: Any) -> None:

@@ -23,6 +23,7 @@ UFUNCS = {
         "less",
         "less_equal",
         "log",
+        "logaddexp",
         "logical_and",
         "logical_or",
         "matmul",
