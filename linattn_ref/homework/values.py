@@ -96,18 +96,22 @@ def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array
 
 
 def within(peak: float, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an error where it holds more than ``peak`` KiB at once, besides what it is given."""
+    """The function, with an error where it holds more than ``peak`` KiB at once, besides what it is given.
+
+    Twice: a first call may import something.
+    """
 
     def measured(*args: Any, **options: Any) -> Any:
-        tracemalloc.start()
-        try:
-            found = function(*args, **options)
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        if most > peak * 1024:
-            name = getattr(function, "__name__", "it")
-            raise MemoryError(f"{name} held {most / 1024:.0f} KiB at once; the limit is {peak:g} KiB")
-        return found
+        for _ in range(2):
+            tracemalloc.start()
+            try:
+                found = function(*args, **options)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            if most <= peak * 1024:
+                return found
+        name = getattr(function, "__name__", "it")
+        raise MemoryError(f"{name} held {most / 1024:.0f} KiB at once; the limit is {peak:g} KiB")
 
     return measured if peak else function

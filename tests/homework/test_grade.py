@@ -16,7 +16,7 @@ from linattn_ref.homework.checking import off, slope
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.rehearsal import Here
 from linattn_ref.homework.results import Report
-from linattn_ref.homework.values import decode, encode
+from linattn_ref.homework.values import decode, encode, within
 
 SOFTMAX = read("softmax")
 # What Gradescope publishes of results.json (gradescope-autograders.readthedocs.io, "Output format").
@@ -353,3 +353,15 @@ def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     with apart(submitted(tmp_path / "work", text)) as submission:
         assert decode(submission.call("softmax", (1,), {}), None) == (False, False)
     assert "under bubblewrap" in protection()
+
+
+def test_what_a_first_call_imports_is_not_the_submissions_memory():
+    kept = []
+
+    def attention(size):
+        kept.append(np.ones(2**15 if kept == [] else 1))  # as a library does that is asked for the first time
+        return np.ones(size).sum()
+
+    assert within(100, attention)(8) == 8
+    with pytest.raises(MemoryError, match="attention held .* KiB at once; the limit is 100 KiB"):
+        within(100, attention)(2**15)
