@@ -363,5 +363,5 @@ def test_what_a_first_call_imports_is_not_the_submissions_memory():
         return np.ones(size).sum()
 
     assert within(100, attention)(8) == 8
-    with pytest.raises(MemoryError, match="attention held .* KiB at once; the limit is 100 KiB"):
+    with pytest.raises(MemoryError, match=r"attention held .* KiB at once; the limit is 100 KiB"):
         within(100, attention)(2**15)
