@@ -121,7 +121,7 @@ def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpu
             raise ValueError(f"{folder}: nothing in it is for {part}; folders are called train, dev or valid, and test")
     parts_of = Counter(speaker for speaker, _ in {(each.speaker, each.part) for each in found})
     if twice := sorted(speaker for speaker, count in parts_of.items() if count > 1):
-        say(f"{folder}: {len(twice)} speakers are in several parts, {twice[0]} for one")
+        say(f"{folder}: speakers in several parts: {len(twice)}, {twice[0]} for one")
     changed = [each for each in found if each.unlike]
     if changed:
         kinds = ", ".join(sorted({kind for each in changed for kind in each.unlike}))

@@ -49,7 +49,7 @@ def recordings(tmp_path):
     rng, folder = np.random.default_rng(0), tmp_path / "data"
     for part in ("train", "dev", "test"):
         for i in range(3):
-            path = folder / part / "anna" / f"{i}.flac"
+            path = folder / part / f"anna of {part}" / f"{i}.flac"
             path.parent.mkdir(parents=True, exist_ok=True)
             soundfile.write(path, 0.1 * rng.standard_normal(16000), 16000)
             path.with_suffix(".txt").write_text("a film")

@@ -109,7 +109,7 @@ def test_the_command_reads_recordings_and_says_what_is_wrong(tmp_path, recording
     assert left_out == "1 of 3 utterances for test have more letters than frames, and are left out"
     assert takes.startswith("4 steps: about ")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    spoilt = recordings / "test" / "anna" / "0"
+    spoilt = recordings / "test" / "anna of test" / "0"
     for suffix, content, message in (
         (".txt", b"film %", "expected letters, digits and punctuation, got '%' in 'film %'"),
         (".flac", b"none", "not a sound that can be read"),
