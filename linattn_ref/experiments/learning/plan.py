@@ -92,7 +92,7 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
         raise ValueError(f"{where}: task: expected one of {', '.join(TASKS)}, got {table['task']!r}")
     if not (math.isfinite(table["hours"]) and table["hours"] > 0) or isinstance(table["hours"], bool):
         raise ValueError(f"{where}: hours: expected a number above 0, got {table['hours']!r}")
-    if not (seeds := table["seeds"]) or len({*map(str, seeds)}) < len(seeds) or not all(map(_is_seed, seeds)):
+    if not (seeds := table["seeds"]) or len({*map(str, seeds)}) < len(seeds) or not all(map(_is_whole, seeds)):
         raise ValueError(f"{where}: seeds: expected different whole numbers of at least 0, got {seeds!r}")
     for option, values in table["each"].items():
         if not isinstance(values, list) or not values or any("/" in str(value) for value in values):
@@ -102,7 +102,7 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
         if option not in allowed or given.count(option) > 1:
             raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
     for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
-        if not _is_seed(steps) or steps == 0:
+        if not _is_whole(steps) or steps == 0:
             raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
     choices: list[list[Any]] = list(table["each"].values())
     for chosen in itertools.product(*choices):
@@ -116,7 +116,7 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
             yield Planned(named, table["task"], seed, options, table["hours"], said, start)
 
 
-def _is_seed(x: Any) -> bool:
+def _is_whole(x: Any) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and x >= 0
 
 
