@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+import chapter_numbers
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
@@ -88,6 +89,19 @@ def test_chapter_runs_afresh(name, tmp_path):
     source = shutil.copy(NOTEBOOKS / f"{name}.py", tmp_path)
     execute.execute(Path(source), tmp_path / f"{name}.ipynb")
     assert execute.problems(Path(source), tmp_path / f"{name}.ipynb") == []
+    assert stale(NOTEBOOKS / f"{name}.ipynb", tmp_path / f"{name}.ipynb") == []
+
+
+def stale(committed, afresh):
+    """The numbers and pictures of a committed notebook that a new execution does not have."""
+    cells, new = (
+        [x for x in nbformat.read(p, as_version=4).cells if x.cell_type == "code"] for p in (committed, afresh)
+    )
+    return [
+        f"cell {i}: {text}"
+        for i, (cell, again) in enumerate(zip(cells, new, strict=True), 1)
+        for text in chapter_numbers.differences(cell, [*map(chapter_numbers.noted, again.outputs)])
+    ]
 
 
 # --- The script -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check
-from linattn_ref.conform.diagnosis import diagnose
+from linattn_ref.conform.diagnosis import FITS, diagnose
 from linattn_ref.conform.judge import Judge, Place, Trial, compare
 from linattn_ref.conform.questions import rounded
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
@@ -122,7 +122,9 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
     if arrays <= {*trial.right} and not any(place.blind for place in wrong):
         error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
         found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
-        if not found and target.dtype == "float32" and keeps_ten_bits(trial):
+        if not found and "out" in arrays and rows_are_multiples(trial):
+            found = [("rows_off_by_a_factor", "each row is a multiple of the right one: another denominator", 0.0)]
+        elif not found and target.dtype == "float32" and keeps_ten_bits(trial):
             found = [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
         elif not found and (coarser := coarser_dtype(trial, target)):
             found = [(f"computes_in_{coarser}", f"it computes in {coarser}, whatever comes in", 0.0)]
@@ -131,6 +133,14 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
     sentences, names = tuple(x[1] for x in found), tuple(x[0] for x in found)
     worst = max(place.worst for place in wrong)
     return Outcome(each.name, each.why, FAILED, worst, where, sentences, names, tuple(by_token))
+
+
+def rows_are_multiples(trial: Trial) -> bool:
+    """Whether what is off in the output is one factor per row, which no rounding is."""
+    got, right = trial.got.arrays["out"], trial.right["out"]
+    size = (right * right).sum(axis=-1, keepdims=True)
+    factor = (got * right).sum(axis=-1, keepdims=True) / np.where(size, size, 1)
+    return right.shape[-1] > 2 and bool(np.linalg.norm(got - factor * right) < FITS * np.linalg.norm(got - right))
 
 
 def coarser_dtype(trial: Trial, target: Target) -> str:

@@ -121,7 +121,7 @@ def test_products_of_ten_bits_are_told_from_a_wrong_formula():
 
     report = conform.check(in_tf32, "gated_linear", only=("output", "lengths"))
     assert report["output"].named == report["lengths"].named == ("products_in_tf32",)
-    assert conform.check(too_large, "gated_linear", only=("output",))["output"].named == ()
+    assert conform.check(too_large, "gated_linear", only=("output",))["output"].named == ("rows_off_by_a_factor",)
 
 
 def test_an_output_is_judged_where_the_backward_pass_raises():
@@ -320,15 +320,15 @@ def named_chunks(lost):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_small_mistake_is_not_taken_for_a_coarser_dtype(dtype):
+@pytest.mark.parametrize("eps", [1e-4, 1e-3, 0.2])
+def test_another_denominator_is_not_taken_for_a_coarser_dtype(dtype, eps):
     def eps_in_the_denominator(q, k, v):
         scores = softmax_scores(q, k, False, None)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return weights / (weights.sum(axis=-1, keepdims=True) + q.dtype.type(1e-4)) @ v
+        return weights / (weights.sum(axis=-1, keepdims=True) + q.dtype.type(eps)) @ v
 
     report = conform.check(eps_in_the_denominator, "softmax", dtype=dtype, only=("output",))
-    assert report["output"].verdict == "FAILED"
-    assert report["output"].named == ()
+    assert report["output"].named == ("rows_off_by_a_factor",)
 
 
 def test_a_future_that_is_seen():

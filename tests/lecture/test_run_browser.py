@@ -1,17 +1,16 @@
 """What runs in the site's pages, in a real browser, without a network: cells, Check, and one's own sentence."""
 
 import asyncio
-import html
 import json
 import re
 
+import chapter_numbers
 import numpy as np
 import pytest
 from built_site import CHEAP, CHROMIUM, FLAGS, JUDGE, ROOT, axe, needs_chromium, opened
 
 from linattn_ref.experiments.rank import spectrum
 from linattn_ref.lecture.run import build as run
-from linattn_ref.lecture.run import kernel
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 
@@ -31,34 +30,9 @@ RUN = """async () => {
   return sent;
 }"""
 SENTENCE = "Caf\u00e9 owners didn't know: [MASK] was unaffable, and the keys to the cabinet are in 3.14 drawers!"
-NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?")
-MEASURED = re.compile(r"peak_bytes|at the peak|perf_counter|process_time|finfo|(?s:error.*float32|float32.*error)")
-ROUNDING = re.compile(r"-?\d(\.\d)?e[-+]\d+")
-WORST = re.compile(r"^.*backward .*, numeric .*, off by .*$", re.MULTILINE)
-PICTURE = "[a picture]"
 CHAPTERS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.name[:2] in run.CHAPTERS]
 TRAINED = ("20",)
 EXACT, ROUNDED, LEARNED = (2e-3, 1e-5), (0.04, 0.01), (0.02, 0.01)
-
-
-def seen(output):
-    """The text of what a cell sent to the page."""
-    kind, content = output
-    if kind == "slider":  # whose labels are not in the notebook
-        return ""
-    if content.startswith("<img "):
-        return PICTURE
-    return html.unescape(re.sub("<[^>]*>", " ", content)) if kind == "html" else content
-
-
-def noted(output):
-    """The text of an output of an executed notebook."""
-    data = output.get("data", {})
-    if "image/png" in data:
-        return PICTURE
-    if "text" in output:
-        return "".join(output["text"])
-    return seen(("html", kernel._markdown("".join(data.get("text/markdown", "")))))
 
 
 @pytest.mark.thorough
@@ -75,36 +49,21 @@ def test_cells_of_three_chapters_run_in_their_pages(few_that_run, chapter):
 def differences(chapter, sent):
     """Where what cells sent to the page is not what the executed notebook holds.
 
-    Numbers are the same to 0.2 % or 1e-5, as an index takes 4 bytes there instead of 8, or to one in the last decimal;
-    to 4 % or 0.01 with the rounded network; to 2 % or 0.01 or a whole percent where networks are trained, which makes
-    much of a last digit. Those of one or two digits and an exponent, most of which are errors of rounding, are the same
-    to a factor of 4. They are counted alone where a cell measures time or memory, or errors of float32, or counts draws
-    of the rounded network beyond a limit; which entry of a gradient is off most is not compared.
+    An index takes 4 bytes there instead of 8. Numbers are the same to 4 % or 0.01 with the rounded network, whose draws
+    beyond a limit are only counted; to 2 % or 0.01 or a whole percent where networks are trained.
     """
     cells = json.loads((ROOT / "notebooks" / f"{chapter}.ipynb").read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     number = chapter[:2]
-    rtol, atol = ROUNDED if number in run.WITH_NETWORK else LEARNED if number in TRAINED else EXACT
+    rounded, trained = number in run.WITH_NETWORK, number in TRAINED
+    rtol, atol = ROUNDED if rounded else LEARNED if trained else EXACT
     wrong = []
     runs_here = [(i, cell) for i, cell in enumerate(code, 1) if run.NATIVE not in cell["metadata"]]
     for (i, cell), found in zip(runs_here, sent, strict=True):
-        source = "".join(cell["source"])
-        told, was = "\n".join(map(seen, found)), "\n".join(map(noted, cell["outputs"]))
-        pictures = [text.count(PICTURE) for text in (told, was)]
-        numbers = [[each.replace(",", "") for each in NUMBER.findall(WORST.sub("", text))] for text in (told, was)]
-        if pictures[0] != pictures[1]:
-            wrong.append(f"cell {i}: {pictures[0]} pictures, expected {pictures[1]}")
-        if len(numbers[0]) != len(numbers[1]):
-            wrong.append(f"cell {i}: {len(numbers[0])} numbers, expected {len(numbers[1])}")
-        elif not MEASURED.search(source) and not (rtol == ROUNDED[0] and "jl.count_failures" in source):
-            for a, b in zip(*numbers, strict=True):
-                x, y = (float(each.rstrip("%")) for each in (a, b))
-                decimals = len(b.rstrip("%").partition(".")[2])
-                has_last = (decimals or (b.endswith("%") and number in TRAINED)) and "e" not in b
-                last = 1.01 * 10.0**-decimals if has_last else 0
-                near = ROUNDING.fullmatch(a) and ROUNDING.fullmatch(b) and abs(y) / 4 < abs(x) < abs(y) * 4
-                if abs(x - y) > max(atol, rtol * abs(y), last) and not near:
-                    wrong.append(f"cell {i}: {a}, expected {b}")
+        draws = rounded and "jl.count_failures" in "".join(cell["source"])
+        told = map(chapter_numbers.seen, found)
+        off = chapter_numbers.differences(cell, told, rtol=rtol, atol=atol, counted=draws, percent=trained)
+        wrong += [f"cell {i}: {text}" for text in off]
     return wrong
 
 

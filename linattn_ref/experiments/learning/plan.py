@@ -187,15 +187,15 @@ def run(
         See `read`, `linattn_ref.experiments.measuring.spread.spread` and `learn.run`. Or a run was begun in
         ``out`` by a plan that says otherwise of it, or is to go on from one that has not come to its end.
     """
-    plan = [one for one in read(path) if one.name.startswith(only)]
+    everything = read(path)
+    plan = [one for one in everything if one.name.startswith(only)]
     if not plan:
         raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
     for one in plan:
         _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
         _check_options(one, out / one.name)
     left = missing(plan, out)
-    names = {one.name for one in plan}
-    for one in missing([one for one in read(path) if one.name not in names], out):
+    for one in missing([one for one in everything if one not in plan], out):
         if waiting := [other.name for other in left if other.start == one.name]:
             raise ValueError(f"only: {', '.join(waiting)} would go on from {one.name}, which has not come to its end")
     at_once = max(1, min(workers, len(left)))
