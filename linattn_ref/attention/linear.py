@@ -143,7 +143,7 @@ def backward(
 step, matrix = step_of(forward), matrix_of(forward)
 
 
-@op
+@op(look=check_linear)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,
@@ -158,7 +158,7 @@ def init_state(
     return no_keys(s, 1 if is_exponential(feature_map) else None)
 
 
-@op
+@op(look=check_linear)
 def summarise(
     k: Float[Array, "... L D"],
     v: Float[Array, "... L M"],

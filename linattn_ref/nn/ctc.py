@@ -58,7 +58,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
+from linattn_ref.nn.lengths import Lengths, as_sequences, check_lengths, lengths_or_all
 from linattn_ref.op import Array, Float, Int, Integers, op
 
 __all__ = ["BLANK", "Gradients", "Saved", "backward", "forward"]
@@ -142,8 +142,7 @@ def forward(
 def backward(d_loss: float, saved: Saved) -> Gradients:
     """Equations (5), (7) and (8)."""
     d_scores = np.zeros_like(saved.scores, order="C")
-    rows = d_scores.reshape(-1, *d_scores.shape[-2:])
-    for d_a, one, share in zip(rows, saved.paths, saved.share, strict=True):
+    for d_a, one, share in zip(as_sequences(d_scores), saved.paths, saved.share, strict=True):
         if one is None or one.log_p == -np.inf:  # no path, and no gradient
             continue
         log_y, states, skip, log_alpha, log_p = one
@@ -187,7 +186,7 @@ def in_rows(scores: Array, targets: Integers, frames: Lengths | None, lengths: L
     n_frames = lengths_or_all(frames, scores.shape[:-2], scores.shape[-2])
     n_labels = lengths_or_all(lengths, targets.shape[:-1], targets.shape[-1])
     share = (1 / (np.maximum(n_labels, 1) * len(n_labels))).astype(scores.dtype)
-    return scores.reshape(-1, *scores.shape[-2:]), targets.reshape(len(share), -1), n_frames, n_labels, share
+    return as_sequences(scores), targets.reshape(len(share), -1), n_frames, n_labels, share
 
 
 def mean_of(losses: Array, share: Array, infinite_to_zero: bool) -> Any:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.nn.ctc import BLANK
-from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
+from linattn_ref.nn.lengths import Lengths, as_sequences, check_lengths, lengths_or_all
 from linattn_ref.op import Array, Float, Int, op
 from linattn_ref.op.options import check_sizes
 
@@ -178,4 +178,4 @@ def error_rate(found: Sequence[Sequence[int]], meant: Sequence[Sequence[int]]) -
 def _sequences(scores: Array, frames: Lengths | None) -> list[Array]:
     """The frames of each sequence, ``(T, V)``."""
     counts = lengths_or_all(frames, scores.shape[:-2], scores.shape[-2])
-    return [row[:n] for row, n in zip(scores.reshape(-1, *scores.shape[-2:]), counts, strict=True)]
+    return [row[:n] for row, n in zip(as_sequences(scores), counts, strict=True)]

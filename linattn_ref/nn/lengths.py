@@ -8,12 +8,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lengths", "check_lengths", "lengths_or_all"]
+from linattn_ref.op import Array
+
+__all__ = ["Lengths", "as_sequences", "check_lengths", "lengths_or_all"]
 
 Lengths = NDArray[np.integer[Any]]
 
@@ -33,5 +36,10 @@ def check_lengths(name: str, lengths: Any, longest: int) -> None:
 def lengths_or_all(lengths: Lengths | None, leading: tuple[int, ...], longest: int) -> NDArray[np.intp]:
     """``lengths`` in a row; without them every sequence is as long as there is room."""
     if lengths is None:
-        return np.full(int(np.prod(leading)), longest)
+        return np.full(math.prod(leading), longest)
     return lengths.astype(np.intp).ravel()
+
+
+def as_sequences(x: Array) -> Array:
+    """``x (..., T, V)`` as ``(B, T, V)``, also where there are no frames."""
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])

@@ -65,7 +65,8 @@ def of(
     functions = {"forward": module.forward, "backward": module.backward, "step": step, "init_state": init_state}
     accepts = {name: _parameters(function) for name, function in functions.items()}
     count = sum(name.partition("_")[0] in PROJECTED for name in accepts["forward"]) if reads is None else reads
-    step_options = {name: value for name, value in options.items() if name in accepts["step"]}
+    left_out = {f"{name}_t": None for name, value in options.items() if value is None}  # a row of nothing is nothing
+    step_options = {name: value for name, value in {**options, **left_out}.items() if name in accepts["step"]}
     return Mechanism(
         module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}
     )

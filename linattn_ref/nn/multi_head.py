@@ -91,7 +91,8 @@ def look(
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], like_parts[-1].shape[:-1])
     for name in mechanism.gates:
-        options[name] = np.broadcast_to(x.dtype.type(0.5), like_parts[-1].shape[:-1])
+        legal = x.dtype.type(-0.5 if name.startswith("log_") else 0.5)
+        options[name] = np.broadcast_to(legal, like_parts[-1].shape[:-1])
     if hasattr(mechanism.forward, "check"):
         mechanism.forward.check(*like_parts, *split_own(params, mechanism)[0], **options)
 

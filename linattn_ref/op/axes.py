@@ -10,7 +10,7 @@ from typing import Any
 
 from linattn_ref.op import shapes
 from linattn_ref.op.options import check_sizes
-from linattn_ref.op.shapes import Rule, Sizes, sizes_of
+from linattn_ref.op.shapes import Rule, Sizes, is_array, sizes_of
 
 __all__ = ["AXES", "check"]
 
@@ -34,7 +34,8 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes) -> No
     if saved is not None:
         return shapes.check(arguments, states, sizes_of(saved.state, {}) if saved.state else sizes)
     if groups != 1:
-        _check_groups(groups, leading, arguments.get("k", arguments.get("k_t")), queries)
+        (name,) = queries
+        _check_groups(groups, leading, name, arguments[name].ndim, arguments.get("k", arguments.get("k_t")))
         sizes["..."] = *leading[:-1], leading[-1] // groups
     shapes.check(arguments, others, sizes)
     if offsets is not None:
@@ -44,13 +45,11 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes) -> No
     sizes["..."] = leading
 
 
-def _check_groups(groups: int, leading: tuple[int, ...], k: Any, queries: Any) -> None:
-    """There are ``groups`` times as many heads of queries as of keys."""
-    (name,) = queries
+def _check_groups(groups: int, leading: tuple[int, ...], name: str, axes: int, k: Any) -> None:
+    """There are ``groups`` times as many heads of queries as of keys, if those are an array of as many ``axes``."""
     if not leading:
         raise ValueError(f"groups: expected an axis of heads before the tokens of {name}, got none")
-    shape = getattr(k, "shape", ())
-    heads = shape[len(leading) - 1] if len(shape) >= len(leading) else 1
+    heads = k.shape[len(leading) - 1] if is_array(k) and k.ndim == axes else leading[-1] // groups
     if heads * groups != leading[-1]:
         raise ValueError(
             f"groups: expected G = H / K for the H = {leading[-1]} heads of {name} and the K = {heads} of the keys,"

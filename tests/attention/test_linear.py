@@ -798,3 +798,12 @@ def test_a_query_that_sees_nothing_gets_0_whatever_its_gradient():
     out, saved = linear.forward(q, k, v, feature_map=feature_maps.relu, key_mask=key_mask, eps=0)
     for x in (out, *linear.backward(d_out, saved)[:3]):
         assert not x.any()
+
+
+def test_what_makes_a_state_wants_a_feature_map():
+    for make in (
+        lambda **phi: linear.init_state((2,), D, M, **phi),
+        lambda **phi: linear.summarise(*np.ones((2, 3, D)), **phi),
+    ):
+        with pytest.raises(TypeError, match=r"^feature_map: expected a FeatureMap such as .*, got 'relu'"):
+            make(feature_map="relu")

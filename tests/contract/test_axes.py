@@ -7,6 +7,9 @@ import pytest
 from case import Sizes, about, at, normal_like
 from cases import each_setting
 
+from linattn_ref.attention import feature_maps, linear
+from linattn_ref.kernels import jit, reference
+
 AXES = each_setting(lambda s: s.case.takes("groups"))
 PLAIN = each_setting(lambda s: s.case.takes("groups") and s.room == "reference" and not s.masked)
 OFFSETS = np.array([0, 0, 1, 5, 5, 9])  # empty ones, one of one token, and two of the same length
@@ -187,6 +190,21 @@ def test_the_matrix_of_both(setting):
     assert not matrix[:, sequence[:, None] != sequence].any()
 
 
+def test_the_gradient_of_packed_states_needs_no_scale():
+    """It is then on that of the states; also of the sequence without tokens, whose state stays as it is."""
+    rng = np.random.default_rng(0)
+    options = {"feature_map": feature_maps.favor_positive(rng.standard_normal((6, 4))), "eps": 0.0}
+    q, k, v, d_out = rng.standard_normal((4, 2, N, 4))
+    state = linear.init_state((len(OFFSETS) - 1, 2), 4, 4, feature_map=options["feature_map"])
+    for room in (reference, jit):
+        _, saved = linear.forward(q, k, v, causal=True, offsets=OFFSETS, state=state, kernels=room, **options)
+        s, z = (rng.standard_normal(x.shape) for x in saved.state[:2])
+        plain, scaled = linear.State(s, z), linear.State(s, z, saved.state.log_scale)
+        grads, expected = (linear.backward(d_out, saved, d_state=d_state) for d_state in (plain, scaled))
+        for found, right in zip((*grads[:3], *grads.state), (*expected[:3], *expected.state), strict=True):
+            np.testing.assert_array_equal(found, right)
+
+
 # --- What is refused --------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +250,10 @@ def test_wrong_groups(setting):
         expected = rf"^groups: expected G = H / K for the H = 6 heads of q and the K = {heads} .*, got {groups}"
         with about(groups), pytest.raises(ValueError, match=expected):
             call.change(arrays=arrays).forward(groups=groups)
+    keys = [*call.arrays][1]
+    for wrong, error in ((call.arrays[keys].tolist(), TypeError), (call.arrays[keys][0], ValueError)):
+        with about(error), pytest.raises(error, match=rf"^{keys}: expected "):
+            call.change(arrays={**call.arrays, keys: wrong}).forward(groups=2)
     with pytest.raises(ValueError, match=r"^groups: expected an axis of heads before the tokens of q, got none"):
         setting.call(Sizes(leading=())).forward(groups=2)
     arrays = {name: x[:, :2] for name, x in call.arrays.items() if name != "q"}

@@ -91,6 +91,16 @@ def test_what_pads_a_sequence_changes_nothing(room):
 
 
 @rooms
+@pytest.mark.parametrize(("labels", "loss"), [(0, 0.0), (1, np.inf)])
+def test_no_frames_say_no_labels(labels, loss, room):
+    for leading in ((), (2,)):
+        targets = np.ones((*leading, labels), int)
+        found, saved = ctc.forward(np.zeros((*leading, 0, 3)), targets, kernels=room)
+        assert found == loss
+        assert ctc.backward(1.0, saved).scores.shape == (*leading, 0, 3)
+
+
+@rooms
 def test_a_constant_added_to_all_scores_changes_nothing(room):
     """Also where 0 is far above them: neither a frame nor the states end where a vector of the processor does."""
     loss, d_scores = run(SCORES, np.array([1, 2]), kernels=room)

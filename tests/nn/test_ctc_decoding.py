@@ -51,6 +51,13 @@ def test_frames_behind_the_last_are_not_heard():
         assert found == alone
 
 
+def test_no_frames_say_nothing():
+    for leading, sequences in (((), 1), ((2,), 2)):
+        scores = np.zeros((*leading, 0, 3))
+        assert greedy(scores) == [[]] * sequences
+        assert [[found.labels for found in each] for each in prefix_beam(scores)] == [[[]]] * sequences
+
+
 def test_error_rate():
     pytest.importorskip("rapidfuzz", reason="rapidfuzz is not installed (extra speech)")
     assert error_rate([[1, 2, 3], []], [[1, 2, 3], [4]]) == 0.25  # one left out

@@ -8,6 +8,7 @@ from linattn_ref.attention import (
     bigbird,
     block_local,
     feature_maps,
+    gated_linear,
     linear,
     linformer,
     local,
@@ -34,6 +35,17 @@ RANDOM = bigbird.draw_random_blocks(4, 1, RNG, window_blocks=1, global_blocks=(0
 
 def norms():
     return tuple((RNG.standard_normal(D), RNG.standard_normal(D)) for _ in range(2))
+
+
+class log_gate:  # noqa: N801  # in place of a module
+    """The logarithm of `gate`, a pair of its own."""
+
+    def forward(x, *params):
+        found, saved = gate.forward(x, *params)
+        return np.log(found), (found, saved)
+
+    def backward(d_log_gate, saved):
+        return gate.backward(d_log_gate / saved[0], saved[1])
 
 
 class Inside(NamedTuple):
@@ -69,6 +81,13 @@ MECHANISMS = (
         ((RNG.standard_normal((HEADS, WIDTH)), RNG.standard_normal(HEADS)),),
         causal=True,
     ),
+    Inside(
+        "gated linear",
+        mechanism.of(gated_linear, gates={"log_gate": log_gate}),
+        ((RNG.standard_normal((HEADS, WIDTH)), RNG.standard_normal(HEADS)),),
+        causal=True,
+    ),
+    Inside("gated linear without a gate", mechanism.of(gated_linear, log_gate=None), causal=True),
     Inside("linformer", mechanism.of(linformer), tuple(RNG.standard_normal((2, 3, TOKENS)))),
     Inside("nystromformer", mechanism.of(nystromformer, landmarks=3), (RNG.standard_normal((HEADS, 3)),)),
     Inside("local", mechanism.of(local, window=2)),

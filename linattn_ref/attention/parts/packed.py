@@ -81,7 +81,9 @@ def backward(d_out: Array, saved: Saved, *, d_state: Any = None) -> Any:
         d_after = each_array(chosen, d_state, members)
         if inner is None:  # the state stays as it is, and so does its gradient
             state = each_array(chosen, saved.state, members)
-            before.append((members, d_after or with_scale_of(state, each_array(np.zeros_like, state))))
+            if getattr(d_after, "log_scale", None) is None:
+                d_after = with_scale_of(state, d_after or each_array(np.zeros_like, state))
+            before.append((members, d_after))
             continue
         more = {} if d_after is None else {"d_state": d_after}
         grads.append(saved.page_backward(cut(d_out, rows, axis), inner, **more))  # (2)

@@ -68,7 +68,8 @@ def source_hash(chapter: Path) -> str:
 def is_current(number: str) -> bool:
     """Whether the chapter still says what its frames were drawn from."""
     kept: str = json.loads((KEPT / f"{number}.json").read_text(encoding="utf-8"))["source"]
-    return kept == source_hash(chapters()[number])
+    (chapter,) = CHAPTERS.glob(f"{number}_*.py")
+    return kept == source_hash(chapter)
 
 
 def _title(chapter: Path) -> str:

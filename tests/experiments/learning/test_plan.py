@@ -39,11 +39,11 @@ def small(tmp_path):
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_the_commands_of_a_committed_plan_are_understood(path):
-    planned = plan.read(path)
+    planned, parser = plan.read(path), cli.parser()
     assert len({one.name for one in planned}) == len(planned) > 5
     for one in planned:
         program, *words = shlex.split(plan.command(one, Path("out")))
-        arguments = cli.parser().parse_args(words)
+        arguments = parser.parse_args(words)
         assert program == "linattn-ref"
         assert (arguments.seed, arguments.out) == (one.seed, Path("out") / one.name)
 
