@@ -37,7 +37,7 @@ def norms():
     return tuple((RNG.standard_normal(D), RNG.standard_normal(D)) for _ in range(2))
 
 
-class log_gate:  # noqa: N801  # in place of a module
+class log_gate:  # in place of a module
     """The logarithm of `gate`, a pair of its own."""
 
     def forward(x, *params):
