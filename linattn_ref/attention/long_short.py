@@ -39,7 +39,7 @@ to which every segment adds that saw the key. Back through the norms these are
 
 and what ``K-`` and ``V-`` get goes on through (2) and (1), to ``K`` and ``V`` once more and to ``W_p``:
 
-    dK += dK', dV += dV', dW_p   of parts/dynamic_projection.py, (3)-(5), from dK-, dV-       (7)
+    dK += dK',   dV += dV',   dW_p   from dK-, dV-           (7)  parts/dynamic_projection.py
 
 Five tokens in segments of two, all scores equal, one mixture: with equal weights it is the mean of all values, 3. A
 query sees it, its own segment and one key on both sides.

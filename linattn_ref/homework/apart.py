@@ -27,14 +27,15 @@ from linattn_ref.homework.sheet import Sheet
 
 __all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
-LONGEST = 1 << 24  # bytes of an answer
-ALL = 55.0  # seconds for a submission as a whole, unless the machine is busy
-IMPORTING = 30.0  # seconds that answer.py may take to be imported, beside the limit of an item
-PATIENCE = 4  # times its limit on the processor, an item may take: it may have to wait for the disk
+LONGEST = 16  # MiB of an answer
+ALL = 55.0  # seconds of the processor for a submission as a whole
+IMPORTING = 30.0  # and for importing answer.py, beside the limit of an item
+PATIENCE = 8  # times as long we wait at most: a submission may sleep, or have to wait on a busy machine
 TICK = 1e-3
 FILE = 1 << 20  # bytes of a file that a submission may write, under bubblewrap of all files
 SYSTEM = "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"  # what Python needs
 LATE = "too late: the time limit has passed"
+TIMERS = {code for x in (signal.SIGPROF, signal.SIGXCPU) for code in (-x, 128 + x)}  # how a process ends by one
 ENVIRONMENT = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")} | {"TRITON_INTERPRET": "1"}
 START = "import sys; sys.path.append(sys.argv[1]); import child; child.main(sys.argv[2])"
 
@@ -43,17 +44,17 @@ class Failed(Exception):
     """A submission that raised an error, took too long, or ended."""
 
 
+def one_line(words: Any) -> str:
+    """What a submission says, as it may stand in a report: no line of its own, and nothing that no file can hold."""
+    return " ".join(str(words).split())[:1000].encode("utf-8", "replace").decode()
+
+
 @functools.cache
 def bubblewrap() -> str:
     """The program, where it is installed and may do its work; or nothing."""
     program = shutil.which("bwrap") or ""
     tried = [program, "--ro-bind", "/", "/", "--size", "1", "--tmpfs", "/tmp", "--unshare-all", "true"]
     return program if program and not subprocess.run(tried, check=False).returncode else ""
-
-
-def crowd() -> float:
-    """How many processes want each core of this machine, up to 4: a second of the processor takes as much longer."""
-    return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 4.0)
 
 
 def protection() -> str:
@@ -73,8 +74,8 @@ class Apart:
     def __init__(self, folder: Path, sheet: Sheet) -> None:
         self.folder, self.sheet = folder.resolve(), sheet
         self.process: subprocess.Popen[bytes] | None = None
-        self.begun = time.monotonic()
         self.broken = ""  # why answer.py cannot be imported
+        self.all_left = PATIENCE * ALL  # seconds that we still wait for answers
         self.begin()
         self.place = Path(tempfile.mkdtemp(prefix="homework-"))
         for module in (child, values):
@@ -93,24 +94,22 @@ class Apart:
 
     def begin(self, peak: float = 0.0) -> None:
         """An item begins: from now on it has its seconds of the processor, for all that is asked."""
-        self.until, self.begins = time.monotonic() + PATIENCE * crowd() * self.sheet.seconds, True
-        self.peak = peak
+        self.peak, self.timer, self.item_left = peak, self.sheet.seconds, PATIENCE * self.sheet.seconds
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
-        if self.broken or time.monotonic() > self.begun + ALL * crowd():
+        if self.broken or self.all_left <= 0:
             raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
-            self.begin(self.peak)
-        request = {"call": name, **values.pack(args, options), "peak": self.peak}
-        request["seconds"] = self.begins and self.sheet.seconds
-        self.begins = False
-        return self.ask(json.dumps(request) + "\n", self.until)
+            self.begin(self.peak)  # a new process has a new timer
+        request = values.pack(name, args, options, self.peak) | {"seconds": self.timer}
+        self.timer = 0.0  # it is running
+        return self.ask(json.dumps(request) + "\n", self.item_left)
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""
-        limits = self.sheet.memory << 20, int(ALL), FILE
+        limits = self.sheet.memory << 20, int(ALL), IMPORTING, FILE
         said = json.dumps([str(self.folder), str(self.place / "packages"), self.sheet.arrays, *limits])
         self.wire, theirs = socket.socketpair()
         self.process = subprocess.Popen(
@@ -124,7 +123,7 @@ class Apart:
         )
         theirs.close()
         try:
-            self.ask("", time.monotonic() + IMPORTING * crowd())
+            self.ask("", PATIENCE * IMPORTING)
         except Failed as error:
             self.broken = f"answer.py could not be imported: {error}"
             raise Failed(self.broken) from None
@@ -143,34 +142,38 @@ class Apart:
             words += ["--ro-bind", place, place]
         return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(self.place), "--"]
 
-    def ask(self, line: str, until: float) -> Any:
+    def ask(self, line: str, left: float) -> Any:
         """Send a line and wait for one; a process that does not answer in time is ended."""
-        process, answer, late = self.process, bytearray(), False
+        process, answer, late, begun = self.process, bytearray(), False, time.monotonic()
         assert process is not None
-        ends = min(until, self.begun + ALL * crowd())
+        ends = begun + min(left, self.all_left)
         try:
             self.wire.settimeout(max(ends - time.monotonic(), TICK))
             self.wire.sendall(line.encode())
-            while not answer.endswith(b"\n") and len(answer) < LONGEST:
+            while not answer.endswith(b"\n") and len(answer) < LONGEST << 20:
                 self.wire.settimeout(max(ends - time.monotonic(), TICK))
                 if not (more := self.wire.recv(1 << 16)):
                     break
                 answer += more
         except OSError as error:
             late = isinstance(error, TimeoutError)
+        waited = time.monotonic() - begun
+        self.item_left, self.all_left = self.item_left - waited, self.all_left - waited
         if late or not answer.endswith(b"\n"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0 if late else 1)
             self.kill()
-            if late or process.returncode in (-signal.SIGPROF, 128 + signal.SIGPROF):
+            if late or process.returncode in TIMERS:
                 raise Failed(LATE)
-            raise Failed(f"the process ended (a limit of {self.sheet.memory} MiB of memory holds)")
+            if len(answer) >= LONGEST << 20:
+                raise Failed(f"the answer is longer than {LONGEST} MiB")
+            raise Failed(f"the process ended, perhaps at the limit of {self.sheet.memory} MiB of memory")
         try:
             found = dict(json.loads(answer))
         except (ValueError, TypeError, RecursionError):
             raise Failed("what was answered is not JSON") from None
         if "value" not in found:
-            raise Failed(str(found.get("error"))[:1000])
+            raise Failed(one_line(found.get("error")))
         return found["value"]
 
     def kill(self) -> None:

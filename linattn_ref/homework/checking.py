@@ -73,8 +73,7 @@ class Questions:
         """A function of the answer, called with NumPy's arrays and answering with them."""
 
         def function(*args: Any, **options: Any) -> Any:
-            request = {"call": name, **pack(args, options), "peak": self.peak}
-            return decode(call(self.module, request, self.find, self.array), self.find)
+            return decode(call(self.module, pack(name, args, options, self.peak), self.find, self.array), self.find)
 
         return function
 

@@ -1,6 +1,7 @@
 """The program that runs a submission: it reads requests, a line each, and writes answers. Needs NumPy alone.
 
-It knows no expected value. Limits are set before a line of the submission runs, and cannot be lifted again.
+It knows no expected value. Limits are set before a line of the submission runs, and it cannot lift them
+again, but for the timer of an item, beside which `apart` has a limit of its own.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ def told(error: BaseException, path: str) -> str:
     """An error, and the line of the submission that it comes from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     where = f" (answer.py, line {lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}{where}"
+    return f"{type(error).__name__}: {str(error)[:500]}{where}"
 
 
 def main(said: str) -> None:
     """Answer until nothing more is asked."""
     import resource
 
-    folder, packages, arrays, memory, seconds, file = json.loads(said)
+    folder, packages, arrays, memory, seconds, importing, file = json.loads(said)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a submission prints goes nowhere
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_AS, (4 * memory, 4 * memory))  # libraries are mapped, which costs no memory
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # the first sends a signal that has a name
     resource.setrlimit(resource.RLIMIT_FSIZE, (file, file))
     sys.path.append(packages)
     from values import arrays_of, call, finder  # type: ignore[import-not-found]
@@ -41,6 +42,7 @@ def main(said: str) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
+    signal.setitimer(signal.ITIMER_PROF, importing)  # of the processor, until a signal ends the process
     sys.path.insert(0, folder)  # as the tests of the handout do
     path = os.path.join(folder, "answer.py")
     try:
@@ -55,7 +57,7 @@ def main(said: str) -> None:
     for line in sys.stdin:
         try:
             request = json.loads(line)
-            if request["seconds"]:  # of the processor, until a signal ends the process
+            if request["seconds"]:
                 signal.setitimer(signal.ITIMER_PROF, request["seconds"])
             say({"value": call(module, request, find, array)})
         except BaseException as error:

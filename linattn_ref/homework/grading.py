@@ -20,7 +20,7 @@ from linattn_ref.conform.checks import CHECKS
 from linattn_ref.conform.report import FAILED, RAISED
 from linattn_ref.conform.run import run_check
 from linattn_ref.conform.target import Target
-from linattn_ref.homework.apart import Failed
+from linattn_ref.homework.apart import Failed, one_line
 from linattn_ref.homework.checking import flatten, off
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
@@ -69,10 +69,11 @@ def questions(
 
 def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
     """Other sizes for the letters, no two of them equal."""
-    while True:
-        found = {name: n + int(rng.integers(1, 6)) for name, n in sizes.items() if name.isupper()}
-        if len({*found.values()}) == len(found):
-            return found
+    found: dict[str, int] = {}
+    for name, n in ((name, n) for name, n in sizes.items() if name.isupper()):
+        free = [x for x in range(n + 1, n + 6) if x not in found.values()] or [max(found.values()) + 1]
+        found[name] = int(rng.choice(free))
+    return found
 
 
 @functools.cache
@@ -147,7 +148,7 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
             results.append(Result(item, 0.0, str(error), *named(fits)))
         except Exception as error:  # the check met something that it did not expect
             why = f"what came back is not what was asked for ({type(error).__name__}: {error})"
-            results.append(Result(item, 0.0, why))
+            results.append(Result(item, 0.0, one_line(why)))
     return tuple(results)
 
 
@@ -165,8 +166,8 @@ def graded(
         if fits_mistake(sheet, number, seed, answers, x):
             return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
     wrong = sorted({name for each in lost for name in each.item.functions} - {*item.functions})
-    if wrong and follows(sheet, item, proxies, seed, wrong, answers):
-        return Result(item, item.points, f"right, given your {' and '.join(wrong)}, where points are lost already")
+    if wrong and (theirs := follows(sheet, item, proxies, seed, wrong, answers)):
+        return Result(item, item.points, f"right, given your {' and '.join(theirs)}, where points are lost already")
     fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
     if fits:
         return Result(item, 0.0, why, *named(fits))
@@ -192,18 +193,32 @@ def judged(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int) -> Resu
     return Result(item, item.points)
 
 
-def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str], answers: list[Any]) -> bool:
-    """Whether the answer is right for a solution that uses the student's own functions where these were wrong."""
+def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str], answers: list[Any]) -> list[str]:
+    """The student's functions, of those that were wrong, with which the solution gives this answer; or none.
+
+    An answer that is 0 everywhere, or has a NaN or infinity, follows from nothing: it would be right too easily.
+    """
     module = module_of(texts(sheet, solved=True, alone=False).answer)
-    vars(module).update({name: proxies[name] for name in wrong})
+    called = set[str]()
+
+    def noted(name: str) -> Callable[..., Any]:
+        def function(*args: Any, **options: Any) -> Any:
+            called.add(name)
+            return proxies[name](*args, **options)
+
+        return function
+
+    vars(module).update({name: noted(name) for name in wrong})
     try:
         for trial, got in enumerate(answers):
             asked = questions(sheet, item, vars(module), right(sheet), seed, trial)
-            if off(got, asked, TOLERANCE) or not any(x.any() for _, x in flatten(asked)):
-                return False
+            numbers = [x for _, x in flatten(asked)]
+            meant = any(x.any() for x in numbers) and all(np.isfinite(x).all() for x in numbers)
+            if off(got, asked, TOLERANCE) or not meant:
+                return []
     except Exception:
-        return False
-    return True
+        return []
+    return sorted(called)
 
 
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import secrets
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from linattn_ref import atomic
 from linattn_ref.homework import checking, grading, values
-from linattn_ref.homework.apart import ALL, IMPORTING
+from linattn_ref.homework.apart import ALL, IMPORTING, PATIENCE
 from linattn_ref.homework.pages import texts
 from linattn_ref.homework.sheet import Item, Sheet, template
 
@@ -18,7 +20,7 @@ __all__ = ["files", "write"]
 
 
 def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, bytes]:
-    """The files of a folder by name: the student's, or the instructor's."""
+    """The files of a folder by name: the student's, or the instructor's, with a seed that nobody else knows."""
     written = texts(sheet, solved=instructor)
     found = {"answer.py": written.answer, **{f"given/{name}.py": text for name, text in written.given.items()}}
     if instructor:
@@ -27,7 +29,8 @@ def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, bytes]:
         found["discussion.md"] = "\n".join(["# Questions for the class\n", *(f"- {x}" for x in sheet.discussion), ""])
         found[f"grader/{sheet.file.name}"] = sheet.file.read_text(encoding="utf-8")
         for name in ("run_autograder", "setup.sh"):
-            found[f"grader/{name}"] = template(name).replace("SHEET", sheet.file.name)
+            text = template(name).replace("SEED", str(1 + secrets.randbelow(10**9)))
+            found[f"grader/{name}"] = text.replace("SHEET", shlex.quote(sheet.file.name))
     else:
         found["README.md"] = readme(sheet)
         found["tests/test_answer.py"], found["tests/expected.json"] = tests(sheet), expected(sheet)
@@ -46,7 +49,9 @@ def readme(sheet: Sheet) -> str:
     said = vars(sheet) | {"goals": "\n".join(f"- {x}" for x in sheet.goals), "items": items}
     said["libraries"] = "NumPy, PyTorch, JAX or Triton" if sheet.arrays else "NumPy"
     said["note"] = template("libraries.md") if sheet.arrays else ""
-    return template("README.md").format(tolerance=grading.TOLERANCE, importing=IMPORTING, all=ALL, **said)
+    return template("README.md").format(
+        tolerance=grading.TOLERANCE, importing=IMPORTING, all=ALL, patience=PATIENCE, **said
+    )
 
 
 def limit(item: Item) -> str:
@@ -74,7 +79,7 @@ def test(sheet: Sheet, number: int, item: Item) -> str:
 def expected(sheet: Sheet) -> str:
     """The text of ``tests/expected.json``: what checks are given, and what they should yield."""
     found: dict[str, Any] = {}
-    solution, right = grading.module_of(texts(sheet, solved=True, alone=False).answer), grading.right(sheet)
+    solution, right = grading.solution(sheet), grading.right(sheet)
     for item in sheet.items:
         given: list[Any] = []
 

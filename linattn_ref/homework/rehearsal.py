@@ -38,10 +38,9 @@ class Here:
 
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function returns, as JSON has it."""
-        request = {"call": name, "peak": self.peak, **pack(args, options)}
         try:
             with np.errstate(all="ignore"):
-                return call(self.module, request, self.find, self.array)
+                return call(self.module, pack(name, args, options, self.peak), self.find, self.array)
         except Exception as error:
             raise Failed(f"{type(error).__name__}: {error}") from None
 

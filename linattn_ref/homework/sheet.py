@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
+
+from linattn_ref.conform.checks import CHECKS
+from linattn_ref.conform.questions import OPS
 
 __all__ = ["FOLDER", "Item", "Mistake", "Part", "Question", "Sheet", "names", "read", "template"]
 
 FOLDER = Path(__file__).parent / "sheets"
 
 
+class Said:
+    """What a file says, of the types that are written here."""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if not fits(getattr(self, name), kind):
+                wanted = type(self).__annotations__[name]
+                raise TypeError(f"{name}: expected {wanted}, got {getattr(self, name)!r}")
+
+
+def fits(x: Any, kind: Any) -> bool:
+    """Whether a value is of this type: a class, a list or a dict of one; a whole number is a float."""
+    of, inner = get_origin(kind) or kind, get_args(kind)[-1:]
+    if isinstance(x, bool) or not isinstance(x, (int, float) if of is float else of):
+        return False
+    inside: Any = x.values() if isinstance(x, dict) else x
+    return not inner or all(fits(y, inner[0]) for y in inside)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(Said):
     """Functions that a student writes, from one page or from the sheet itself."""
 
     functions: list[str]
@@ -28,7 +52,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Item:
+class Item(Said):
     """What gets points, all or none."""
 
     name: str
@@ -47,7 +71,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Mistake:
+class Mistake(Said):
     """What people get wrong: one line of the solution, otherwise."""
 
     item: str
@@ -59,7 +83,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(Said):
     """One of theory, for paper."""
 
     question: str
@@ -67,7 +91,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sheet:
+class Sheet(Said):
     """All of it."""
 
     file: Path
@@ -120,21 +144,49 @@ def read(name: str) -> Sheet:
     Raises
     ------
     ValueError
-        Where there is none; naming what it lacks, or has that is not known.
+        Where there is none; naming the file, and what it lacks, or has that is not known or of another type.
     """
     file = next(FOLDER.glob(f"[0-9][0-9]_{name}.toml"), None) if name in names() else Path(name)
     if file is None or file.suffix != ".toml" or not file.is_file():
         raise ValueError(f"sheet: expected one of {', '.join(names())}, or a file NN_name.toml, got {name!r}")
     try:
         said: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        lists: dict[str, Any] = {key: [cls(**x) for x in said.pop(key)] for key, cls in KINDS.items() if key in said}
+        lists: dict[str, Any] = {
+            key: [made(cls, x) for x in said.pop(key)] for key, cls in KINDS.items() if key in said
+        }
         sheet = Sheet(file=file, **lists, **said)
     except (TypeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{file}: {str(error).replace('.__init__()', '')}") from None
-    items = {item.name for item in sheet.items}
-    for mistake in (x for x in sheet.mistakes if x.item not in items):
-        raise ValueError(f"{file}, mistake {mistake.name}: there is no item {mistake.item!r}")
+    for title, complaint in complaints(sheet):
+        raise ValueError(f"{file}, {title}: {complaint}")
     return sheet
+
+
+def made(cls: Any, said: dict[str, Any]) -> Any:
+    """A part, an item, ..., and its name in an error."""
+    try:
+        return cls(**said)
+    except TypeError as error:
+        name = said.get("name") if isinstance(said, dict) else None
+        raise TypeError(f"{name or cls.__name__}: {error}") from None
+
+
+def complaints(sheet: Sheet) -> Iterator[tuple[str, str]]:
+    """Names that are not known, and numbers out of range: they are no fault of the student's who is graded."""
+    for item in sheet.items:
+        of_judge = [name for name, check in CHECKS.items() if item.judge in check.ops]
+        for word, values, known in (
+            ("functions", item.functions or [""], sheet.functions),
+            ("behind", [item.behind], ["", *sheet.functions]),
+            ("judge", [item.judge], ["", *OPS]),
+            ("checks", item.checks, of_judge),
+        ):
+            for unknown in (x for x in values if x not in known):
+                yield f"item {item.name}", f"{word}: expected one of {', '.join(filter(None, known))}, got {unknown!r}"
+        if item.trials < 1 or not 0 < item.points < math.inf:
+            yield f"item {item.name}", f"expected trials and points above 0, got {item.trials} and {item.points}"
+    for mistake in (x for x in sheet.mistakes if x.item not in {item.name for item in sheet.items}):
+        yield f"mistake {mistake.name}", f"there is no item {mistake.item!r}"
 
 
 KINDS: dict[str, Any] = {"parts": Part, "items": Item, "mistakes": Mistake, "theory": Question}

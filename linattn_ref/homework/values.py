@@ -23,8 +23,12 @@ def encode(x: Any) -> Any:
     """What JSON has for a value; nothing, for what is no value."""
     if isinstance(x, (bool, int, float, str)) and not isinstance(x, np.generic):
         return x
-    if hasattr(x, "__array__"):
+    if hasattr(x, "__array__") or isinstance(x, complex):
         x = np.asarray(x.detach() if hasattr(x, "detach") else x)  # PyTorch's may have a gradient
+        if x.dtype.kind not in "biuf":
+            raise TypeError(f"expected an array of real numbers, got one of {x.dtype}")
+        if str(x.dtype) not in DTYPES:  # float16, say: JSON needs no other precision
+            x = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
         return {"array": x.tolist(), "dtype": str(x.dtype), "shape": list(x.shape)}
     if hasattr(x, "_fields"):
         return {"class": key_of(type(x)), "fields": {name: encode(getattr(x, name)) for name in x._fields}}
@@ -82,9 +86,10 @@ def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np
     return lambda x: x
 
 
-def pack(args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON has them."""
-    return {"args": [encode(x) for x in args], "options": {name: encode(x) for name, x in options.items()}}
+def pack(name: str, args: tuple[Any, ...], options: dict[str, Any], peak: float) -> dict[str, Any]:
+    """A call as JSON has it."""
+    packed = {"args": [encode(x) for x in args], "options": {name: encode(x) for name, x in options.items()}}
+    return {"call": name, "peak": peak, **packed}
 
 
 def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:

@@ -1,7 +1,7 @@
 """Cross-entropy: how surprised a network is by the tokens that came, in nats.
 
     log p_i = a_i - log sum_c exp(a_ic)                      (1)  (V,)
-    loss = -sum_i w_i sum_c y_ic log p_ic / sum_i w_i,   y_ic = (1 - s) [c = t_i] + s / V        (2)
+    loss = -sum_i (w_i / sum_l w_l) sum_c y_ic log p_ic,   y_ic = (1 - s) [c = t_i] + s / V      (2)
 
 ``a`` are scores, ``t`` the targets, and ``w`` is a weight per target: 1 unless given, 0 for a target that is ignored.
 ``s`` is label smoothing, 0 unless given: a share ``s`` of each target is spread over all ``V`` tokens, so that no
@@ -11,7 +11,7 @@ The gradient, by hand
 ---------------------
 From (1), ``d log p_i[t] / da_ic = [c = t] - p_ic``. So with ``G`` the gradient of the loss, where ``y_i`` adds up to 1,
 
-    da_ic = G w_i / sum w (p_ic - y_ic)                      (3)
+    da_ic = G (w_i / sum_l w_l) (p_ic - y_ic)                (3)
 
 >>> loss, saved = forward(np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([0, 1]))
 >>> round(float(loss), 4), backward(1.0, saved).scores.round(2)

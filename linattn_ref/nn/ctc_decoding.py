@@ -4,12 +4,13 @@ The likeliest labels are those whose paths *together* have the largest probabili
 one maximum per frame, and what that path spells. `prefix_beam` adds up paths. With ``blank(l)`` and ``label(l)``, the
 probability of all paths so far that spell ``l`` and end in a blank, or in the last label of ``l``, a frame makes
 
-    blank'(l)   = y(-) (blank(l) + label(l))                                     (1)
-    label'(l)   = y(last of l) label(l)                                          (2)
-    label'(l c) = y(c) (blank(l) + label(l)),  but only blank(l) where c is the last of l, or it would be (2)    (3)
+    blank'(l) = y(-) (blank(l) + label(l))                   (1)
+    label'(l) = y(last of l) label(l)                        (2)
+    label'(l c) = y(c) (blank(l) + label(l))                 (3)
 
-added up where ``l c`` is reached from both sides, (2) and (3). There are too many ``l``, so after each frame the
-``width`` likeliest stay: the beam. With a beam that holds them all the result is exact.
+added up where ``l c`` is reached from both sides, (2) and (3). Where ``c`` is the last of ``l``, only ``blank(l)``
+counts in (3), or it would be (2). There are too many ``l``, so after each frame the ``width`` likeliest stay: the beam.
+With a beam that holds them all the result is exact.
 
 >>> scores = np.log([[0.6, 0.4], [0.6, 0.4]])
 >>> greedy(scores)  # the path - -, with 0.36

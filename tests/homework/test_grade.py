@@ -1,10 +1,13 @@
 """``linattn-ref assignment`` and ``grade``: what they write and say, and what a submission cannot do."""
 
 import json
+import os
 import re
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
 from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
+from linattn_ref.homework.grading import larger
+from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.rehearsal import Here
 from linattn_ref.homework.results import Report
@@ -74,6 +79,41 @@ def test_a_submission_that_loops_imports_the_package_reads_the_tests_and_ends_th
     assert "No module named 'linattn_ref'" in results["forward"].why
     assert "expected shape" in results["queries"].why
     assert results["online"].why.startswith("the process ended")
+
+
+def test_what_a_process_says_is_one_line_and_why_it_ended_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("linattn_ref.homework.apart.LONGEST", 1)
+    text = r"""
+import os, time
+
+def softmax(a):
+    os.write(0, b'{"error": "wrong\\n  5/5 rows \\ud800"}\n')  # the socket
+    time.sleep(60)
+
+def forward(a):
+    return "x" * (1 << 21)
+
+def update(a):
+    os._exit(0)
+"""
+    whys = {"softmax": "wrong 5/5 rows ?", "forward": "the answer is longer than 1 MiB"}
+    whys["update"] = "the process ended, perhaps at the limit of 2048 MiB of memory"
+    with apart(submitted(tmp_path / "work", text)) as submission:
+        for name, why in whys.items():
+            with pytest.raises(Failed) as raised:
+                submission.call(name, (1,), {})
+            assert str(raised.value) == why
+            submission.kill()
+
+
+def test_the_graders_own_time_is_not_the_submissions(tmp_path, monkeypatch):
+    """Days pass between the questions of one item; while an answer is awaited, the clock stands still."""
+    clock = SimpleNamespace(now=0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr("linattn_ref.homework.apart.time", clock)
+    with apart(submitted(tmp_path / "work", "def softmax(a):\n    return a\n")) as submission:
+        for clock.now in (0, 10**6, 2 * 10**6):
+            assert submission.call("softmax", (1,), {}) == 1
 
 
 def test_commands(tmp_path, capsys):
@@ -147,10 +187,22 @@ def test_the_json_is_gradescopes():
 def test_what_follows_from_a_wrong_function_is_paid_for_once():
     """A softmax of another base is no known mistake; attention with it is right, given that."""
     text = texts(SOFTMAX, solved=True, alone=False).answer
-    other = "def softmax(a):\n    p = np.exp2(a - a.max(-1, keepdims=True))\n    return p / p.sum(-1, keepdims=True)\n"
+    other = "def softmax(a):\n    a = np.maximum(a, -1e9)\n    p = np.exp2(a - a.max(-1, keepdims=True))\n"
+    other += "    return p / p.sum(-1, keepdims=True)\n"
+    other += "\n\n_update = update\n\n\ndef update(running, a, v):\n    return _update(running, a, 3 * v)\n"
     results = {x.item.name: x for x in grade(SOFTMAX, Here(f"{text}\n\n{other}"))}
-    assert [name for name, x in results.items() if not x.points] == ["rows", "stable"]
+    assert [name for name, x in results.items() if not x.points] == ["rows", "stable", "online"]
     assert results["forward"].why == "right, given your softmax, where points are lost already"
+    assert results["memory"].why == "right, given your update, where points are lost already"
+
+
+def test_from_numbers_that_are_none_nothing_follows():
+    """NaN is not right because an earlier function is NaN as well."""
+    text = texts(SOFTMAX, solved=True, alone=False).answer
+    text += "\n\ndef softmax(a):\n    return a * np.nan\n\n\ndef forward(q, k, v, **_):\n"
+    text += "    return np.full((*q.shape[:-1], v.shape[-1]), np.nan), None\n"
+    results = grade(SOFTMAX, Here(text))
+    assert {x.item.name for x in results if not x.points} >= {"rows", "stable", "forward", "causal"}
 
 
 def test_the_judge_asks_for_gradients_behind_the_solutions_forward_pass():
@@ -203,6 +255,11 @@ def test_values_cross_as_json():
     assert decode(encode(print), lambda name: None) is None
     with pytest.raises(ValueError, match="expected an array of one of"):
         decode({"array": [1], "dtype": "O", "shape": [1]}, lambda name: None)
+    for dtype, other in ((np.float16, "float64"), (np.longdouble, "float64"), (">f4", "float64"), (np.uint8, "int64")):
+        assert json.loads(json.dumps(encode(np.ones(2, dtype)))) == {"array": [1, 1], "dtype": other, "shape": [2]}
+    for unreal in (1j, np.ones(2, np.complex64)):
+        with pytest.raises(TypeError, match="expected an array of real numbers, got one of complex"):
+            encode(unreal)
 
 
 def test_comparing_and_slopes():
@@ -223,6 +280,18 @@ def test_sheets_that_cannot_be_read(tmp_path):
             ("question =", "queston =", "queston"),
             ('item = "rows"', 'item = "rosw"', "there is no item 'rosw'"),
             ("[sizes]", "[sizes", r"4_softmax.toml: .*at line"),
+            ("points = 20", 'points = "20"', r"5_softmax.toml: queries: points: expected float, got '20'"),
+            ("trials = 1", "trials = 0", "6_softmax.toml, item memory: expected trials and points"),
+            ('functions = ["update"]', 'functions = "update"', r"online: functions: expected list\[str\]"),
+            (
+                'functions = ["update"]',
+                'functions = ["updat"]',
+                "item online: functions: expected one of .*, got 'updat'",
+            ),
+            ('functions = ["update"]', "functions = []", "item online: functions: expected one of .*, got ''"),
+            ('judge = "softmax"', 'judge = "softmx"', "item forward: judge: expected one of .*, got 'softmx'"),
+            ('"output", "scale"', '"state"', "item forward: checks: expected one of .*, got 'state'"),
+            ('title = "The causal mask"', 'behind = "back"\ntitle = ""', "item causal: behind: .*, got 'back'"),
         )
     ):
         (tmp_path / f"{number}_softmax.toml").write_text(text.replace(old, new), encoding="utf-8")
@@ -276,6 +345,42 @@ def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("NO  the checks run: ZeroDivisionError: division by zero\n")
 
 
+def test_sizes_are_larger_and_no_two_equal():
+    for sizes in (dict.fromkeys("ABCDEFGH", 4), {"A": 3, "B": 4, "C": 4, "tile": 2}):
+        found = larger(sizes, np.random.default_rng(0))
+        assert found.keys() == {name for name in sizes if name.isupper()}
+        assert len({*found.values()}) == len(found)
+        assert all(n > sizes[name] for name, n in found.items())
+
+
+def test_the_autograder_takes_the_upper_answer_or_says_that_there_is_none(tmp_path):
+    """Its ``python3`` is one that writes down what it is asked."""
+    odd = tmp_path / "my sheet's.toml"
+    odd.write_bytes(SOFTMAX.file.read_bytes())
+    scripts = [files(read(str(odd)), instructor=True)["grader/run_autograder"].decode() for _ in range(2)]
+    assert scripts[0] != scripts[1]  # the seed
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    for name in ("source", "results", "submission/a b/c", "submission/tests/answer.py"):
+        (tmp_path / name).mkdir(parents=True)
+    words = ["bash", "-c", scripts[0].replace("/autograder", str(tmp_path))]
+
+    def run():
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        return subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert run() == []
+    found = json.loads((tmp_path / "results" / "results.json").read_text(encoding="utf-8"))
+    assert (found["score"], found["output"]) == (0, "There is no file answer.py in what was handed in.")
+    for name in ("a b/c", "a b"):
+        (tmp_path / "submission" / name / "answer.py").touch()
+    asked = run()
+    assert asked[asked.index("grade") + 1] == str(tmp_path / "submission" / "a b")
+    assert asked[asked.index("--sheet") + 1] == odd.name
+    assert int(asked[asked.index("--seed") + 1]) >= 1
+
+
 # --- With a process each --------------------------------------------------------------------------------------------
 
 
@@ -315,6 +420,7 @@ def test_the_whole_matrix_of_twenty_thousand_tokens_is_too_large(tmp_path):
 )
 def test_submissions_that_cannot_be_imported(text, why, tmp_path, monkeypatch):
     monkeypatch.setattr("linattn_ref.homework.apart.IMPORTING", 2.0)
+    monkeypatch.setattr("linattn_ref.homework.apart.PATIENCE", 3)
     with apart(submitted(tmp_path / "work", text), replace(SOFTMAX, seconds=0.3)) as submission:
         results = grade(SOFTMAX, submission)
     assert not any(x.points for x in results)
@@ -328,6 +434,7 @@ def test_who_sleeps_behind_an_open_pipe_holds_nobody(box, tmp_path, monkeypatch)
     if not box:
         monkeypatch.setattr("linattn_ref.homework.apart.bubblewrap", lambda: "")
     monkeypatch.setattr("linattn_ref.homework.apart.ALL", 3.0)
+    monkeypatch.setattr("linattn_ref.homework.apart.PATIENCE", 3)
     text = "import os\nimport time\n\ndef softmax(a):\n    os.fork() or os.setsid()\n    time.sleep(40)\n"
     begun = time.monotonic()
     with apart(submitted(tmp_path / "work", text)) as submission:

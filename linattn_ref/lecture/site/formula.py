@@ -71,8 +71,10 @@ def tex(formula: str, *, display: bool = False) -> str:
     Raises
     ------
     FormulaError
-        A sign that the notation does not have, or a bracket without its partner.
+        A sign that the notation does not have, a bracket without its partner, or the name of a file.
     """
+    if name := re.search(r"\w+\.py\b", formula):
+        raise FormulaError(f"{name[0]} is a file, which belongs behind the number")
     return _Parser(list(_tokens(formula)), display).sequence("")
 
 
@@ -188,7 +190,8 @@ class _Parser:
             return Item("function", made + (self.bracket(self.take(), True).tex if called else ""), tight=tight)
         drawn = symbols.symbol(text)
         if drawn is None:
-            if follows.text == "(" and not follows.before.isspace():
+            after = next((x for x in self.tokens[self.at :] if x.text != "'"), follows)
+            if after.text == "(" and not after.before.isspace():
                 drawn = rf"\operatorname{{{symbols.escaped(text)}}}"
             else:
                 return Item("text", text)
@@ -196,7 +199,8 @@ class _Parser:
         if self.peek().text == "(" and not self.peek().before.isspace() and self.peek().before not in "^_":
             made += self.bracket(self.take(), True).tex  # phi(x), S_B(i)
             made = self.scripts(made)
-        return Item("atom", made, tight=tight)
+        kind = "function" if text[1:] in symbols.FUNCTIONS else "atom"  # dlog
+        return Item(kind, made, tight=tight)
 
     def root(self) -> str:
         follows = self.take()

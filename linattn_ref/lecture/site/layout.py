@@ -44,8 +44,10 @@ def with_fractions(items: list[Item], display: bool) -> list[Item]:
 
 
 def _denominator(rest: list[Item]) -> list[Item]:
-    """One factor, a number with the letter that touches it, or a sum with all that it is of."""
+    """One factor, a function with its argument, a number with the letter that touches it, or a whole sum."""
     below = [rest.pop(0)]
+    while below[-1].kind == "function" and not below[-1].tex.endswith(")") and rest:
+        below.append(rest.pop(0))
     if below[0].kind == "big":
         while rest and (rest[0].kind in ("atom", "function", "big") or rest[0].tex == r"\cdot"):
             below.append(rest.pop(0))

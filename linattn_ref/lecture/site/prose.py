@@ -178,7 +178,7 @@ def _rows(block: str) -> list[Equation]:
     """One row per line; a line that is indented further continues the one above."""
     made: list[Equation] = []
     for line in block.splitlines():
-        cells = re.split(r"\s{2,}", line.strip())
+        cells = re.split(r"\s{2,}(?![\s=])", line.strip())  # but "a    = b" is one formula
         if not any(NUMBER.match(cell) for cell in cells):  # a long formula, and one space before its number
             cells[-1:] = re.split(r"\s(?=\(\d+\)\Z)", cells[-1])
         at = next((at for at, cell in enumerate(cells) if NUMBER.match(cell)), len(cells))
