@@ -1119,7 +1119,8 @@ print(f"linear, N = 1024: {ms['linear', 1024] / counts['linear']:.2f} ms per lau
 #   long. To make this faster, join the kernels.
 # - From 262 144 tokens on the kernels count. In bfloat16 ours is the faster of the two. In float32 it takes twice as
 #   long, since Triton rounds the factors of its products to TF32, 10 binary digits for the fraction, to have them done
-#   by tensor cores.
+#   by tensor cores. The loops for bfloat16 are called by themselves here: `linear.forward(..., kernels=cuda)` takes
+#   16 bits too, but widens them to float32 first.
 # - Softmax by our tiles takes 6 to 11 times as long as PyTorch's from 4096 tokens on. The tile of this chapter is what
 #   one can read in an evening. PyTorch's is written for this GPU: it loads the next tile while it multiplies.
 # - Linear attention in bfloat16 overtakes PyTorch's softmax between 16 384 and 65 536 tokens. At 262 144 it is 40 times

@@ -11,8 +11,8 @@ kernels
     The backend (`linattn_ref.op.backends`). A backward pass needs no such option, and a network none either: its
     ``Model`` says which one.
 out
-    An array for the output, for callers that keep one. The output of a backend that cannot write there is copied. A
-    backward pass may read it, so it is to stay as it is until then.
+    An array for the output, where the inputs are, for callers that keep one. The output of a backend that cannot write
+    there is copied. A backward pass may read it, so it is to stay as it is until then.
 overwrite_state
     Of a step: a backend may work in the arrays of the state, whose content is undefined afterwards.
 capacity, like

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref.op.gpu_arrays import is_gpu_call
+from linattn_ref.op.libraries import is_on_gpu, origin_of
 from linattn_ref.op.options import check_sizes, plain
 from linattn_ref.op.shapes import Sizes, is_array
 
@@ -39,9 +41,10 @@ def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:
     TypeError, ValueError
     """
     shape, dtype = (*sizes["..."], sizes["N"], sizes["M"]), sizes["dtype"]
-    if not isinstance(out, np.ndarray) or not is_array(out) or out.dtype != dtype:
-        got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeError(f"out: expected a numpy.ndarray of {dtype}, got {got}")
+    if not is_array(out) or out.dtype != dtype:
+        got = out.dtype if is_array(out) else origin_of("out", out) if is_on_gpu(out) else type(out).__name__
+        kind = "an array on the GPU" if is_gpu_call() else "a numpy.ndarray"
+        raise TypeError(f"out: expected {kind} of {dtype}, got {got}")
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if not is_writeable(out):
@@ -65,5 +68,5 @@ def _shares_memory(out: Any, x: Any) -> bool:
     """Whether ``out`` has an element in common with an array, or with one in a tuple or list."""
     if isinstance(x, (tuple, list)):
         return any(_shares_memory(out, each) for each in x)
-    both = isinstance(out, np.ndarray) and isinstance(x, np.ndarray)
+    both = is_array(out) and is_array(x) and isinstance(out, np.ndarray) == isinstance(x, np.ndarray)
     return both and np.may_share_memory(out, x) and np.shares_memory(out, x)

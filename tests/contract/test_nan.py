@@ -4,7 +4,6 @@ What depends on what, plain loops tell: which outputs move when a token does. Ea
 one call asks for many of them, and that none reaches another head.
 """
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -51,22 +50,20 @@ def readers(call):
 def chunk_of(setting):
     """How many tokens are multiplied with each other as a whole, with zeros for what they do not see; 0 for none."""
     case = setting.case
-    if setting.room == "cuda" and case.recurrent and case.module is not softmax:
-        return importlib.import_module("linattn_ref.kernels.cuda.loops.tile").TILE
     by_rule = "gate" in case.query_axes or case.module in (delta, gated_linear)  # "gate" is that of RFA
     return CHUNK if by_rule and setting.room == "jit" else 0
 
 
-def may_be_none(sees, name, t, chunk, everything):
+def may_be_none(sees, name, t, chunk):
     """Which rows of which result a NaN in row ``t`` of ``name`` may reach.
 
-    With a ``chunk``, also the rest of the first that it reaches: gradients of keys, values and gates, or everything.
+    With a ``chunk``, also the rest of the first that it reaches, in gradients of keys, values and gates.
     """
     rows = np.arange(len(next(iter(sees.values())))) == t if name == "d_out" else sees[name][:, t]
     reached = {each: x[rows].any(axis=0) for each, x in sees.items()}
     reached["out"] = rows & (name != "d_out")
     for each in reached if chunk and rows.any() else ():
-        if everything or each not in (next(iter(sees)), "out"):
+        if each not in (next(iter(sees)), "out"):
             reached[each] = reached[each] | (np.arange(len(reached[each])) // chunk == np.flatnonzero(rows)[0] // chunk)
     return reached
 
@@ -109,13 +106,13 @@ is_asked = each_setting(lambda s: s.case.options.get("pinv") != "exact")  # whos
 @is_asked
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_nan_reaches_what_depends_on_its_token(setting):
-    chunk, on_gpu = chunk_of(setting), setting.room == "cuda"
-    one = setting.call(Sizes(13, 13, leading=()) if on_gpu else Sizes(leading=()))  # of a simulated GPU three chunks
+    # of a simulated GPU three chunks
+    one = setting.call(Sizes(13, 13, leading=()) if setting.room == "cuda" else Sizes(leading=()))
     sees = readers(one)
     spoils, call, d_out, spoiled, d_spoiled = with_nan(one)
     expected, found = call.run(d_out).named(), spoiled.run(d_spoiled).named()
     for h, (name, t) in enumerate(spoils):
-        for result, reached in may_be_none(sees, name, t, chunk, on_gpu).items():
+        for result, reached in may_be_none(sees, name, t, chunk_of(setting)).items():
             if result not in call.case.shared:
                 axis = call.axes.get(result, -2)
                 x, y = (np.moveaxis(each[result][h], axis, 0)[~reached] for each in (found, expected))

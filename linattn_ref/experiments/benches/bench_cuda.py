@@ -10,8 +10,9 @@ flash-linear-attention    its Triton kernel for linear attention, in chunks, wit
 fast-transformers         Algorithm 1 in CUDA by the paper's authors; the product without the denominator
 ========================  ============================================================================================
 
-With "bfloat16" after it, a name is the same kernel for inputs of that format, on tensor cores; there ``linear`` is the
-kernel ``causal_product.normalised_forward``, with elu + 1 by PyTorch, as for flash-linear-attention.
+With "bfloat16" after it, a name is a kernel for inputs of that format, on tensor cores. For the kernels here these are
+the loops by themselves, ``cuda.loops.softmax`` and ``causal_product.normalised_forward`` with elu + 1 by PyTorch, as
+for flash-linear-attention. The public functions never reach them: ``kernels=cuda`` computes 16-bit arrays in float32.
 
 Packages that cannot be imported are left out and named. Arrays are PyTorch's, made on the GPU; time is between CUDA
 events on PyTorch's current stream, the median of some rounds after one that is not counted, fewer where they take more

@@ -12,5 +12,8 @@ class Saved(common.Saved):
     """What the backward pass needs."""
 
 
-forward = partial(common.forward, loops, Saved)
+def forward(*args, **options):  # the loops take no ``out``: the entry copies
+    return common.forward(loops, Saved, *args, **options)
+
+
 backward, step = partial(common.backward, loops), partial(common.step, loops)

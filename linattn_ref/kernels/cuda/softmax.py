@@ -13,5 +13,8 @@ class Saved(common.Saved):
     """What the backward pass needs."""
 
 
-forward = partial(common.forward, loop, Saved)
+def forward(*args, **options):  # the loop takes no ``out``: the entry copies
+    return common.forward(loop, Saved, *args, **options)
+
+
 backward, step = partial(common.backward, loop, loop_adds_up=True), partial(common.step, loop)

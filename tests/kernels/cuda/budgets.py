@@ -41,6 +41,7 @@ BUDGETS = (
     Budget("half_causal_chunks", "forward", "h3 h3 h3 x4 x3 x h3 x2 bool", 208, 27904),
     Budget("half_causal_chunks", "gradient", "h3 h3 h3 x2 x2 x2 x2 x4 x3 h3 bool bool", 208, 28416),
     Budget("half_rows", "dots", "h3 h3 x2 x", 48, 0),
+    Budget("half_rows", "show", "h3 b2 h3", 48, 0),
     Budget("half_rows", "divide_large", "h3 h3 x2 h3 x", 48, 0),
     Budget("half_softmax_tiles", "forward_tile", "h3 h3 h3 b2 bool x h3 x2", 168, 27904),
     Budget("half_softmax_tiles", "gradient_tile", "h3 h3 h3 h3 h3 b2 bool x x2 x2 x h3 bool bool x", 240, 29184),

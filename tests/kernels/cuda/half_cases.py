@@ -15,8 +15,8 @@ from linattn_ref.kernels.cuda.loops.simulated_warp import numbers as numbers_of
 from linattn_ref.kernels.cuda.loops.simulated_warp import words as words_of
 
 WORD = {"bfloat16": np.dtype(tensor_cores.BFLOAT16), "float16": np.dtype(tensor_cores.FLOAT16)}
-UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12}  # the largest relative error of a rounding, half of the spacing
-ROUNDINGS = 8  # of a number as large as any: three or four on the way to each, and sums of numbers of both signs
+UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # the largest relative error of a rounding, half of the spacing
+ROUNDINGS = 4  # of a number as large as any: three or four on the way to each, and sums of numbers of both signs
 
 
 def rounded(x, numbers):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernels.cuda.half_cases import check_causal_product, check_instruction, check_softmax, rounded
+from kernels.cuda.half_cases import UNIT, as_float64, check_causal_product, check_instruction, check_softmax, rounded
 
 from linattn_ref.kernels import cuda
 from linattn_ref.kernels.cuda.loops import simulated_warp, tensor_cores
@@ -24,7 +24,7 @@ def test_rounding_is_to_the_nearest_and_to_even_in_the_middle():
     x = np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.0e38, 1e-40, np.inf, -np.inf])
     wanted = [1, 1, 1 + 2**-6, 1 + 2**-7, -3.0e38, 1e-40, np.inf, -np.inf]
     got = simulated_warp.numbers(simulated_warp.words(x, tensor_cores.BFLOAT16))
-    np.testing.assert_allclose(got, np.float32(wanted), rtol=2.0**-9, atol=2.0**-134)  # half the least number
+    np.testing.assert_allclose(got, np.float32(wanted), rtol=2.0**-8, atol=2.0**-134)  # half the spacing
     np.testing.assert_array_equal(got[:4], np.float32(wanted[:4]))
     assert np.isnan(simulated_warp.low(simulated_warp.pack(np.float32(np.nan), np.float32(0), tensor_cores.BFLOAT16)))
     x = np.float32([1 + 2**-11, 1 + 3 * 2**-11, 70000.0, -1e-9])
@@ -78,6 +78,44 @@ def test_a_query_that_sees_nothing():
     for x in (out, gradients[0]):
         assert (x.view(np.int16)[0, 0] == 0).all()
         assert (x.view(np.int16)[0, 1:] != 0).any()
+
+
+@FORMATS
+def test_what_is_masked_may_be_none(numbers):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 3, 2)) for _ in range(4)]
+    mask, results = np.array([[True, False, True]]), []
+    for none in (0, np.inf, np.nan):
+        for x in arrays[1:3]:
+            x[:, 1] = none
+        q, k, v, g = (rounded(x, numbers)[0] for x in arrays)
+        out, sums = cuda.loops.softmax.forward(q, k, v, mask, True, 1.0)
+        gradients = cuda.loops.softmax.backward(g, q, k, v, out, sums, mask, True, 1.0)
+        results.append((sums, *(x.view(np.int16) for x in (out, *gradients))))
+    for expected, *others in zip(*results, strict=True):
+        for x in others:
+            np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@FORMATS
+def test_d_v_takes_nothing_of_a_denominators_state(numbers):
+    """In which a later value that is none would be."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.uniform(size=(1, 40, width)) for width in (2, 2, 3, 3))
+    v[:, 35, 1] = np.inf
+    q, k, v, g = (rounded(x, numbers)[0] for x in (q, k, v, g))
+    inputs, product = (q, k, v, None, None), cuda.loops.causal_product
+    out, denominator, *_ = product.normalised_forward(*inputs, 1e-6)
+    _, _, d_v, *_ = product.normalised_backward(g, None, None, *inputs, out, denominator)
+    assert np.isfinite(as_float64(d_v)).all()
+
+
+@FORMATS
+def test_the_unit_is_the_largest_error_of_a_rounding(numbers):
+    x = np.linspace(1, 2, 2**14 + 1)
+    error = abs(rounded(x, numbers)[1] / x - 1).max()
+    assert 0.99 * UNIT[numbers] < error <= UNIT[numbers]
 
 
 def test_later_keys_do_not_move_earlier_outputs():

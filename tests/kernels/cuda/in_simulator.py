@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import causal_page
@@ -68,6 +69,25 @@ def test_arrays_with_a_new_axis():
         assert_close(out, mechanism.forward(q, k, v, **options)[0])
     row, state = q[0, 0], softmax.init_state((), 4, 4, dtype=np.float32, kernels=cuda)
     assert_close(softmax.step(row, row, row, state, kernels=cuda)[0], row)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "cuda" in case.rooms], ids=str)
+def test_an_output_array_is_filled(case):
+    call = Setting(case, "cuda", masked=False).call(Sizes(3, 3, leading=()), dtype=np.float32)
+    expected, _ = call.forward()
+    out = np.full_like(expected, np.nan)
+    assert call.change(out=out).forward()[0] is out
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_each_device_is_asked_for_tensor_cores(monkeypatch):
+    found = iter([(9, 0), (7, 5), (7, 5)])
+    monkeypatch.setattr(device, "SIMULATED", False)
+    now = SimpleNamespace(get_current_device=lambda: SimpleNamespace(compute_capability=next(found)))
+    monkeypatch.setattr(device, "cuda", now)
+    device.check_tensor_cores()
+    with pytest.raises(RuntimeError, match=r"8\.0 or later, got 7\.5"):
+        device.check_tensor_cores()
 
 
 # --- The causal product, in all modes -------------------------------------------------------------------------------
@@ -167,6 +187,16 @@ def test_gradient_of_strong_gates(module, dtype):
         assert_gradient_of_gates(module, cuda, dtype, log_gate, log_gate != -40, 14, 7, 5)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_value_that_is_none_reaches_no_gradient_of_earlier_values():
+    """By way of a denominator's state, of which ``d_v`` has no part: 0 times NaN."""
+    q, k, v, d_out, _ = draw((1,), 14, 14, 4, 3, False, np.float32)
+    v[:, 10, 1] = np.inf
+    _, saved = linear.forward(q, k, v, causal=True, kernels=cuda)
+    _, expected = linear.forward(q, k, v, causal=True)
+    assert_close(linear.backward(d_out, saved).v, linear.backward(d_out, expected).v)
+
+
 # --- Arrays that are on the GPU -------------------------------------------------------------------------------------
 
 
@@ -201,6 +231,18 @@ def test_packed_sequences_and_shared_heads_of_arrays_that_are_there(case):
     result, expected = both_passes(call.change(arrays=arrays, **axes), cuda, strict_arrays.Tensor, lambda x: x._x)
     for name, x in expected.items():
         assert_close(result[name], x)
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_step_refuses_a_state_with_gaps():
+    """It could only write to a copy."""
+    row, s, z = np.ones((2, 4), np.float32), np.zeros((2, 4, 4), np.float32), np.zeros((2, 4), np.float32)
+    for gaps, state in ((False, (s, z)), (True, (s.mT, z)), (True, (s, z[:, ::-1]))):
+        state = linear.State(*map(strict_arrays.Tensor, state))
+        arrays = (strict_arrays.Tensor(row) for _ in range(3))
+        with pytest.raises(ValueError, match=r"^state: expected contiguous") if gaps else nullcontext():
+            linear.step(*arrays, state, overwrite_state=True, kernels=cuda)
+    assert s.any()
 
 
 @pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16])

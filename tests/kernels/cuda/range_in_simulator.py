@@ -60,8 +60,23 @@ def who_meets(n):
     return ((apart == 0) | (apart == 1)).any(axis=0) & ~np.identity(n, bool)
 
 
+def causal_product(q, k, v, d_out):
+    out, denominator, *_ = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
+    rows = q, k, v, None, None, out, denominator
+    return out, cuda.loops.causal_product.normalised_backward(d_out, None, None, *rows)[:3]
+
+
+def delta_product(q, k, v, d_out):
+    inputs = q, k, v, k / 4, np.full_like(k, -0.1), None
+    out, _, u = cuda.loops.delta_product.forward(*inputs)
+    return out, cuda.loops.delta_product.backward(d_out, None, *inputs, u)[:3]
+
+
 CAUSAL = {"softmax causal": softmax(True), "pattern": pattern, "lsh": lsh}
 CALLS = pytest.mark.parametrize("call", [softmax(False), *CAUSAL.values()], ids=["softmax", *CAUSAL])
+
+RECURRENT = {"causal product": causal_product, "delta product": delta_product}
+WITH_TILES = pytest.mark.parametrize("call", [*CAUSAL.values(), *RECURRENT.values()], ids=[*CAUSAL, *RECURRENT])
 
 
 @DTYPES
@@ -146,7 +161,7 @@ def test_a_head_that_sees_no_key_has_no_gradient(module, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("call", CAUSAL.values(), ids=CAUSAL)
+@WITH_TILES
 def test_a_query_that_is_none_gives_nothing_to_what_it_does_not_see(call, dtype):
     rng = np.random.default_rng(0)
     q, k, v, d_out = (rng.standard_normal((1, 10, 2)).astype(dtype) for _ in range(4))
@@ -160,7 +175,7 @@ def test_a_query_that_is_none_gives_nothing_to_what_it_does_not_see(call, dtype)
 
 @DTYPES
 @pytest.mark.parametrize("none", [np.nan, np.inf])
-@pytest.mark.parametrize("call", CAUSAL.values(), ids=CAUSAL)
+@WITH_TILES
 def test_a_number_that_is_none_reaches_no_earlier_query(call, none, dtype):
     """In the last token but one, in a tile with queries before it."""
     rng = np.random.default_rng(0)

@@ -44,6 +44,7 @@ FUNCTIONS = {
             "may_share_memory",
             "moveaxis",
             "pad",
+            "shares_memory",
             "sum",
             "take",
             "where",
@@ -87,7 +88,7 @@ class ndarray(NDArrayOperatorsMixin):
         name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
         _check(name, name in FUNCTIONS, keywords, FUNCTIONS.get(name, ()), () if name in ON_HOST else args)
         result = function(*plain(args), **plain(keywords))
-        return result if name == "may_share_memory" else wrapped(result)
+        return result if isinstance(result, bool) else wrapped(result)
 
     def __matmul__(self, other):
         return np.matmul(self, other)

@@ -22,7 +22,7 @@ import softmax_page
 from case import Setting, Sizes, assert_close
 from cases import CASES
 from kernels.cuda import strict_arrays
-from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
+from kernels.cuda.on_gpu import both_passes, on_gpu, on_host, prefill_and_steps
 from kernels.cuda.strict_arrays import Tensor, ndarray
 
 import linattn_ref
@@ -117,6 +117,52 @@ def test_both_passes_are_the_references(case, masked, dtype):
         for name, x in expected.items():
             assert result[name].dtype == dtype
             assert_close(result[name], x, case, name)
+
+
+@pytest.mark.parametrize("put", [Tensor, ndarray])
+@pytest.mark.parametrize("case", WITH_KERNELS, ids=str)
+def test_an_output_array_there_is_filled(case, put):
+    call = on_gpu(Setting(case, "reference", masked=False).call(Sizes(5, 5)), room(), put)
+    expected = call.forward()[0]._x
+    out = put(np.full_like(expected, np.nan))
+    assert call.change(out=out).forward()[0] is out
+    np.testing.assert_array_equal(out._x, expected)
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "match"),
+    [
+        (np.zeros((2, 5, 4)), TypeError, r"^out: expected torch tensor on cuda:0 like q, got numpy array"),
+        (ndarray(np.zeros((2, 5, 4))), TypeError, r"^out: expected torch tensor on cuda:0 like q, got cupy array"),
+        ([0.0], TypeError, r"^out: expected an array on the GPU of float64, got list"),
+        (
+            Tensor(np.zeros((2, 5, 4), np.float32)),
+            TypeError,
+            "^out: expected an array on the GPU of float64, got float32",
+        ),
+        (Tensor(np.zeros((2, 4, 5))), ValueError, r"^out: expected shape \(2, 5, 4\), got \(2, 4, 5\)"),
+    ],
+    ids=["numpy", "cupy", "list", "dtype", "shape"],
+)
+def test_an_output_array_that_is_refused_there(out, error, match):
+    q, k, v = np.ones((3, 2, 5, 4))
+    with pytest.raises(error, match=match):
+        softmax.forward(*map(Tensor, (q, k, v)), out=out, kernels=room())
+
+
+def test_an_output_array_has_memory_of_its_own_there():
+    q, k, rows = Tensor(np.ones((2, 5, 4))), Tensor(np.ones((2, 5, 4))), np.ones((2, 5, 8))
+    v, beside = Tensor(rows[..., :4]), Tensor(rows[..., 4:])
+    with pytest.raises(ValueError, match=r"^out: expected memory of its own"):
+        softmax.forward(q, k, v, out=v, kernels=room())
+    assert softmax.forward(q, k, v, out=beside, kernels=room())[0] is beside
+
+
+def test_beside_numpys_arrays_an_output_array_is_numpys():
+    q, k, v = np.ones((3, 2, 5, 4))
+    for out, got in ((Tensor(v.copy()), "torch tensor on cuda:0"), (ndarray(v.copy()), "cupy array on device 0")):
+        with pytest.raises(TypeError, match=rf"^out: expected a numpy\.ndarray of float64, got {got}$"):
+            softmax.forward(q, k, v, out=out)
 
 
 # --- States ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 CONTRACT = TESTS / "contract"
-RANGE, KERNELS = map(Path(__file__).with_name, ("range_in_simulator.py", "in_simulator.py"))
+RANGE, KERNELS, HALF = map(
+    Path(__file__).with_name, ("range_in_simulator.py", "in_simulator.py", "half_in_simulator.py")
+)
 
 
 def simulate(*arguments, least):
@@ -28,7 +30,12 @@ def test_both_passes_are_the_references_and_numbers_at_the_edges():
     quick = "softmax-causal-cuda-masked or linear-causal-cuda-masked or local-dilated-causal-cuda-masked"
     edges = "(range_in_simulator and float64 and not inf) or the_benchmark_calls or new_axis"
     chosen = f"both_passes and ({quick} or delta-channels-cuda-masked) or {edges}"
-    simulate(CONTRACT / "test_rooms.py", RANGE, KERNELS, "-k", chosen, least=39)
+    simulate(CONTRACT / "test_rooms.py", RANGE, KERNELS, "-k", chosen, least=43)
+
+
+def test_what_callers_pass_and_what_is_none():
+    """Output arrays, states with gaps, devices; masked and later numbers that are NaN or infinite."""
+    simulate(KERNELS, HALF, "-k", "output_array or gaps or each_device or none or denominators or unit_is", least=54)
 
 
 @pytest.mark.slow
@@ -54,8 +61,8 @@ def test_what_nan_reaches():
 @pytest.mark.slow
 def test_kernels():
     """What contract tests do not reach: all modes, 16 bits, device arrays, errors, no barrier missing."""
-    files = ("in_simulator.py", "patterns_in_simulator.py", "lsh_in_simulator.py", "half_in_simulator.py")
-    simulate(*map(Path(__file__).with_name, files), least=90)
+    files = ("patterns_in_simulator.py", "lsh_in_simulator.py")
+    simulate(KERNELS, HALF, *map(Path(__file__).with_name, files), least=145)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from linattn_ref.kernels.cuda.loops.tile import (
     TILE,
     add_rows_by_panel,
     add_rows_by_rows,
+    add_seen_rows,
     clear,
     load_panel,
     load_rows,
@@ -98,9 +99,11 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
             total[0] += tile[t, j]
     for first in range(0, min(TILE, n - row), STEP):
         cuda.syncthreads()
-        load_panel(t, panel, u, head, row + first, first_m)
-        cuda.syncthreads()
-        add_rows_by_panel(x, y, acc, tile, first, panel)
+        odd = load_panel(t, panel, u, head, row + first, first_m)
+        if cuda.syncthreads_or(odd):
+            add_seen_rows(x, y, acc, tile, first, panel)
+        else:
+            add_rows_by_panel(x, y, acc, tile, first, panel)
     cuda.syncthreads()
 
     if t < TILE:
@@ -160,9 +163,11 @@ def gradient(a, b, u, a_beside, b_beside, states, z, out, backwards, transposed)
     scores_to_tile(x, y, tile, scores, backwards)
     for first in range(0, min(TILE, n - row), STEP):
         cuda.syncthreads()
-        load_panel(t, panel, u, head, row + first, first_m)
-        cuda.syncthreads()
-        add_rows_by_panel(x, y, acc, tile, first, panel)
+        odd = load_panel(t, panel, u, head, row + first, first_m)
+        if cuda.syncthreads_or(odd):
+            add_seen_rows(x, y, acc, tile, first, panel)
+        else:
+            add_rows_by_panel(x, y, acc, tile, first, panel)
     cuda.syncthreads()
     if t < TILE:
         panel[0, t] = 1

@@ -192,7 +192,8 @@ def backward_of_heads(call, g, d_s, d_z, phi_q, phi_k, v, s, z, e):
 
     d_phi_q = product(g, v, phi_k, e, v_beside, states, z_states, backwards=False, transposed=True)  # (4)
     d_phi_k = product(v, g, phi_q, v_beside, e, later, z_later, backwards=True, transposed=True)  # (5)
-    d_v = product(phi_k, phi_q, g, zero, zero, later, z_later, backwards=True, transposed=False)  # (6)
+    no_z = zero.reshape((*zero.shape, 1))  # its numbers times 0 might be NaN
+    d_v = product(phi_k, phi_q, g, zero, zero, later, no_z, backwards=True, transposed=False)  # (6)
     return d_phi_q, d_phi_k, d_v, d_s, d_z
 
 

@@ -12,7 +12,7 @@ thread has a row ``c`` of ``S`` or ``A``.
 
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.rows import filled, move_rows
+from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros
 from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
@@ -26,7 +26,7 @@ def forward_by_row(phi_q, phi_k, v, state):
     """
     call = Call(v.shape[:-2], phi_q=phi_q, phi_k=phi_k, v=v, state=state)
     q, k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
-    s, out = _copy_or_zeros(call, state, k, v), call.empty(v.shape[1:], dtype_of(v))
+    s, out = copy_or_zeros(call, state, k, v), call.empty(v.shape[1:], dtype_of(v))
     _loop(call, q, k, v, s, out, transposed=False, backwards=False)  # (1), (2)
     return call.results(out, s)
 
@@ -36,9 +36,9 @@ def backward_by_row(d_out, d_state, phi_q, phi_k, v, state):
     call = Call(v.shape[:-2], d_out=d_out, d_state=d_state, phi_q=phi_q, phi_k=phi_k, v=v, state=state)
     g, q, k, v = call.flat(d_out), call.flat(phi_q), call.flat(phi_k), call.flat(v)
     d_q, d_k, d_v = (call.empty(x.shape[1:], dtype_of(v)) for x in (q, k, v))
-    _loop(call, g, v, k, _copy_or_zeros(call, state, k, v), d_q, transposed=True, backwards=False)  # (4)
-    _loop(call, v, g, q, _copy_or_zeros(call, d_state, k, v), d_k, transposed=True, backwards=True)  # (5)
-    a = _copy_or_zeros(call, d_state, k, v)
+    _loop(call, g, v, k, copy_or_zeros(call, state, k, v), d_q, transposed=True, backwards=False)  # (4)
+    _loop(call, v, g, q, copy_or_zeros(call, d_state, k, v), d_k, transposed=True, backwards=True)  # (5)
+    a = copy_or_zeros(call, d_state, k, v)
     _loop(call, k, q, g, a, d_v, transposed=False, backwards=True)  # (6)
     return call.results(d_q, d_k, d_v, a)  # (9)
 
@@ -65,11 +65,3 @@ def columns_of_a_head(a, b, u, s, out, transposed, backwards):
                 s[head, row, column] += b[head, i, c] * u[head, i, m]  # (1)
                 total[0] += a[head, i, c] * s[head, row, column]  # (2)
             out[head, i, m] = total[0]
-
-
-def _copy_or_zeros(call, state, k, v):
-    """A state ``(heads, C, M)`` that may be written to."""
-    s = filled(call, (k.shape[2], v.shape[2]), dtype_of(v), 0)
-    if state is not None:
-        move_rows(call, call.flat(state), 0, s, 0, k.shape[2])
-    return s

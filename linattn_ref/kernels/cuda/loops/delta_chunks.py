@@ -28,6 +28,7 @@ from linattn_ref.kernels.cuda.loops.tile import (
     add_panel_by_panel,
     add_rows_by_panel,
     add_rows_by_rows,
+    add_seen_panel,
     clear,
     load_panel,
     load_rows,
@@ -182,9 +183,11 @@ def read(a, pairs, u, states, out, reads_state, transposed):
             cuda.syncthreads()
     for first in range(0, TILE, STEP):
         load_pairs(t, panel, pairs, head, row, first, transposed)
-        load_panel(t, tile, u, head, row + first, first_m)
-        cuda.syncthreads()
-        add_panel_by_panel(x, y, acc, panel, tile)
+        odd = load_panel(t, tile, u, head, row + first, first_m)
+        if cuda.syncthreads_or(odd):
+            add_seen_panel(x, y, acc, panel, tile)
+        else:
+            add_panel_by_panel(x, y, acc, panel, tile)
         cuda.syncthreads()
     for r in range(EACH):
         for s in range(EACH):
@@ -256,8 +259,9 @@ def gradient(g, u, states, b, gate, out, of_state, sign, adds, backwards, keeps)
                 if not backwards and j <= i:
                     for s in range(EACH):
                         acc[r, s] *= panel[HALF + back, x + SIDE * s]
-                for s in range(EACH):
-                    acc[r, s] += tile[i, j] * panel[back, x + SIDE * s]
+                if (j >= i) if backwards else (j <= i):  # nothing of NaN in a row that it does not see
+                    for s in range(EACH):
+                        acc[r, s] += tile[i, j] * panel[back, x + SIDE * s]
                 if backwards and j > i:
                     for s in range(EACH):
                         acc[r, s] *= panel[HALF + back, x + SIDE * s]

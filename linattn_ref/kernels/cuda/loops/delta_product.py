@@ -24,7 +24,7 @@ Yang et al. (2024), "Parallelizing linear transformers with the delta rule over 
 from linattn_ref.kernels.cuda.loops import causal_states, delta_chunks, delta_rows
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.delta_step import step
-from linattn_ref.kernels.cuda.loops.rows import dot_rows, filled, move_rows
+from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros, dot_rows, filled
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "forward", "step"]
@@ -55,7 +55,7 @@ def forward(q, k, v, erase, log_gate, state):
     q, k, v, e, log_gate = _flat(call, q, k, v, erase, log_gate)
     gate, q_since, e_since, k_until, whole = delta_rows.faded_rows(call, q, k, e, log_gate)
     p, minus_a = delta_rows.pairs_of_rows(call, q, k, e, gate)
-    s = _copy_or_zeros(call, state, k, v)
+    s = copy_or_zeros(call, state, k, v)
     out, u = call.empty(v.shape[1:], dtype_of(v)), v
     if e is None:
         states = _sums(call, k_until, u)
@@ -93,9 +93,9 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     g = call.flat(d_out)
     gate, q_since, e_since, k_until, whole = delta_rows.faded_rows(call, q, k, e, log_gate)
     p, minus_a = delta_rows.pairs_of_rows(call, q, k, e, gate)
-    states, s = _sums(call, k_until, u), _copy_or_zeros(call, state, k, u)
+    states, s = _sums(call, k_until, u), copy_or_zeros(call, state, k, u)
     _fade_on(call, states, whole, s)
-    later, d_s = _sums(call, q_since, g), _copy_or_zeros(call, d_state, k, u)
+    later, d_s = _sums(call, q_since, g), copy_or_zeros(call, d_state, k, u)
     if e is None:
         _fade_on(call, later, whole, d_s, backwards=True)  # (18)
         r = call.empty(u.shape[1:], dtype_of(u))
@@ -190,11 +190,3 @@ def _flat(call, q, k, v, erase, log_gate):
     elif log_gate is not None:
         log_gate = call.flat(log_gate)
     return call.flat(q), call.flat(k), call.flat(v), e, log_gate
-
-
-def _copy_or_zeros(call, state, k, v):
-    """A state ``(heads, C, M)`` that may be written to."""
-    s = filled(call, (k.shape[2], v.shape[2]), dtype_of(v), 0)
-    if state is not None:
-        move_rows(call, call.flat(state), 0, s, 0, k.shape[2])
-    return s

@@ -64,9 +64,8 @@ def check_gpu():
         raise RuntimeError("linattn_ref.kernels.cuda: no CUDA GPU was found, or no driver for one (see nvidia-smi)")
 
 
-@functools.cache
 def check_tensor_cores():
-    """The GPU multiplies matrices of bfloat16 and float16, or there is the simulator."""
+    """The current GPU multiplies matrices of bfloat16 and float16, or there is the simulator."""
     if not SIMULATED and cuda.get_current_device().compute_capability < (8, 0):
         found = "{}.{}".format(*cuda.get_current_device().compute_capability)
         raise RuntimeError(f"16-bit arrays need a GPU of compute capability 8.0 or later, got {found}")
@@ -87,11 +86,6 @@ def as_device_array(x):
     return x if getattr(x, "__cuda_ndarray__", False) else cuda.as_cuda_array(x, sync=False)
 
 
-def same_memory(x, y):
-    """Whether two arrays of a GPU begin at the same place."""
-    return SIMULATED or x.__cuda_array_interface__["data"][0] == y.__cuda_array_interface__["data"][0]
-
-
 def address(x):
-    """Where a device array begins; 0 in the simulator."""
-    return 0 if SIMULATED else x.__cuda_array_interface__["data"][0]
+    """Where an array of a GPU begins, or one of the simulator's."""
+    return (getattr(x, "__cuda_array_interface__", None) or x.__array_interface__)["data"][0]

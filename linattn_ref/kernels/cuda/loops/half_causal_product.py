@@ -1,7 +1,8 @@
 """The causal product for bfloat16 and float16, on tensor cores: `causal_product` by `half_causal_chunks`.
 
 Same arguments and results, except that states, their gradients and denominators are float32, given and returned. The
-three gradients are those of the table in `causal_product`.
+three gradients are those of the table in `causal_product`. Tensor cores also multiply by the zeros above the diagonal,
+so NaN and infinity reach all rows of their chunk of ``EDGE``; in float32 they do not.
 
 A float16 is at most 65 504. States are rounded to 16 bits where a chunk reads them, so that float16 overflows to
 ``inf`` where a sum over all tokens is larger; bfloat16 does not. The gradients take
@@ -94,7 +95,8 @@ def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, s, z,
 
     d_phi_q = product(c, g, v, phi_k, e, v_beside, one, share, states, z_states, False, True)  # (4)
     d_phi_k = product(c, v, g, phi_q, v_beside, e, share, one, later, z_later, True, True)  # (5)
-    d_v = product(m, phi_k, phi_q, g, zero, zero, share, one, later, z_later, True, False)  # (6)
+    no_z = zero.reshape((*zero.shape, 1))  # its numbers times 0 might be NaN
+    d_v = product(m, phi_k, phi_q, g, zero, zero, share, one, later, no_z, True, False)  # (6)
     return d_phi_q, d_phi_k, d_v, d_s, d_z
 
 

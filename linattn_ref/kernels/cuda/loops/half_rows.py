@@ -27,6 +27,24 @@ def divided_where_large(call, numbers, x, sums, log_sum_exp, above):
     return y
 
 
+def shown(call, numbers, x, mask):
+    """Words ``x (heads, N, words)``, 0 in the rows that ``mask (heads, N)`` hides: new ones."""
+    y, size = call.empty(x.shape[1:], np.int32), math.prod(x.shape)
+    launch(call, numbers, show, (-(-size // THREADS),), (THREADS,), x, mask, y)
+    return y
+
+
+@kernel
+def show(x, mask, y):
+    e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    row, w = e // x.shape[2], e % x.shape[2]
+    head, i = row // x.shape[1], row % x.shape[1]
+    if head < x.shape[0]:
+        y[head, i, w] = 0
+        if mask[head, i]:
+            y[head, i, w] = x[head, i, w]
+
+
 @kernel
 def divide_large(x, sums, log_sum_exp, y, above):
     e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x

@@ -1,16 +1,20 @@
 """Softmax attention for bfloat16 and float16, on tensor cores: `softmax` with the kernels of `half_softmax_tiles`.
 
-Same arguments and results; ``log_sum_exp`` is float32. The GPU has to be of compute capability 8.0 or later.
+Same arguments and results; ``log_sum_exp`` is float32. Tensor cores also multiply by weights of 0, and 0 times NaN or
+infinity is NaN: from a key that is not masked, these also reach earlier queries of causal attention and those to which
+it has no weight, if they share a tile of ``EDGE`` keys and queries. Masked keys and their values are read as 0.
+
+The GPU has to be of compute capability 8.0 or later.
 """
 
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import Call
-from linattn_ref.kernels.cuda.loops.half_rows import divided_where_large, dot_rows
+from linattn_ref.kernels.cuda.loops.half_rows import divided_where_large, dot_rows, shown
 from linattn_ref.kernels.cuda.loops.half_softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
 from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
-from linattn_ref.kernels.cuda.loops.rows import filled, rounds_a_sum_away
+from linattn_ref.kernels.cuda.loops.rows import filled, mask_of, rounds_a_sum_away
 
 ONE_AND_ZERO = {"bfloat16": 0x3F80, "float16": 0x3C00}  # a word of the numbers 1 and 0
 
@@ -19,9 +23,9 @@ def forward(q, k, v, key_mask, causal, scale):
     """``out (..., N, M)`` of the inputs' dtype, and ``log_sum_exp (..., N)``, float32."""
     numbers, m, like = check_formats(q=q, k=k, v=v), v.shape[-1], q
     call = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask)
-    q, k, v = words(call, q), words(call, k), words(call, v)
+    q, (k, v, mask) = words(call, q), _of_keys(call, numbers, k, v, key_mask)
     out, log_sum_exp = empty_words(call, q.shape[1], m), call.empty(q.shape[1:2], np.float32)
-    options = mask_of(call, key_mask, k), bool(causal), np.float32(scale)
+    options = mask, bool(causal), np.float32(scale)
     grid = call.heads * edges(q.shape[1]), edges(m)
     launch(call, numbers, forward_tile, grid, WARP_BLOCK, q, k, v, *options, out, log_sum_exp)
     return results(call, out, m, like), *call.results(log_sum_exp)
@@ -33,8 +37,9 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     check_float32(log_sum_exp=log_sum_exp)
     arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
     call = Call(q.shape[:-2], d_out=d_out, **arrays)
-    g, q, k, v, out = (words(call, x) for x in (d_out, q, k, v, out))
-    log_sum_exp, options = call.flat(log_sum_exp, axes=1), (mask_of(call, key_mask, k), bool(causal), np.float32(scale))
+    g, q, out = (words(call, x) for x in (d_out, q, out))
+    k, v, mask = _of_keys(call, numbers, k, v, key_mask)
+    log_sum_exp, options = call.flat(log_sum_exp, axes=1), (mask, bool(causal), np.float32(scale))
 
     def gradient(rows, width, a, b, a_value, b_value, u, row_sum, factor, *modes, above=-1):
         d, grid = empty_words(call, rows, width), (call.heads * edges(rows), edges(width))
@@ -52,6 +57,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     return tuple(results(call, d, x.shape[-1], x) for d, x in zip((d_q, d_k, d_v), inputs, strict=True))
 
 
-def mask_of(call, key_mask, k):
-    """``(heads, L)``; without one, all True."""
-    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)
+def _of_keys(call, numbers, k, v, key_mask):
+    """Words of ``k`` and ``v``, 0 for masked keys, and the mask ``(heads, L)``."""
+    k, v = words(call, k), words(call, v)
+    mask = mask_of(call, key_mask, k)
+    return (k, v, mask) if key_mask is None else (*(shown(call, numbers, x, mask) for x in (k, v)), mask)

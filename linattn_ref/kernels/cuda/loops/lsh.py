@@ -30,7 +30,8 @@ import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.lsh_tiles import forward_tile, gradient_tile, write_chunks
-from linattn_ref.kernels.cuda.loops.rows import divided_where_large, dot_rows, filled, finish, rounds_a_sum_away
+from linattn_ref.kernels.cuda.loops.rows import filled, finish
+from linattn_ref.kernels.cuda.loops.softmax import gradients
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 
@@ -83,27 +84,15 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
 
-    def add(current, d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
+    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
         grid = call.heads * -(-d.shape[1] // rows), tiles(d.shape[2])
-        who, scores = (
-            (order, chunks, seen, current, rows, chunk, bool(causal)),
-            (scale, np.finfo(dtype).max, log_sum_exp, row_sum),
-        )
+        scores = scale, np.finfo(dtype).max, log_sum_exp, row_sum
         modes = rows_are_queries, derivative, dtype.type(above)
-        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, *modes)
+        for current in range(order.shape[1]):
+            who = order, chunks, seen, current, rows, chunk, bool(causal)
+            call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, *modes)
 
-    sums, ones = filled(call, (q.shape[1], 1), dtype, 0), filled(call, (k.shape[1], 1), dtype, 1)
-    one, above = dtype.type(1), rounds_a_sum_away(dtype)
-    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
-    for current in range(order.shape[1]):
-        add(current, sums, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
-    g = divided_where_large(call, g, sums, log_sum_exp, above)
-    derivatives["row_sum"] = dot_rows(call, g, out)  # (heads, N)
-    for current in range(order.shape[1]):
-        add(current, d_v, k, q, v, g, g, one, rows_are_queries=False, **weights)
-        add(current, d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
-        add(current, d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
-    return call.results(d_q, d_k, d_v)
+    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, log_sum_exp, scale)
 
 
 def check_chunks(q, chunk):

@@ -28,14 +28,8 @@ from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.loops.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.loops.pattern_tiles import forward_tile, gradient_tile
-from linattn_ref.kernels.cuda.loops.rows import (
-    divided_where_large,
-    dot_rows,
-    filled,
-    finish,
-    move_rows,
-    rounds_a_sum_away,
-)
+from linattn_ref.kernels.cuda.loops.rows import filled, finish, mask_of, move_rows
+from linattn_ref.kernels.cuda.loops.softmax import gradients
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "dtype_of", "forward", "on_gpu"]
@@ -60,7 +54,7 @@ def forward(q, k, v, key_mask, pattern, scale):
     """
     call, dtype = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask), dtype_of(q)
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
-    mask, n, m = _mask(call, key_mask, k), q.shape[1], v.shape[2]
+    mask, n, m = mask_of(call, key_mask, k), q.shape[1], v.shape[2]
     scale = dtype.type(scale), np.finfo(dtype).max
     out, with_it = filled(call, (n, m), dtype, 0), filled(call, (n, 2), dtype, -math.inf)
     so_far = call.empty((n, 2), dtype)
@@ -82,36 +76,24 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
     log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
-    mask, scale = _mask(call, key_mask, k), dtype.type(scale)
-
-    def add(d, rows, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
-        work, numbers, who = rows
-        grid = len(work.tasks) * call.heads, tiles(d.shape[2])
-        pieces, scores = (
-            filled(call, (_room(work), d.shape[2]), dtype, 0),
-            (scale, np.finfo(dtype).max, log_sum_exp, row_sum),
-        )
-        modes = rows_are_queries, derivative, dtype.type(above)
-        call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
-        _join(call, add_pieces, work, numbers, pieces, d)
+    mask, scale = mask_of(call, key_mask, k), dtype.type(scale)
 
     def rows_of(part, numbers, work):
         return work, numbers, (mask, *_on_gpu(call, work.tasks, work.runs, *_members(part)))
 
-    sums, ones = filled(call, (q.shape[1], 1), dtype, 0), filled(call, (k.shape[1], 1), dtype, 1)
-    one, above, some = dtype.type(1), rounds_a_sum_away(dtype), _with_pairs(pattern)
-    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
-    by_query = [rows_of(part, part.queries, tasks_of_queries(part, TILE)) for part in some]
-    for rows in by_query:
-        add(sums, rows, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
-    g = divided_where_large(call, g, sums, log_sum_exp, above)
-    derivatives["row_sum"] = dot_rows(call, g, out)  # (6)  (heads, N)
-    for part, queries in zip(some, by_query, strict=True):
-        keys = rows_of(part, part.keys, tasks_of_keys(part, TILE))
-        add(d_v, keys, k, q, v, g, g, one, rows_are_queries=False, **weights)
-        add(d_k, keys, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
-        add(d_q, queries, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
-    return call.results(d_q, d_k, d_v)
+    by_query = [rows_of(part, part.queries, tasks_of_queries(part, TILE)) for part in _with_pairs(pattern)]
+    by_key = [rows_of(part, part.keys, tasks_of_keys(part, TILE)) for part in _with_pairs(pattern)]
+
+    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
+        scores = scale, np.finfo(dtype).max, log_sum_exp, row_sum
+        modes = rows_are_queries, derivative, dtype.type(above)
+        for work, numbers, who in by_query if rows_are_queries else by_key:
+            grid = len(work.tasks) * call.heads, tiles(d.shape[2])
+            pieces = filled(call, (_room(work), d.shape[2]), dtype, 0)
+            call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
+            _join(call, add_pieces, work, numbers, pieces, d)
+
+    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, log_sum_exp, scale)
 
 
 def _join(call, kernel, work, numbers, *arrays):
@@ -138,8 +120,3 @@ def _members(part):
 
 def _on_gpu(call, *indices):
     return [call.library.constant(x) for x in indices]
-
-
-def _mask(call, key_mask, k):
-    """``(heads, L)``; without one, all True."""
-    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)

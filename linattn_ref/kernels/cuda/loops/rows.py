@@ -75,6 +75,19 @@ def move_rows(call, x, first_x, y, first_y, count):
     call.launch(move, (-(-call.heads * count * width // THREADS),), (THREADS,), x, first_x, y, first_y, count)
 
 
+def copy_or_zeros(call, state, k, v):
+    """A state ``(heads, C, M)`` that may be written to."""
+    s = filled(call, (k.shape[2], v.shape[2]), dtype_of(v), 0)
+    if state is not None:
+        move_rows(call, call.flat(state), 0, s, 0, k.shape[2])
+    return s
+
+
+def mask_of(call, key_mask, k):
+    """``(heads, L)``; without one, all True."""
+    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)
+
+
 @kernel
 def move(x, first_x, y, first_y, count):
     e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x

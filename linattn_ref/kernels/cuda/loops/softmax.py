@@ -31,7 +31,7 @@ import numpy as np
 from linattn_ref.kernels.cuda.loops import half_softmax
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.half_words import format_of
-from linattn_ref.kernels.cuda.loops.rows import divided_where_large, dot_rows, filled, rounds_a_sum_away
+from linattn_ref.kernels.cuda.loops.rows import divided_where_large, dot_rows, filled, mask_of, rounds_a_sum_away
 from linattn_ref.kernels.cuda.loops.softmax_tiles import forward_tile, gradient_tile
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
@@ -62,7 +62,7 @@ def forward(q, k, v, key_mask, causal, scale):
     n, m = q.shape[1], v.shape[2]
     out, log_sum_exp = call.empty((n, m), dtype), call.empty((n,), dtype)
     grid = call.heads * tiles(n), tiles(m)
-    options = _mask(call, key_mask, k), bool(causal), dtype.type(scale), np.finfo(dtype).max
+    options = mask_of(call, key_mask, k), bool(causal), dtype.type(scale), np.finfo(dtype).max
     call.launch(forward_tile, grid, BLOCK, q, k, v, *options, out, log_sum_exp)
     return call.results(out, log_sum_exp)
 
@@ -76,7 +76,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
     log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
     d_q, d_k, d_v = (call.empty(x.shape[1:], dtype) for x in (q, k, v))
-    mask, causal, scale = _mask(call, key_mask, k), bool(causal), dtype.type(scale)
+    mask, causal, scale = mask_of(call, key_mask, k), bool(causal), dtype.type(scale)
 
     def gradient(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
         grid = call.heads * tiles(d.shape[1]), tiles(d.shape[2])
@@ -84,18 +84,18 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
         modes = rows_are_queries, derivative, dtype.type(above)
         call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *scores, factor, d, *modes)
 
-    one, sums, ones = dtype.type(1), call.empty((q.shape[1], 1), dtype), filled(call, (k.shape[1], 1), dtype, 1)
-    weights, derivatives = {"derivative": False, "row_sum": log_sum_exp}, {"derivative": True}  # P takes nothing off
-    above = rounds_a_sum_away(dtype)
-    gradient(sums, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
+    return gradients(call, gradient, (d_q, d_k, d_v), g, q, k, v, out, log_sum_exp, scale)
+
+
+def gradients(call, add, d, g, q, k, v, out, log_sum_exp, scale):
+    """The gradients ``d``, of the table above, each written or added to by ``add``, which launches its kernel."""
+    (d_q, d_k, d_v), dtype = d, dtype_of(q)
+    sums, ones, one = filled(call, (q.shape[1], 1), dtype, 0), filled(call, (k.shape[1], 1), dtype, 1), dtype.type(1)
+    weights, above = {"derivative": False, "row_sum": log_sum_exp}, rounds_a_sum_away(dtype)  # P takes nothing off
+    add(sums, q, k, g, v, ones, one, rows_are_queries=True, **weights, above=above)
     g = divided_where_large(call, g, sums, log_sum_exp, above)
-    derivatives["row_sum"] = dot_rows(call, g, out)  # (6)  (heads, N)
-    gradient(d_v, k, q, v, g, g, one, rows_are_queries=False, **weights)
-    gradient(d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
-    gradient(d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
+    derivatives = {"derivative": True, "row_sum": dot_rows(call, g, out)}  # (6)  (heads, N)
+    add(d_v, k, q, v, g, g, one, rows_are_queries=False, **weights)
+    add(d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
+    add(d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
     return call.results(d_q, d_k, d_v)
-
-
-def _mask(call, key_mask, k):
-    """``(heads, L)``; without one, all True."""
-    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)

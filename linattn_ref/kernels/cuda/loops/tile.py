@@ -128,6 +128,19 @@ def add_rows_by_panel(x, y, acc, tile, column, panel):
 
 
 @inlined
+def add_seen_rows(x, y, acc, tile, column, panel):
+    """The same with NaN or infinity in ``panel``, of which a 0 in ``tile`` takes nothing.
+
+    For kernels with registers to spare; the others have :func:`take_turn`.
+    """
+    for c in range(STEP):
+        for r in range(EACH):
+            if tile[y + SIDE * r, column + c] != 0:
+                for s in range(EACH):
+                    acc[r, s] += tile[y + SIDE * r, column + c] * panel[c, x + SIDE * s]
+
+
+@inlined
 def take_turn(t, turn, tile, column, panel, largest):
     """Of a product ``a @ panel`` with NaN or infinity in ``panel``, of which a weight of 0 takes nothing, one turn.
 
@@ -154,6 +167,16 @@ def add_panel_by_panel(x, y, acc, left, right):
         for r in range(EACH):
             for s in range(EACH):
                 acc[r, s] += left[c, y + SIDE * r] * right[c, x + SIDE * s]
+
+
+@inlined
+def add_seen_panel(x, y, acc, left, right):
+    """The same with NaN or infinity in ``right``, of which a 0 in ``left`` takes nothing."""
+    for c in range(STEP):
+        for r in range(EACH):
+            if left[c, y + SIDE * r] != 0:
+                for s in range(EACH):
+                    acc[r, s] += left[c, y + SIDE * r] * right[c, x + SIDE * s]
 
 
 @inlined
