@@ -174,8 +174,10 @@ def test_full_disk(own_matrices, out, capsys, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", full)
-    said = fails(capsys, "--arrays", own_matrices, "--out", out)
-    assert said == f"{out / 'spectrum.svg'}: cannot write: No space left on device"
+    assert spectrum("--arrays", own_matrices, "--out", out) == 2
+    printed = capsys.readouterr()
+    assert "matrices 16 x 16" in printed.out  # what was found is not lost
+    assert printed.err == f"linattn-ref: error: {out / 'spectrum.svg'}: cannot write: No space left on device\n"
     assert [path.name for path in out.iterdir()] == ["spectrum-parts"]
 
 
@@ -199,6 +201,39 @@ def test_a_download_that_is_not_the_pinned_file(out, capsys, monkeypatch):
 def test_debug_shows_where(tmp_path):
     with pytest.raises(FileNotFoundError):
         spectrum("--model", tmp_path / "none", "--debug")
+
+
+def test_debug_may_stand_before_the_task():
+    with pytest.raises(ValueError, match=r"--list: belongs to a plan"):
+        cli.main(["train", "--debug", "--list", "characters"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("train --plan p.toml characters", "--plan: belongs to a plan; leave out characters, or the option"),
+        ("train --workers 2 images", "--workers: belongs to a plan"),
+        ("train --dask a:1 images", "--dask: belongs to a plan"),
+        ("train --only a images", "--only: belongs to a plan"),
+        ("train --workers 2", "train: what? Give a task"),
+        ("conform --write d --seed 0", "--write: of the rest it uses --op and --full; leave out"),
+        ("conform --write d --op softmax --dtype float32", "--write: "),
+        ("conform m:f --write d", "--write: "),
+        ("conform --read d --op softmax", "--read: of the rest it uses --json and --html; leave out"),
+        ("conform --read d --only output", "--read: "),
+        ("conform --list --write d", "--list: of the rest it uses nothing; leave out"),
+        ("live --networks a b --head", "--networks: --head and --draw use none"),
+        ("live --networks a b --draw 02", "--networks: --head and --draw use none"),
+        ("live --out d --speed", "--out: with --head, --draw or --speed no page is written"),
+        ("ship run notes.txt", "target: expected a file name that ends in .safetensors, got notes.txt"),
+        ("gather runs a.safetensors", "target: expected a file name that ends in .json, got a.safetensors"),
+    ],
+)
+def test_options_that_would_be_ignored_and_files_of_another_kind(words, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr().err.startswith(f"linattn-ref: error: {complaint}")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -249,6 +284,9 @@ def test_the_options_of_a_bench_are_the_arguments_of_its_compute(name, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert all(f"--{option.replace('_', '-')}" in said for option in options - {"compile"})
     assert (f"bout {bench.minutes:g} minute" in said) == (bench.minutes >= 1)
+    assert "on one core" not in said
+    constants = [each for each in vars(catalogue.module_of(bench.figure(name))) if each.isupper()]
+    assert not [each for each in constants if each.lower() not in options and re.search(rf"\b{each}\b", said)]
 
 
 @pytest.mark.parametrize("bench", ["linear", "cuda"])
@@ -304,6 +342,13 @@ def test_bench_softmax_prints_a_table_and_draws(out, capsys, monkeypatch):
     assert cli.main([*words, "--out", str(out)]) == 0
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}
     assert "| 16 | yes | forward + backward |" in capsys.readouterr().out
+
+
+def test_a_bench_that_cannot_write_does_not_measure(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(catalogue.module_of("bench_softmax"), "compute", lambda **_: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    assert cli.main(["bench", "softmax", "--out", str(tmp_path / "file")]) == 2
+    assert "cannot write: " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("float32_in_numpy")
@@ -366,19 +411,19 @@ def test_training_says_how_long_it_takes_and_shows_the_loss_beside_the_nearest_y
         watch.found({"loss": 5.0 - step / 50})
     first, _, second, *_ = capsys.readouterr().err.splitlines()
     assert first == "100 steps: about 17 minutes on this machine"
-    assert second == "step 7 of 100: about 18 minutes left, loss 4.880 (pairs: 2.400) █▇▆▅▃▂▁"
+    assert second == "step 8 of 100: about 15 minutes left, loss 4.860 (pairs: 2.400) █▇▆▅▄▃▂▁"
 
 
 def test_what_is_long_says_how_long_is_left(monkeypatch, capsys):
-    """A step takes ten seconds: first after one of them, then ever more seldom; of what is short nothing is said."""
-    clock = iter(range(0, 10**6, 10))
+    """A step takes ten seconds, but the first, which compiles, an hour; of what is short nothing is said."""
+    clock = iter([0, 1, 2, 3, 4, 0, *range(3600, 10**5, 10)])
     monkeypatch.setattr(options.time, "monotonic", lambda: next(clock))
     assert list(options.watched(range(5))) == [*range(5)]
     assert capsys.readouterr().err == ""
     list(options.watched(range(100)))
     told = [line.split(": ") for line in capsys.readouterr().err.splitlines()]
-    assert [int(step.split()[1]) for step, _ in told] == [1, 7, 15, 31, 63]
-    assert told[0] == ["step 1 of 100", "about 33 minutes left"]
+    assert [int(step.split()[1]) for step, _ in told] == [2, 8, 15, 29, 57]
+    assert told[0] == ["step 2 of 100", "about 16 minutes left"]
 
 
 def test_missing_extra_says_what_to_install():

@@ -73,6 +73,7 @@ def one_line(error: Exception) -> str:
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     top = Parser(prog="linattn-ref", description="Efficient attention, written to be read.")
+    top.set_defaults(debug=False)
     top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (add_spectrum, add_figures, add_bench, add_train, add_gather, add_generate, add_bits, add_ship):

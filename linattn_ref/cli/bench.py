@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref import experiments
+from linattn_ref.atomic import check_writable
 from linattn_ref.cli.options import KEPT, add_command, add_drawing, at_least, given, report, say, tell, workers_of
 from linattn_ref.experiments.publishing.registry import BENCHES, Bench
 
@@ -91,7 +92,7 @@ def installed(peer: str) -> str:
 
 def takes_of(bench: Bench) -> str:
     """How long it takes, in words."""
-    return f"About {bench.minutes:g} minute{'s' * (bench.minutes != 1)} on one core"
+    return f"About {bench.minutes:g} minute{'s' * (bench.minutes != 1)}"
 
 
 def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
@@ -104,6 +105,8 @@ def run_bench(name: str, bench: Bench, arguments: argparse.Namespace) -> None:
     where: dict[str, Any] = {"workers": workers_of(arguments)} if "workers" in arguments else {}
     if "resume" in arguments:
         where |= {"parts": arguments.out / f"{figure}-parts", "resume": arguments.resume, "progress": True}
+    if bench.is_drawn:
+        check_writable(arguments.out / f"{figure}.json")
     if bench.minutes >= 1:
         tell(f"bench {name}: {takes_of(bench)}, if no option says otherwise")
     results = module.compute(**given(module.compute, arguments) | where)

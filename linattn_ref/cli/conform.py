@@ -13,6 +13,16 @@ from linattn_ref.cli.options import add_command, at_least, say, tell
 
 __all__ = ["add_conform"]
 
+# What is done instead of judging a target, and which options that uses.
+MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
+OF_ALL = {"command_line", "debug", "if_interrupted", "run"}
+# What a conform.toml holds, but for words.
+KINDS: dict[str, tuple[Any, str]] = {
+    "names": (dict, "a table of words"),
+    **dict.fromkeys(("fixed", "given"), (dict, "a table")),
+    "declares": (list, "a list"),
+}
+
 
 def run_conform(arguments: argparse.Namespace) -> int:
     """Judge an attention kernel: its output, gradients, states, masks and edges, against the pages in float64.
@@ -29,6 +39,9 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from linattn_ref.conform.report import NOT_OFFERED, Report
     from linattn_ref.conform.run import names_of, run_apart
 
+    check_modes(arguments)
+    for path in filter(None, (arguments.json, arguments.html, arguments.confusion)):
+        atomic.check_writable(path)  # before minutes of judging
     if arguments.list:
         for each in CHECKS.values():
             say(f"{each.name}: {each.why}")
@@ -49,8 +62,8 @@ def run_conform(arguments: argparse.Namespace) -> int:
             raise ValueError("expected TARGET and --op, or --write, --read, --confusion or --list")
         mapping = mapping_of(arguments).checked(arguments.op)
         names = names_of(arguments.op, tuple(arguments.only or ()))
-        judged, outcomes = (arguments.target, arguments.op, arguments.dtype), []
-        how = {"full": arguments.full, "seed": arguments.seed, "timeout": arguments.timeout}
+        judged, outcomes = (arguments.target, arguments.op, arguments.dtype or "float32"), []
+        how = {"full": arguments.full, "seed": arguments.seed or 0, "timeout": arguments.timeout or 600.0}
         for outcome in run_apart(*judged, mapping, names, **how):
             outcomes.append(outcome)
             tell(f"{len(outcomes)}/{len(names)} {outcome.name}: {outcome.verdict}")
@@ -63,6 +76,15 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if all(outcome.verdict == NOT_OFFERED for outcome in report.outcomes):
         return 2
     return 0 if report.ok else 1
+
+
+def check_modes(arguments: argparse.Namespace) -> None:
+    """Beside an option that does something else than judge a target, none is given that it would ignore."""
+    given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
+    for mode, used in MODES.items():
+        if mode in given and not given <= {mode, *used}:
+            others = " and ".join(f"--{name}" for name in used) or "nothing"
+            raise ValueError(f"--{mode}: of the rest it uses {others}; leave out what it would ignore")
 
 
 def save_confusion(path: Path, command: str) -> None:
@@ -85,14 +107,17 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     if path is not None and (arguments.toml or path.is_file()):
         try:
             said = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # no TOML, or not UTF-8
             raise NotATarget(f"{path}: {error}") from None
-        said = said.get(
-            function, {name: x for name, x in said.items() if name in Mapping._fields or not isinstance(x, dict)}
-        )
+        tables = {name: x for name, x in said.items() if isinstance(x, dict) and name not in Mapping._fields}
+        said = tables.get(function, {name: x for name, x in said.items() if name not in tables})
     unknown = {*said} - {*Mapping._fields}
     if unknown:
         raise NotATarget(f"{path}: expected {', '.join(Mapping._fields)}, got {', '.join(sorted(unknown))}")
+    for field, x in said.items():
+        kind, told = KINDS.get(field, (str, "a word"))
+        if not isinstance(x, kind) or (field == "names" and not all(isinstance(name, str) for name in x.values())):
+            raise NotATarget(f"{path}: {field}: expected {told}, got {x!r}")
     for field in ("names", "fixed", "given"):
         said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
@@ -131,12 +156,12 @@ def add_conform(commands: Any) -> None:
     operations = "softmax", "linear", "gated_linear", "delta", "gated_delta"
     option("--op", choices=operations, help="the operation that it computes")
     option(
-        "--dtype", choices=("float64", "float32", "float16", "bfloat16"), default="float32", help="dtype of its inputs"
+        "--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="dtype of its inputs (default: float32)"
     )
     option("--only", nargs="+", metavar="CHECK", help="run only these checks (--list names them)")
     option("--full", action="store_true", help="run more sizes")
-    option("--seed", type=at_least(0), default=0, help="seed of the inputs (default: 0)")
-    option("--timeout", type=seconds, default=600.0, metavar="S", help="seconds that a check may take (default: 600)")
+    option("--seed", type=at_least(0), help="seed of the inputs (default: 0)")
+    option("--timeout", type=seconds, metavar="S", help="seconds that a check may take (default: 600)")
     option("--map", dest="names", nargs="+", type=pair, metavar="OURS=THEIRS", help="names of arguments: log_gate=g")
     told = "options built into it, so not passed: scale=1.0 causal=true"
     option("--fixed", nargs="+", type=pair, metavar="OPTION=VALUE", help=told)

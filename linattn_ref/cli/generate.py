@@ -82,11 +82,9 @@ def run_bits(arguments: argparse.Namespace) -> None:
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     weights = arguments.weights or drawing.SHIPPED
-    if arguments.out.suffix.lower() != ".json":  # and so never the weights themselves
-        raise ValueError(f"out: expected a file name that ends in .json, got {arguments.out.name}")
     if not weights.is_file():
         raise FileNotFoundError(f"weights: no checkpoint at {weights}")
-    runs.check_target(arguments.out)
+    runs.check_target(arguments.out, ".json", "out")  # and so never the weights themselves
     check_writable(arguments.out)  # before a minute of counting
     how = {"data": arguments.data, "count": arguments.images, "command": arguments.command_line}
     found = drawing.measure(weights, **how, progress=partial(watched, unit="batch"))

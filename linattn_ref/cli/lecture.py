@@ -70,6 +70,10 @@ def run_live(arguments: argparse.Namespace) -> None:
     from linattn_ref import clone
     from linattn_ref.lecture.live import build, frames, head, speed
 
+    if arguments.networks and (arguments.head or arguments.draw) and not arguments.speed:
+        raise ValueError("--networks: --head and --draw use none; leave it out")
+    if arguments.out and (arguments.head or arguments.draw or arguments.speed):
+        raise ValueError("--out: with --head, --draw or --speed no page is written; leave it out")
     if arguments.head or arguments.draw or not arguments.speed:
         clone.check("live")
     if arguments.head:
@@ -81,14 +85,14 @@ def run_live(arguments: argparse.Namespace) -> None:
         for line in speed.told(speed.measure(arguments.networks)):
             say(line)
     if not (arguments.head or arguments.draw or arguments.speed):
-        say("wrote", *build.make(arguments.out, runs=arguments.networks))
+        say("wrote", *build.make(arguments.out or Path("out/live"), runs=arguments.networks))
 
 
 def add_live(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "live", run_live)
     option = command.add_argument
-    add_out(command, Path("out/live"))
+    add_out(command, None, "out/live")
     told = "runs of `train images`, one linear and one softmax (default: those of the package)"
     option("--networks", type=Path, nargs=2, metavar="PATH", help=told)
     option("--head", action="store_true", help="export the real head again into figures/records")

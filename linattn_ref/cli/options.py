@@ -38,7 +38,10 @@ def add_command(
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")
     command = commands.add_parser(name, help=text.splitlines()[0], description=text)
-    command.add_argument("--debug", action="store_true", help="show where an error comes from")
+    # Without a default: that of `train characters` would overwrite what `train --debug` has found.
+    command.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error comes from"
+    )
     command.set_defaults(run=run, if_interrupted="")
     return command
 
@@ -92,17 +95,20 @@ def tell(line: str) -> None:
 def watched(steps: Sequence[Any], unit: str = "step", said: Callable[[], str] = str) -> Iterator[Any]:
     """The steps of something long: a bar on a terminal; elsewhere lines that say how long is left, if it is minutes.
 
-    The first comes after the first step, the others after one minute, two, four, and so on, and each hour. What is
-    ``said`` beside it may change from step to step.
+    The first comes after the second step, the others after one minute, two, four, and so on, and each hour. The first
+    step, which compiles, does not count. What is ``said`` beside it may change from step to step.
     """
     from tqdm import tqdm
 
-    begun, wait = time.monotonic(), 0.0
+    wait = 0.0
     bar = tqdm(steps, unit=unit, file=sys.stderr, disable=None, dynamic_ncols=True)
     for done, step in enumerate(bar):
         bar.set_postfix_str(said(), refresh=False)
-        spent = time.monotonic() - begun
-        left = spent / done * (len(steps) - done) if done else 0.0
+        now = time.monotonic()
+        if done < 2:
+            begun = now
+        spent = now - begun
+        left = spent / (done - 1) * (len(steps) - done) if done > 1 else 0.0
         if not sys.stderr.isatty() and left > 2 * MINUTE and spent >= wait:
             tell(", ".join([f"{unit} {done} of {len(steps)}: {in_words(left)} left", *filter(None, [said()])]))
             wait = spent + min(max(MINUTE, wait), 60 * MINUTE)
@@ -122,26 +128,27 @@ def in_words(seconds: float) -> str:
 
 
 def curve(values: Sequence[float], width: int = 24) -> str:
-    """Numbers as a curve one line high, the last ``width`` of them or fewer; digits where there are no such signs.
+    """Numbers as a curve one line high; of more than ``width`` the last, and every so many before it.
 
-    >>> curve([4, 3, 2, 1.5, 1])
-    '█▆▃▂▁'
+    Digits where there are no such signs.
+
+    >>> curve([4, 3, 2, 1.5, 1]), curve([9, 3, 2, 1, 0], width=3)
+    ('█▆▃▂▁', '█▃▁')
     """
     signs = "▁▂▃▄▅▆▇█"
     try:
         signs.encode(sys.stderr.encoding)
     except UnicodeEncodeError:
         signs = "01234567"
-    chosen = values[:: -(-len(values) // width)] if values else values
+    chosen = values[:: min(-1, -len(values) // width)][::-1]
     least, most = min(chosen, default=0.0), max(chosen, default=0.0)
     return "".join(signs[round(7 * (value - least) / ((most - least) or 1.0))] for value in chosen)
 
 
 def report(name: str, results: Any, arguments: argparse.Namespace, *lines: str) -> None:
-    """Save the figure of that name as the options say; print its table, further lines, and the files."""
+    """Print the table of the figure of that name, and further lines; save it as the options say, and name the files."""
     from linattn_ref.experiments.publishing import catalogue, gallery
 
     made_by = {"command": arguments.command_line, "seed": arguments.seed, "style_name": arguments.style}
-    files = gallery.save(name, results, arguments.out, **made_by)
-    say(catalogue.module_of(name).table(results), *lines, sep="\n")
-    say("wrote", *files)
+    say(catalogue.module_of(name).table(results), *lines, sep="\n")  # first: the disk may be full
+    say("wrote", *gallery.save(name, results, arguments.out, **made_by))

@@ -26,7 +26,7 @@ def add_train(commands: Any) -> None:
     option("--plan-out", type=Path, metavar="DIR", help="their folders are made there (default: out/ and FILE)")
     option("--only", default="", metavar="NAME", help="those alone whose names begin so")
     option("--list", action="store_true", help="say what is done and what is left, and run nothing")
-    option("--workers", type=at_least(1), default=1, metavar="N", help="processes, of a thread each (default: 1)")
+    option("--workers", type=at_least(1), metavar="N", help="processes, of a thread each (default: 1)")
     option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers run them instead")
     add_tasks(train.add_subparsers(title="what", metavar="WHAT"))
 
@@ -39,7 +39,7 @@ def run_plan(arguments: argparse.Namespace) -> None:
         raise ValueError(f"train: what? Give a task ({', '.join(TASKS)}), or --plan FILE")
     out = arguments.plan_out or Path("out") / arguments.plan.stem
     if not arguments.list:
-        given = {"workers": arguments.workers, "dask": arguments.dask, "only": arguments.only}
+        given = {"workers": arguments.workers or 1, "dask": arguments.dask, "only": arguments.only}
         plan.run(arguments.plan, out, say=tell, **given)
     for one in plan.read(arguments.plan):
         if one.name.startswith(arguments.only):
@@ -93,6 +93,9 @@ def run_task(name: str, arguments: argparse.Namespace) -> None:
     """Learn, and say what came of it."""
     from linattn_ref.experiments.learning import learn
 
+    for option in ("plan", "plan_out", "only", "list", "workers", "dask"):
+        if getattr(arguments, option):
+            raise ValueError(f"--{option.replace('_', '-')}: belongs to a plan; leave out {name}, or the option")
     module = module_of(name)
     given = {field: getattr(arguments, field) for field in ("steps", *(field for field, *_ in options_of(module)))}
     options = {"steps": QUICK_STEPS, **module.QUICK} if arguments.quick else {}

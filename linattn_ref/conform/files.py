@@ -75,6 +75,7 @@ def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -
     """Write all cases of these operations; the same bytes each time."""
     from safetensors.numpy import save
 
+    atomic.check_writable(folder / "manifest.json")  # before the minutes that all cases take
     writers: dict[Path, Any] = {}
     manifest: list[dict[str, Any]] = []
     for op in ops:

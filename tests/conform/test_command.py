@@ -90,6 +90,35 @@ def test_a_mapping_beside_the_file(kernels):
     assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output") == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"declares = 3", "declares: expected a list, got 3"),
+        (b"names = 3", "names: expected a table of words, got 3"),
+        (b"names = {q = 1}", "names: expected a table of words, got {'q': 1}"),
+        (b"[right]\ngiven = []", "given: expected a table, got []"),
+        (b"fixed = true", "fixed: expected a table, got True"),
+        (b"device = 1", "device: expected a word, got 1"),
+        (b"right = 3", "expected names, "),
+        (b"device = '\xff'", "'utf-8' codec can't decode"),
+    ],
+)
+def test_a_mapping_that_is_none_is_told_with_file_and_field(kernels, text, says, capsys):
+    path = kernels.with_name("conform.toml")
+    path.write_bytes(text)
+    assert conform(f"{kernels}:right", "--op", "softmax", "--only", "output") == 2
+    assert capsys.readouterr().err.startswith(f"linattn-ref: error: {path}: {says}")
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--write", "--confusion"])
+def test_what_cannot_be_written_is_told_before_the_work(kernels, option, capsys, monkeypatch):
+    for each in ("files.cases", "faults.confusion", "run.run_apart"):
+        monkeypatch.setattr(f"linattn_ref.conform.{each}", lambda *_, **__: pytest.fail("begun"))
+    judged = (f"{kernels}:right", "--op", "softmax") if option in ("--json", "--html") else ()
+    assert conform(*judged, option, kernels if option == "--write" else kernels / "report") == 2
+    assert "cannot write: " in capsys.readouterr().err
+
+
 def test_nothing_that_could_be_run(kernels, capsys):
     assert conform(f"{kernels}:right", "--op", "softmax", "--only", "scale") == 2
     assert "0 passed, 0 failed, 1 not offered" in capsys.readouterr().out

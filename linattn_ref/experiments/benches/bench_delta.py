@@ -189,7 +189,7 @@ def table(results: Results) -> str:
 
 def draw(results: Results) -> Figure:
     """Linear attention whose state corrects itself: time per token against length, forward and with the backward
-    pass, without a gate, with one per head and with one per channel. One thread of a CPU, eight heads of 64, float32.
+    pass, without a gate, with one per head and with one per channel. One thread of a CPU, float32.
     """
     names = {PEER: f"{PEER.partition(',')[0]} in plain PyTorch"}
     lines: dict[str, Any] = {}

@@ -57,7 +57,7 @@ def compute(
 ) -> engine.Measured:
     """Compare a token of a whole network with PyTorch, ONNX Runtime and fast-transformers on one thread, if installed.
 
-    And draw images of 784 pixels, by linear attention and softmax's cache. CPU time, in turn in one process.
+    And draw images, by linear attention and softmax's cache. CPU time, in turn in one process.
 
     Parameters
     ----------
@@ -228,15 +228,16 @@ def table(results: Results) -> str:
         f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
         f"rounds; a token of the whole batch. {TOLD}"
     )
-    ends = f"First and last pixel: the mean of {STRETCH}, of the whole batch."
+    pixels = STRETCH * len(results.images[0].pixel_ms)
+    ends = f"Images of {pixels} pixels; first and last: the mean of {STRETCH}, of the whole batch."
     images = markdown.table(header, rows, "llr")
     return engine.page(lines, images, note=[note, engine.compared(results.versions, PEERS), ends])
 
 
 def draw(results: Results) -> Figure:
-    """Images of 784 pixels from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time
-    of a pixel against its position, linear attention and softmax with its cache, at two batch sizes. Right: images
-    per second against the batch size.
+    """Images from a network of 8 layers, 8 heads, E = 256, one thread of a CPU, float32. Left: time of a pixel
+    against its position, linear attention and softmax with its cache, at the least and the greatest batch size. Right:
+    images per second against the batch size.
     """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})

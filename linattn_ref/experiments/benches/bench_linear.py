@@ -100,7 +100,7 @@ def compute(
     step_width : int
         ``D = M`` of the steps.
     repeats : int
-        Rounds, after one that is not counted; at most ``FEW`` beyond the length ``LONG``.
+        Rounds, after one that is not counted; fewer for long inputs.
     compile : bool
         ``torch.compile``, which needs a C++ compiler and some seconds per length.
     seed : int
@@ -352,10 +352,7 @@ def table(results: Results) -> str:
     Numba, `jit float64` the fast kernel in float64. A step of `jit` works in the arrays of the state
     (`overwrite_state`); `jit, new state` leaves them alone. fast-transformers is the package of the paper's authors
     (with the `peers` extra in place, `pip install --no-build-isolation pytorch-fast-transformers`); *native* is the
-    same source built with `CFLAGS="-O3 -march=native"`, and its folder renamed to `fast_transformers_native`. Told
-    to have the 16 registers of 256 bits of a processor with AVX2 (`NUMBA_CPU_NAME=haswell`), `jit` reaches 86 % of
-    the multiply-adds' own speed at N = 4096, forward and with the backward pass, where it reaches 72 and 75 % with
-    AVX-512 (`records/bench_linear_avx2.json`).
+    same source built with `CFLAGS="-O3 -march=native"`, and its folder renamed to `fast_transformers_native`.
     """
     rows, order = best_torch(results.rows), (*LOOKS, "jit float64")
     passes = engine.table(("task", "N"), [row for row in rows if not _is_step(row)], order)
@@ -371,8 +368,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Causal linear attention on one thread of a CPU, eight heads of 64, float32: time per token of the causal
-    product against length, forward and with the backward pass. PyTorch: at each length the fastest of four forms.
+    """Causal linear attention on one thread of a CPU, float32: time per token of the causal product against length,
+    forward and with the backward pass. PyTorch: at each length the fastest of its forms.
     """
     rows = best_torch(results.rows)
     lines: engine.Lines = {name: (*look, {"kernel": name}) for name, look in LOOKS.items()}

@@ -122,8 +122,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Performer attention on one thread of a CPU, eight heads of 64, 256 positive features, float32: time per token
-    against length, over all keys and causal, forward and with the backward pass.
+    """Performer attention with positive features on one thread of a CPU, float32: time per token against length,
+    over all keys and causal, forward and with the backward pass.
     """
 
     lines: engine.Lines = {

@@ -200,8 +200,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """Reformer's LSH attention on one thread of a CPU, 8 heads of 64, two hash rounds, chunks of 64, float32: time
-    per token against length, forward and with the backward pass. Lines: all tokens; dashed: causal.
+    """Reformer's LSH attention on one thread of a CPU, float32: time per token against length, forward and with the
+    backward pass. Lines: all tokens; dashed: causal.
     """
 
     return engine.draw(results, BY_PASSES, engine.causal_lines(COLOURS, "name"), log=False)

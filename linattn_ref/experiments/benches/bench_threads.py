@@ -111,8 +111,8 @@ def table(results: Results) -> str:
 
 
 def draw(results: Results) -> Figure:
-    """What a second thread gains: time on one thread over that on two, eight heads, float32. Black: what two threads
-    gain that share nothing, each with matrix products of its own.
+    """What a second thread gains: time on one thread over that on two, float32. Black: what two threads gain that
+    share nothing, each with matrix products of its own.
     """
     figure, axes = style.figure(1, len(PASSES), height=0.6, sharey=True)
     for axis, passes in zip(axes, PASSES, strict=True):

@@ -107,11 +107,12 @@ def gather(folder: Path, target: Path, weights: Sequence[str] = ()) -> dict[str,
     OSError
         One of the files cannot be written.
     ValueError
-        ``target`` lies in the folder of a run, a record is damaged, or ``weights`` names none of the runs.
+        ``target`` lies in the folder of a run or has another ending than ``.json``, a record is damaged, or ``weights``
+        names none of the runs.
     """
     from linattn_ref.experiments.publishing.record import json_text, plain
 
-    check_target(target)
+    check_target(target, ".json")
     found = {name: run for name, run in read_all(folder).items() if len(run.steps)}
     if not found:
         raise FileNotFoundError(f"{folder}: none of the runs there has been evaluated yet")
@@ -174,9 +175,10 @@ def keep_weights(out: Path, target: Path) -> None:
     FileNotFoundError
         The run has no checkpoint.
     ValueError
-        ``target`` lies in the folder of a run, whose own checkpoints have such names.
+        ``target`` lies in the folder of a run, whose own checkpoints have such names, or has another ending than
+        ``.safetensors``.
     """
-    check_target(target)
+    check_target(target, ".safetensors")
     write_all({target: _half(out)})
 
 
@@ -189,16 +191,18 @@ def _half(out: Path) -> bytes:
     return save(learned, metadata={checkpoint.FACTS: json.dumps(found.facts)})
 
 
-def check_target(target: Path) -> None:
-    """Find out whether something may be written there: not beside a run's own files.
+def check_target(target: Path, suffix: str, name: str = "target") -> None:
+    """Find out whether something may be written there: not beside a run's own files, nor over one of another kind.
 
     Raises
     ------
     ValueError
-        ``target`` lies in the folder of a run.
+        ``target``, an argument of that name, lies in the folder of a run, or does not end in ``suffix``.
     """
     if (target.parent / RECORD).exists():
-        raise ValueError(f"target: {target} lies in the folder of a run, whose files stay as they are; give another")
+        raise ValueError(f"{name}: {target} lies in the folder of a run, whose files stay as they are; give another")
+    if target.suffix.lower() != suffix:
+        raise ValueError(f"{name}: expected a file name that ends in {suffix}, got {target.name}")
 
 
 def go_on(weights: Path, params: Any, *, seed: int, network: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from linattn_ref.experiments.publishing import registry
 from linattn_ref.experiments.publishing.restore import Results, restore
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "caption_of", "module_of", "results_of"]
+__all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "NEEDS", "caption_of", "module_of", "results_of"]
 
 # A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
@@ -45,10 +45,12 @@ PLACES = (
 FIGURES = {name: folder for folder, names in PLACES for name in names.split()}
 SCHEMATICS = [name for name in FIGURES if name.startswith("schematic_")]
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
-# shows; its docstring says how to read it. Where the packages are not installed, the committed ones stay as they are.
+# shows; its docstring says how to read it. Where a package of its record is not installed, that stays as it is.
 BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
-# Compiled by NVIDIA's compiler (extra "cuda12"), and left as they are where it is missing.
+# Compiled by NVIDIA's compiler (extra "cuda12").
 COMPILED = {"cuda_occupancy": "cost"}
+# What cannot be measured at all without these.
+NEEDS = {"cuda_occupancy": ("numba-cuda",), "bench_cuda": ("PyTorch", "numba-cuda")}
 
 
 # Minutes that a figure takes on one core, where they are some; the others take seconds.

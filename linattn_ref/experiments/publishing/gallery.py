@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.atomic import write_all
+from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.experiments.publishing import catalogue, record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, MINUTES
+from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, MINUTES, NEEDS
+from linattn_ref.experiments.publishing.registry import MODULES
 from linattn_ref.telling import Say, silent
 
 __all__ = ["compute", "draw", "make", "save"]
@@ -36,7 +37,10 @@ def make(
     parts: Path | None = None,
     say: Say = silent,
 ) -> None:
-    """Draw figures into ``out``, write the gallery there, and the tables into the README.md beside ``out``.
+    """Draw figures into ``out``, and write the gallery there.
+
+    The tables are those of README.md and the pages beside it in the current folder, from the records in its
+    ``figures``, whatever ``out`` is.
 
     Parameters
     ----------
@@ -71,14 +75,14 @@ def make(
     if left >= 1:
         say(f"{len(names)} figures, about {left:.0f} minutes on one core")
     for name in names:
+        left -= MINUTES.get(name, 0)
         if redraw and name != "tables":
             draw_again(name, out, style_name=style_name)
             say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
-        elif name != "tables" and (reason := _missing(name)):
+        elif name != "tables" and (reason := _missing(name, out)):
             say(f"{name}: left as it is, since {reason}")
         elif name != "tables":
             draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
-            left -= MINUTES.get(name, 0)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
     if set(names) != {"tables"}:
         write_all({out / "README.md": page_of(out)})
@@ -97,12 +101,13 @@ def _called(word: str) -> list[str]:
     return found
 
 
-def _missing(name: str) -> str:
-    """Why the figure cannot be measured here, if it cannot."""
-    if name in BENCHES and importlib.util.find_spec("torch") is None:
-        return "it compares with packages that are missing (extra peers)"
-    if name in COMPILED and importlib.util.find_spec("numba_cuda") is None:
-        return "NVIDIA's compiler is missing (extra cuda12)"
+def _missing(name: str, out: Path) -> str:
+    """What keeps the figure as it is: packages that it needs or its record in ``out`` compares with, or a GPU."""
+    file = out / f"{name}.json"
+    before = json.loads(file.read_text(encoding="utf-8"))["results"] if name in BENCHES and file.exists() else {}
+    packages = dict.fromkeys((*NEEDS.get(name, ()), *before.get("versions", ())))
+    if missing := [each for each in packages if None in map(importlib.util.find_spec, MODULES[each].split())]:
+        return f"it needs {', '.join(missing)}, not installed here (extra {'cuda12' if name in NEEDS else 'peers'})"
     if name == "bench_cuda" and not importlib.import_module("torch").cuda.is_available():
         return "it needs an NVIDIA GPU"
     return ""
@@ -110,6 +115,7 @@ def _missing(name: str) -> str:
 
 def draw(name: str, out: Path, *, quick: bool, style_name: str, workers: int, parts: Path | None = None) -> None:
     """Compute and draw one figure and save it with its numbers."""
+    check_writable(out / f"{name}.json")  # before the minutes that it may take
     kept: dict[str, Any] = {} if parts is None else {"parts": parts / name, "resume": True}
     results = compute(name, quick=quick, workers=workers, progress=True, **kept)
     command = f"linattn-ref figures --only {name}"
@@ -159,9 +165,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     """The gallery as Markdown, a section per record."""
     parts = [
         "# The figures\n",
-        "Written by `linattn-ref figures`, which draws them again (benches with the extra `peers`). Beside each "
-        "picture lie its numbers with the command, seed, versions and machine that made them (`.json`), and the "
-        "drawing for print (`.pdf`) and for slides and pages (`.svg`).\n",
+        "Written by `linattn-ref figures`, which draws them again (a bench where the packages of its record are "
+        "installed). Beside each picture lie its numbers with the command, seed, versions and machine that made them "
+        "(`.json`), and the drawing for print (`.pdf`) and for slides and pages (`.svg`).\n",
     ]
     for one in records:
         name, versions = one["name"], one["versions"]

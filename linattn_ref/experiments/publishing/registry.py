@@ -7,14 +7,14 @@ describes them.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["BENCHES", "Bench"]
+__all__ = ["BENCHES", "MODULES", "Bench"]
 
 
 class Bench(NamedTuple):
     """One comparison."""
 
-    minutes: float  # that its command takes on one core
-    in_gallery: bool = True  # its figure is committed, and drawn again where the other packages are
+    minutes: float  # that its command takes
+    in_gallery: bool = True  # its figure is committed, and drawn again where the packages of its record are
     is_drawn: bool = True
     defaults: Mapping[str, Any] = {}  # of its command, where they are not those of the figure
     peers: tuple[str, ...] = ()  # what it compares with where it is installed, as `pip install` calls it
@@ -23,6 +23,20 @@ class Bench(NamedTuple):
         """What its figure is called, and its module."""
         return name if name == "resources" else f"bench_{name}"
 
+
+# The packages by their names in records, and the modules that these need.
+MODULES = {
+    "PyTorch": "torch",
+    "fast-transformers": "fast_transformers",
+    "fast-transformers native": "fast_transformers_native",
+    "flash-linear-attention": "fla",
+    "flash-linear-attention, naive": "fla",
+    "numba-cuda": "numba_cuda",
+    "ONNX Runtime": "onnxruntime onnx",
+    "OpenVINO": "openvino",
+    "performer-pytorch": "performer_pytorch",
+    "transformers": "transformers",
+}
 
 FAST, ONNX = ("torch", "pytorch-fast-transformers"), ("onnxruntime", "onnx")
 

@@ -18,8 +18,8 @@ def read_by(name):
 
 
 READ = {name: read for name in catalogue.FIGURES if (read := read_by(name))}
-# Beside them: what is said of the networks that come with the package, of a page, and by a bench on another machine.
-OTHERS = {"images_bits.json", "images_bits_softmax.json", "live_head.json", "bench_linear_avx2.json"}
+# Beside them: what is said of the networks that come with the package, and of a page.
+OTHERS = {"images_bits.json", "images_bits_softmax.json", "live_head.json"}
 OTHERS |= {"conform_confusion.json"}  # what the judge found
 # Sums of few numbers of float64, whose last bits depend on the processor. Where a network is asked anew, in float32,
 # weights are rounded to three digits, and of 512 words one may be told otherwise.

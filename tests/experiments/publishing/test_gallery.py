@@ -1,11 +1,15 @@
+import importlib.util
+import inspect
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from linattn_ref.experiments.publishing import catalogue, gallery, tables
+from linattn_ref.experiments.publishing.registry import MODULES
 
 FIGURES = Path(__file__).parents[3] / "figures"
 
@@ -51,6 +55,42 @@ def test_what_takes_minutes_is_told_before_and_what_is_left_after(tmp_path, monk
     assert told[2].endswith("linformer.svg, .png, .pdf, .json; about 5 minutes left")
     assert told[4].endswith("resources.svg, .png, .pdf, .json")
     assert catalogue.MINUTES.keys() <= set(ALL)
+
+
+def test_a_bench_stays_where_a_package_of_its_record_is_missing(tmp_path, monkeypatch):
+    told, drawn, missing = [], [], {"openvino"}
+    monkeypatch.setattr(gallery, "draw", lambda name, *_, **__: drawn.append(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else name)
+    names = ["bench_softmax", "bench_linear", "bench_threads"]
+    for name in names:
+        shutil.copy(FIGURES / f"{name}.json", tmp_path)
+    gallery.make(names, out=tmp_path, say=told.append)
+    assert drawn == names[1:]
+    assert told[1] == "bench_softmax: left as it is, since it needs OpenVINO, not installed here (extra peers)"
+    missing |= {"torch", "fast_transformers_native"}
+    gallery.make(names, out=tmp_path, say=told.append)
+    assert drawn == [*names[1:], "bench_threads"]  # which compares with no package
+    assert "since it needs PyTorch, fast-transformers native, not installed here (extra peers)" in "".join(told)
+
+
+def test_the_packages_of_all_records_are_known():
+    for name in catalogue.BENCHES:
+        results = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["results"]
+        assert results.get("versions", {}).keys() <= MODULES.keys()
+
+
+def test_what_cannot_be_written_is_not_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "compute", lambda *_, **__: pytest.fail("computed"))
+    (tmp_path / "eckart_young.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        gallery.make(["eckart_young"], out=tmp_path)
+
+
+@pytest.mark.parametrize("name", catalogue.BENCHES)
+def test_no_caption_fixes_what_is_an_option(name):
+    options = inspect.signature(catalogue.module_of(name).compute).parameters
+    for option in {"heads", "rounds", "features", "pixels"}.intersection(options):
+        assert not re.search(rf"\b(\d+|two|four|eight) (\w+ )?{option}", catalogue.caption_of(name))
 
 
 def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeypatch):

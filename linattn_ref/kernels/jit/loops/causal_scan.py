@@ -19,11 +19,8 @@ scanned by itself, three rows at a time::
 The rows of ``u`` and the sums ``o`` stay in registers throughout, so that a row of ``S`` is loaded and stored once for
 six multiply-adds, and ``S`` stays in the first-level cache. (Three rows are as many as fit into 16 registers; with 32,
 four or six are no faster, since more of these additions wait for one another.) There is no arithmetic beyond the ``2 C
-M`` multiply-adds per row of (1) and (2): what limits the loop is how many of them the core can do. Of that it reaches,
-by `linattn-ref bench linear` at 4096 rows of eight heads of 64, forward and with the backward pass, 72 and 75 % with
-AVX-512, and 86 % both if the same kind of processor is told to have 16 registers of 256 bits, as one with AVX2 has
-(figures/records/bench_linear_avx2.json). A Zen 3, with AVX2 alone, was at 53 and 55 % when it was last measured; what
-it waits for, a processor that is only told so does not show.
+M`` multiply-adds per row of (1) and (2): what limits the loop is how many of them the core can do. `linattn-ref bench
+linear` measures what share of that it reaches (*multiply-adds alone*).
 
 The column of ones
 ------------------
