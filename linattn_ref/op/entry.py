@@ -117,7 +117,8 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         key = kind_of_call(args, options) if outer is None else None
         if key is not None and "out" in options and not can_be_filled(options["out"], args, options):
             key = None
-        known: Code | None = None if key is None else latest[1] if key == latest[0] else entry.known.get(tuple(key))
+        kind, code = latest  # together: another thread may call too
+        known: Code | None = None if key is None else code if key == kind else entry.known.get(tuple(key))
         if known is None:
             return entry.first_call(None if key is None else tuple(key), args, options)
         latest = key, known
