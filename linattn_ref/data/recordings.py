@@ -227,9 +227,12 @@ def _recording(path: Path, folder: Path) -> Recording:
     phones, own = (_beside(path, suffix) for suffix in (".phn", ".txt"))
     if phones is not None:
         rows = [line.split() for line in _lines(phones)]
-        wrong = [row for row in rows if len(row) != 3 or not row[0].isdecimal() or row[2] not in FOLDED]
-        if wrong:
-            raise ValueError(f"{phones}: expected a first sample, a last one and one of TIMIT's phones, got {wrong[0]}")
+        before = 0
+        for row in rows:
+            if len(row) != 3 or not (row[0] + row[1]).isdecimal() or row[2] not in FOLDED:
+                raise ValueError(f"{phones}: expected a first sample, a last one and one of TIMIT's phones, got {row}")
+            if not before <= (before := int(row[0])) <= int(row[1]):
+                raise ValueError(f"{phones}: expected phones one after the other, got {row}")
         kept = [(int(row[0]), FOLDED[row[2]]) for row in rows if FOLDED[row[2]]]
         if not kept:
             raise ValueError(f"{phones}: there is no phone in it")
@@ -293,11 +296,12 @@ def _beside(path: Path, suffix: str) -> Path | None:
 
 
 def _part_of(path: Path, folder: Path) -> Part:
-    first = path.relative_to(folder).parts[0].lower()
+    first, *others = (part.lower() for part in path.relative_to(folder).parts)
     for begins, part in (("train", "training"), ("dev", "validation"), ("valid", "validation"), ("test", "test")):
-        if first.startswith(begins):
+        if others and first.startswith(begins):
             return part  # type: ignore[return-value]
-    raise ValueError(f"{path}: the first folder says the part, expected train..., dev... or test..., got {first!r}")
+    got = repr(first) if others else "none"
+    raise ValueError(f"{path}: the first folder says the part, expected train..., dev... or test..., got {got}")
 
 
 def _with_validation(found: list[Recording]) -> list[Recording]:

@@ -90,7 +90,10 @@ def corpus(
     progress : callable
         Wraps the speakers: ``tqdm.tqdm``, say.
     """
-    settings = {"seed": seed, "speakers": speakers or SPEAKERS, "each": each, "version": VERSION}
+    speakers = SPEAKERS if speakers is None else speakers
+    if {*speakers} != {*splits.PARTS} or min(*speakers.values(), each) < 1:
+        raise ValueError(f"speakers: expected some for each of {', '.join(splits.PARTS)}, got {speakers}, each {each}")
+    settings = {"seed": seed, "speakers": speakers, "each": each, "version": VERSION}
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     folder = fetch.cache_directory() if cache is None else cache
     path, note = folder / f"speech-{key}.npz", folder / f"speech-{key}.json"
@@ -123,8 +126,10 @@ def sentences(part: Part, reviews: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def draw_voice(part: str, rng: np.random.Generator) -> Voice:
+def draw_voice(part: Part, rng: np.random.Generator) -> Voice:
     """A speaker for a part."""
+    if part not in splits.PARTS:
+        raise ValueError(f"part: expected one of {', '.join(splits.PARTS)}, got {part!r}")
     kept_back = [variant for variants in HELD_OUT.values() for variant in variants]
     variants = HELD_OUT.get(part) or [variant for variant in espeak.VARIANTS if variant not in kept_back]
     accent, variant = espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))], variants[rng.integers(len(variants))]

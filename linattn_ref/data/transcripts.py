@@ -6,8 +6,8 @@
 Numbers are whole ones, and read as English counts; what follows a point is read digit by digit. A zero at the front
 means that all digits are, as in 007. An apostrophe at both ends of a word is a quotation mark. Whoever said "nineteen
 eighty-four" for 1984 is learned wrongly: with many numbers, have them in words. A sign that is spoken (%, &, $), a
-number that is no count up to the billions (2nd, -5, .25) and a letter without a Latin one in it are errors, since any
-rule would be a guess.
+number that is no count up to the billions (2nd, -5, .25, 1,50,000, 3 000) and a letter without a Latin one in it are
+errors, since any rule would be a guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ __all__ = ["LETTERS", "in_words", "plain"]
 LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
 APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": " "})
 LATIN = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})  # which Unicode does not take apart
-NUMBER = re.compile(r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?(?![^\W_])")
+NUMBER = re.compile(  # neither after a letter, a sign or a part of a number, nor before a letter or another part
+    r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?<!\d[.,])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?"
+    r"(?![^\W_])(?![.,]\d|\s0\d\d\b)"
+)
 QUOTED = re.compile("'+([^']+)'+")
 SPOKEN = "%&@#*/§"  # signs of punctuation, to Unicode, that stand for a word
 # Not by `num2words`, which writes hyphens, commas and "and", to be taken out again.
@@ -47,7 +50,7 @@ def plain(text: str) -> tuple[str, tuple[str, ...]]:
     if re.search(r"\d", letters):
         found.append("digits")
         letters = NUMBER.sub(_spoken, letters)
-    if wrong := re.search(r"[-.]?\w*\d[\w,]*", letters):
+    if wrong := re.search(r"[-.]?\w*\d(?:[\w,]|\.\w)*", letters):
         raise ValueError(f"how {wrong[0]!r} in {text[:60]!r} is spoken is not known: write it in words")
     kept: list[str] = []
     for letter in unicodedata.normalize("NFKD", letters):
@@ -62,9 +65,10 @@ def plain(text: str) -> tuple[str, tuple[str, ...]]:
         else:
             raise ValueError(f"expected letters, digits and punctuation, got {letter!r} in {text[:60]!r}")
     split = "".join(kept).split()
-    if any(QUOTED.fullmatch(word) for word in split):
+    unquoted = [QUOTED.sub(r"\1", word) for word in split if word.strip("'")]
+    if unquoted != split:
         found.append("punctuation")
-    words = " ".join(QUOTED.sub(r"\1", word) for word in split)
+    words = " ".join(unquoted)
     if not re.search("[a-z]", words):
         raise ValueError(f"expected words, got {text[:60]!r}")
     return words, tuple(sorted(set(found)))

@@ -46,17 +46,22 @@ class Params(NamedTuple):
     head: Of[affine.Params, "E S"]  # S = V scores per place, as a rule
 
 
-def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
-    """Check a network, and that it has places for the tokens ``(B, N)``."""
+def look_at_network(params: Any, model: Any, **_: Any) -> None:
+    """Check that parameters and model fit together, and that no token sees later ones."""
     if "causal" in model.mechanism.accepts["forward"] and not model.mechanism.options.get("causal"):
         raise ValueError("model.mechanism: expected causal=True among its options, or a token would see later ones")
     if (params.positions is None) == (model.sinusoids is None):
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
-    if tokens.shape[1] > places(params, model):
-        raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
     columns = 0 if model.sinusoids is None else model.sinusoids.shape[1]
     if params.embedding.table.shape[1] + columns != len(params.norm.gain):
         raise ValueError("model.sinusoids: expected the columns that the embedding leaves, got another number of them")
+
+
+def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
+    """Check a network, and that it has places for the tokens ``(B, N)``."""
+    look_at_network(params, model)
+    if tokens.shape[1] > places(params, model):
+        raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
         model.block.forward.check(row, one, model.inside, heads=model.heads)

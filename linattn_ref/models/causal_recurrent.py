@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from linattn_ref.models.causal_network import Model, Params, check_tokens, embed, look, places
+from linattn_ref.models.causal_network import Model, Params, check_tokens, embed, look, look_at_network, places
 from linattn_ref.nn import affine, embedding, layer_norm, multi_head
 from linattn_ref.op import Array, Int, Integers, op
 
@@ -20,7 +20,7 @@ class State(NamedTuple):
     place: int  # of the next token
 
 
-@op
+@op(look=look_at_network)
 def init_state(batch: int, params: Params, model: Model) -> State:
     """Return the state before the first token of ``batch`` sequences."""
     states = (

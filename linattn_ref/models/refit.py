@@ -37,6 +37,12 @@ def refit(params: Network, reads: int, own: Sequence[tuple[Any, ...]] | None = N
     if reads not in PROJECTIONS:
         raise ValueError(f"reads: expected one of {', '.join(map(str, PROJECTIONS))}, got {reads!r}")
     network: Any = params
+    for one in network.blocks:
+        inner, outer = one.attention.inner.w.shape[1], one.attention.outer.w.shape[0]
+        if inner != 3 * outer:
+            raise ValueError(f"params: expected queries, keys and values of {outer} columns, got {inner}")
+    if own is not None and len(own) != len(network.blocks):
+        raise ValueError(f"own: expected parameters for each of {len(network.blocks)} blocks, got {len(own)}")
     blocks = []
     for one, its in zip(network.blocks, own or ((),) * len(network.blocks), strict=True):
         inner = affine.Params(

@@ -90,6 +90,9 @@ def spoil(folder, name, content):
         ("SX1.WAV", b"no sound", "not a sound that can be read"),
         ("SX1.PHN", b"0 800 zz\n", "one of TIMIT's phones, got .*zz"),
         ("SX1.PHN", b"800 aa\n", "expected a first sample"),
+        ("SX1.PHN", b"0 x aa\n", "expected a first sample"),
+        ("SX1.PHN", b"0 800 aa\n800 700 iy\n", "phones one after the other, got .*'700'"),
+        ("SX1.PHN", b"500 800 aa\n0 500 iy\n", "phones one after the other, got .*'0'"),
         ("SX1.PHN", b"", "SX1.PHN: there is no phone in it"),
         ("SX1.PHN", b"0 800 h\xe9\n", "SX1.PHN: not a text in UTF-8 .invalid continuation byte at byte 7"),
         ("SX1.PHN", b"0 800 aa\n9000 9500 iy\n", "SX1.WAV: a phone begins at sample 9000, and there are 3200"),
@@ -204,6 +207,16 @@ def test_a_mark_of_the_byte_order_is_no_symbol(tmp_path):
         sound(tmp_path / part / "anna" / "1.wav")
         (tmp_path / part / "anna" / "1.txt").write_bytes(b"\xef\xbb\xbfa film\r\n")
     assert recordings.read(tmp_path).parts["test"].texts == ["a film"]
+
+
+def test_a_sound_in_no_folder_has_no_part(timit):
+    for name in ("train_1", "testimony"):
+        path = timit / f"{name}.wav"
+        sound(path)
+        path.with_suffix(".PHN").write_text("0 50 aa\n")
+        with pytest.raises(ValueError, match=rf"{name}\.wav: the first folder says the part, .*got none"):
+            recordings.read(timit)
+        path.unlink()
 
 
 def test_what_is_missing(timit, tmp_path_factory):

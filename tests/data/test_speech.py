@@ -67,6 +67,14 @@ def test_the_same_bytes_each_time_and_phonemes_in_their_places():
 
 
 @needs_espeak
+def test_parts_that_there_are(tmp_path):
+    with pytest.raises(ValueError, match="part: expected one of training, validation, test, got 'tests'"):
+        speech.draw_voice("tests", np.random.default_rng(0))
+    for wrong in ({"training": 2}, {}, {"training": 2, "validation": 0, "test": 1}):
+        with pytest.raises(ValueError, match=r"speakers: expected some for each of training, validation, test, got \{"):
+            speech.corpus(speakers=wrong, cache=tmp_path)
+
+
 def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
     reviews = [f"{' '.join(words)} and a {noun} too." for words, noun in _pairs()]
     found = splits.Labelled("made up", reviews, np.zeros(len(reviews), int), "")

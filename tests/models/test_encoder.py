@@ -242,3 +242,20 @@ def test_wrong_arguments_are_named():
         encoder.forward(READ, drawn()._replace(types=None), model, types=TYPES)
     with pytest.raises(TypeError, match=r"model: expected a encoder\.Model"):
         encoder.forward(READ, drawn(), "softmax")
+
+
+def test_what_another_mechanism_is_given():
+    """Of queries, keys and values the first and last for two, each twice for six; and it must have been those three."""
+    params = drawn()
+    q, k, v = np.split(params.blocks[0].attention.inner.w, 3, axis=-1)
+    for reads, expected in ((2, (q, v)), (3, (q, k, v)), (6, (q, k, v, q, k, v))):
+        found = encoder.refit(params, reads, [(np.ones(reads),)] * 2).blocks[0].attention
+        np.testing.assert_array_equal(found.inner.w, np.concatenate(expected, axis=-1))
+        np.testing.assert_array_equal(found.own, [np.ones(reads)])
+    for reads in (2, 6):
+        with pytest.raises(ValueError, match=f"params: expected .* values of 8 columns, got {8 * reads}"):
+            encoder.refit(encoder.refit(params, reads), 3)
+    with pytest.raises(ValueError, match="own: expected parameters for each of 2 blocks, got 1"):
+        encoder.refit(params, 3, [()])
+    with pytest.raises(ValueError, match="reads: expected one of 2, 3, 6, got 4"):
+        encoder.refit(params, 4)

@@ -90,6 +90,14 @@ def test_what_is_drawn_has_the_chances_of_the_scores():
     np.testing.assert_allclose(sharp, [0, 0.8, 0.2], atol=5 * np.sqrt(0.25 / draws))
 
 
+@pytest.mark.parametrize("way", [None, "anew"])
+@pytest.mark.parametrize("prefix", [PREFIX, PREFIX[:, :1]])
+def test_a_network_that_sees_the_future_is_refused_in_every_way(way, prefix):
+    model = causal.Model(mechanism.of(linear), heads=2)
+    with pytest.raises(ValueError, match=r"^model\.mechanism: expected causal=True"):
+        generate(prefix, 2, drawn(), model, rng=np.random.default_rng(0), way=way)
+
+
 def test_wrong_arguments_are_named():
     params, model = drawn(), causal.Model(mechanism.of(local, window=2, causal=True), heads=2)
     write = partial(generate, PREFIX, params=params, model=model, rng=np.random.default_rng(0))

@@ -96,12 +96,13 @@ def parse(text: str, chapter: str, folder: Path) -> Deck:
     Raises
     ------
     ValueError
-        A slide without its first line, of an unknown kind, without a note, or with a picture that would be lost.
+        A slide without its first line, of an unknown kind, without a note, or with a picture that would be lost;
+        a first slide that begins nothing; slides taken from where there are none.
     """
     slides = tuple(_slides(re.split(r"^---$", text, flags=re.MULTILINE), chapter, folder))
     title = re.search(r"^# (.+)$", slides[0].text, re.MULTILINE)
-    if title is None:
-        raise ValueError("the first slide has no title, `# ...`")
+    if title is None or slides[0].kind not in ("title", "part"):
+        raise ValueError("slide 1 must be a `title` or a `part`, with a title `# ...`")
     return Deck(chapter, title[1], slides)
 
 
@@ -109,7 +110,10 @@ def _slides(parts: Iterable[str], chapter: str, folder: Path) -> Iterator[Slide]
     for number, part in enumerate(parts, 1):
         taken = FROM.fullmatch(part.strip() + "\n")
         if taken:
-            yield from _taken(taken[1], [kind.strip() for kind in taken[2].split(",")], folder)
+            try:
+                yield from _taken(taken[1], [kind.strip() for kind in taken[2].split(",")], folder)
+            except ValueError as error:
+                raise ValueError(f"slide {number}, {taken[0].strip()}: {error}") from error
         else:
             yield _slide(part.strip() + "\n", number, chapter)
 
@@ -136,11 +140,13 @@ def _slide(part: str, number: int, chapter: str) -> Slide:
 
 def _taken(chapter: str, kinds: Iterable[str], folder: Path) -> Iterator[Slide]:
     """Slides of a chapter's deck, by their kinds; of those with one kind the first, or with "idea 2" the second."""
-    (path,) = folder.glob(f"{chapter}_*.md")
-    slides = read(path).slides
+    paths = list(folder.glob(f"{chapter}_*.md"))
+    if len(paths) != 1:
+        raise ValueError(f"{chapter} is the number of {len(paths)} decks, not of one")
+    slides = read(paths[0]).slides
     for wanted in kinds:
-        kind, _, number = wanted.partition(" ")
-        found = [slide for slide in slides if slide.kind == kind][int(number or 1) - 1 :]
+        named = re.fullmatch(r"(\w+)(?: +([1-9]\d*))?", wanted)
+        found = named and [slide for slide in slides if slide.kind == named[1]][int(named[2] or 1) - 1 :]
         if not found:
-            raise ValueError(f"{path.name} has no slide of the kind {wanted}")
+            raise ValueError(f"{paths[0].name} has no slide {wanted!r}, KIND or KIND and a number from 1")
         yield found[0]
