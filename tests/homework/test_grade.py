@@ -320,6 +320,7 @@ def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
 
 def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
     text = (sheet.FOLDER / "01_softmax.toml").read_text(encoding="utf-8")
+    text = re.sub(r"^(judge|checks) = .*\n", "", text, flags=re.MULTILINE)  # which takes the longest
     text = text.replace('new = "p = p / 1"', 'new = "p = p / p.sum(axis=-1, keepdims=True)"', 1)
     text = text.replace('line = "scale = q.shape"', 'line = "(99)"', 1)
     text = text.replace('item = "values"', 'item = "keys"', 1)
