@@ -483,9 +483,10 @@ assert all(each.measured > n for n, each in zip(mean_zero.lengths, mean_zero.nee
 
 # %% [markdown]
 # So there is no one answer; it depends on which event is meant. For all entries at once, relative to the norms, it is
-# $\Theta(\log n)$, as the theorem says, because $n$ things must go well at once. For the whole vector, relative to the
-# norms, it is a constant. Relative to $P v$, as printed, it is anything from a constant to more than $n$, depending on
-# the values.
+# at most $O(\log n)$ for every $P$, because $n$ things must go well at once. In the figure it grows as $\log n$, with
+# less than a third of the proved slope. For a uniform $P$, whose rows are all alike, it is a constant. For the whole
+# vector, relative to the norms, it is always a constant. Relative to $P v$, as printed, it is anything from a constant
+# to more than $n$, depending on the values.
 #
 # ## What rank says, and what it does not
 #

@@ -449,11 +449,13 @@ print(f"the sentence: {D} features, {cost.multiply_adds} multiply-adds")
 # P_{ij} \to \frac{\max(q_i, 0)^\top \max(k_j, 0)}{\sum_l \max(q_i, 0)^\top \max(k_l, 0)}$$
 #
 # as the two factors $\lambda$ cancel, if the denominator is not 0: if the query and some key are positive in the same
-# entry. Then **there is a limit to how sharp it gets**: as the features grow in proportion to $\lambda$, their ratios
-# stay. An exponential is different: its ratios grow without bound. (So do those of the negative entries, $e^{\lambda
-# x}$. They decide only where no positive entries meet. For $\lambda \to 0$ all features are 1, and all keys alike.) A
-# model with $\mathrm{elu} + 1$ must live with softer attention, or learn other directions. We cool the sentence down,
-# with both similarities:
+# entry. In the limit, the keys that share a positive entry with the query take all the weight. Among them **there is a
+# limit to how sharp it gets**: as the features grow in proportion to $\lambda$, their ratios stay. If there is only one
+# such key, it takes all: for the query $(1, -1)$ and the keys $(1, -1)$ and $(-1, 1)$, the first. An exponential is
+# different: its ratios grow without bound. (So do those of the negative entries, $e^{\lambda x}$. They decide only
+# where no positive entries meet. For $\lambda \to 0$ all features are 1, and all keys alike.) A model with
+# $\mathrm{elu} + 1$ must live with softer attention, or learn other directions. We cool the sentence down, with both
+# similarities:
 
 # %%
 q_relu, k_relu = np.maximum(q, 0), np.maximum(k, 0)
@@ -483,8 +485,10 @@ coldest = softmax_at(1e-3), limit
 print("mean entropy as T falls to 0: softmax {:.2f}, elu + 1 {:.2f}".format(*(entropy(p).mean() for p in coldest)))
 print("weight of 'sat' on 'dog':     softmax {:.2f}, elu + 1 {:.2f}".format(*(p[2, 9] for p in coldest)))
 negative = np.array([[-1.0, -2.0]]), np.array([[-1.0, -3.0], [-2.0, -1.0]])  # a query, two keys: no positive entries
-warm, cold = (linear.matrix(*(scale * x for x in negative), eps=0.0)[0, 0] for scale in (1, 10))
-assert cold > 0.999 > 0.6 > warm
+only_one = np.array([[1.0, -1.0]]), np.array([[1.0, -1.0], [-1.0, 1.0]])  # shares a positive entry
+for pair in (negative, only_one):
+    warm, cold = (linear.matrix(*(scale * x for x in pair), eps=0.0)[0, 0] for scale in (1, 10))
+    assert cold > 0.999 > 0.75 > warm
 
 
 # %%
@@ -850,8 +854,8 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 # - Softmax has infinitely many features: $N$ different tokens can make a matrix of rank $N$. If they are cut off after
 #   order $p$, scores up to about $p$ come out right. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
-# - $\mathrm{elu} + 1$ has $D$, approximates nothing, and where positive entries meet yields soft attention at any
-#   temperature.
+# - $\mathrm{elu} + 1$ has $D$ and approximates nothing. Among keys that share a positive entry with the query, its
+#   attention is soft at any temperature.
 # - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and
 #   constant in the backward pass. $\epsilon$ must then be 0.
 #

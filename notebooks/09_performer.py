@@ -343,14 +343,17 @@ for kind in rf.UNBIASED:
 both = (x @ x + y @ y) / 2
 theorem_2 = 2 * (D - 1) / (D * (D + 2)) * (exact - math.exp(-both)) ** 2
 assert rf.mse("positive", x, y, D) - rf.mse("positive", x, y, D, orthogonal=True) > theorem_2 > 0
+for s in np.linspace(0.0, 4.0, 81)[:, None] * np.eye(512)[:1]:  # x + y
+    independent, orthogonal = (rf.mse("positive", s, 0 * s, 512, orthogonal=each) for each in (False, True))
+    assert 2 / 3 * independent <= orthogonal <= independent
 far = np.array([2.0, 0, 0, 0]), np.array([-2.0, 0, 0, 0])
 assert rf.mse("trig", *far, D, orthogonal=True) > rf.mse("trig", *far, D)  # not always
 chapter.table(("kind", "independent", "orthogonal, by (8)", "measured", "ratio"), rows)
 
 # %% [markdown]
 # The gain is large for hyperbolic and trig features of short vectors: in the figure above, a twentieth of the error is
-# left for $m = D = 64$. For positive features it is modest, at most three tenths, and largest for $\lVert x + y \rVert$
-# a little above 1. For long vectors, where help is needed most, it fades: both sides of (8) are then dominated by the
+# left for $m = D = 64$. For positive features it is modest, at most a third, and largest for $\lVert x + y \rVert$ a
+# little above 1. For long vectors, where help is needed most, it fades: both sides of (8) are then dominated by the
 # rare draw that is parallel to $s$.
 #
 # ### How to draw them
@@ -992,8 +995,9 @@ print("                                          never redrawn:", never[98:102].
 # - Relative to the weight, trig features err with $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$,
 #   both exponentially in its square. Attention has many small weights, so it needs positive features, whose
 #   denominators are positive.
-# - Orthogonal directions lower the error of positive and hyperbolic features always, by (8): a little for positive
-#   ones, and much for hyperbolic ones of short vectors. Draw them with the signs of R's diagonal.
+# - With orthogonal directions the error of positive and hyperbolic features is never larger, by (8). It is a little
+#   smaller for positive ones, and much smaller for hyperbolic ones of short vectors. Draw the directions with the signs
+#   of R's diagonal.
 # - The backward pass may use the scaled features, because the scale cancels. Use no $\varepsilon$ with it.
 # - $\omega$ is an argument. When to draw again is the caller's policy. A state belongs to its $\omega$.
 # - In a network trained with softmax the approximation is poor. A Performer must be trained as one.

@@ -149,7 +149,8 @@ def test_a_number_of_a_record_is_found_by_name_place_and_row(tmp_path):
         ("# T\n\nNote:\nn\n", "slide 1 must begin with"),
         ("<!-- joke, 1 min -->\n# T\n\nNote:\nn\n", "KIND one of"),
         ("<!-- title, 1 min -->\n# T\n", "slide 1 has no note"),
-        ("<!-- title, 1 min -->\n## T\n\nNote:\nn\n", "no title"),
+        ("<!-- title, 1 min -->\n## T\n\nNote:\nn\n", "slide 1 must be a `title` or a `part`, with a title"),
+        ("<!-- plan, 1 min -->\n# T\n\nNote:\nn\n", "slide 1 must be a `title` or a `part`"),
         ("<!-- title, 1 min -->\n# T\n\n![a](figure:b)\n\n![a](figure:c)\n\nNote:\nn\n", "2 pictures"),
         ("<!-- title, 1 min -->\n# T\n\n![a](mine.png)\n\nNote:\nn\n", r"would lose the picture !\[a\]\(mine\.png\)"),
         ("<!-- title, 1 min -->\n# T\n\n<img src='mine.png'>\n\nNote:\nn\n", "would lose the picture <img"),
@@ -158,6 +159,30 @@ def test_a_number_of_a_record_is_found_by_name_place_and_row(tmp_path):
 def test_a_deck_that_is_not_whole_says_so(text, told, tmp_path):
     with pytest.raises(ValueError, match=told):
         deck.parse(text, "01", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        *(("from 02: " + which, f"02_a.md has no slide '{which}'") for which in ("idea 0", "idea 3", "idea x", "code")),
+        ("from 02: idea, ", "02_a.md has no slide ''"),
+        ("from 99: idea", "99 is the number of 0 decks, not of one"),
+        ("from 03: idea", "03 is the number of 2 decks, not of one"),
+    ],
+)
+def test_a_slide_that_cannot_be_taken_is_named_with_its_deck(line, told, tmp_path):
+    title, first, second = (
+        f"<!-- {kind}, 1 min -->\n# {name}\n\nNote:\nn\n"
+        for kind, name in (("title", "T"), ("idea", "A"), ("idea", "B"))
+    )
+    for name in ("02_a", "03_a", "03_b"):
+        (tmp_path / f"{name}.md").write_text("---\n".join((title, first, second)))
+    own = tmp_path / "00_own.md"
+    own.write_text(f"{title}---\n<!-- from 02: idea 2, idea -->\n")
+    assert [slide.text for slide in deck.read(own).slides] == ["# T", "# B", "# A"]
+    own.write_text(f"{title}---\n<!-- {line} -->\n")
+    with pytest.raises(ValueError, match=re.escape(f"00_own.md: slide 2, <!-- {line} -->: {told}")):
+        deck.read(own)
 
 
 def test_a_picture_of_the_lecturers_own_is_in_the_deck(tmp_path):
