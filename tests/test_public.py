@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+import called
 import pytest
 
 import linattn_ref
@@ -36,3 +37,8 @@ def test_all_modules_of_a_package_are_there_when_they_are_named(package):
     assert package.__all__ == sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     for name in package.__all__:
         assert isinstance(getattr(package, name), ModuleType)
+
+
+def test_what_no_default_run_calls_is_there():
+    names = [name.partition(".")[2] for name in called.all_functions(left_out=())]
+    assert [each for each in called.LEFT_OUT if not any(name.startswith(each) for name in names)] == []

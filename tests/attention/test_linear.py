@@ -14,7 +14,7 @@ from linattn_ref.attention import feature_maps, linear, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.common.rises import RISE
+from linattn_ref.kernels.common.rises import RISE, ROWS
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
 D, M = 4, 3
@@ -328,6 +328,18 @@ def test_the_scale_of_a_backend_rises_where_and_only_where_it_has_to():
     _, saved = linear.forward(k, k, k, feature_map=feature_map, causal=True, eps=0.0, kernels=jit)
     assert [piece.keys.start for piece in saved.phi.pieces] == [0, 3, 5]
     np.testing.assert_allclose(saved.state.log_scale, [0.0], atol=1e-12)
+
+
+def test_no_rise_is_overlooked(rng):
+    """At each place of the first windows of the search in turn; by 1000, so that its key would count infinitely."""
+    feature_map, places = feature_maps.favor_positive(np.zeros((1, 1))), np.arange(2 * ROWS + 9)[:, None]
+    q, v = rng.standard_normal((2, *places.shape))
+    means = v.cumsum(axis=0) / (places + 1)
+    for place in range(1, len(places)):
+        k = np.where(places == place, 0, 2000**0.5)  # exponents 0 and -1000
+        out, saved = linear.forward(q, k, v, feature_map=feature_map, causal=True, eps=0.0, kernels=jit)
+        assert [piece.keys.start for piece in saved.phi.pieces] == [0, place]
+        np.testing.assert_allclose(out, np.where(places < place, means, v[place]), rtol=0, atol=1e-13)
 
 
 def test_the_scale_of_the_page_is_the_running_maximum(rng):

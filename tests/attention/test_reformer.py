@@ -189,6 +189,15 @@ def test_a_zero_vector_is_a_key_of_zeros_with_no_gradient_as_a_key(kernels):
     assert reformer.backward(d_out, saved).qk[3].any()
 
 
+def test_a_length_whose_square_underflows():
+    qk, v, rotations = draw()
+    (expected, _), (out, saved) = (
+        reformer.forward(1e-162 * qk, v, rotations=rotations, chunk=4, kernels=kernels) for kernels in (reference, jit)
+    )
+    np.testing.assert_allclose(saved.length[..., 0], 1e-162 * np.linalg.norm(qk, axis=-1), rtol=1e-14)
+    same(out, expected)
+
+
 # --- Masked tokens, and the future ----------------------------------------------------------------------------------
 
 

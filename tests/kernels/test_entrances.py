@@ -66,7 +66,7 @@ def replaced(arguments, place, x):
 
 
 def wrong(name, call, arguments, place, x):
-    """What is refused with the argument's name, where ``arguments`` themselves are taken."""
+    """What is refused with the argument's name, or these words, where ``arguments`` themselves are taken."""
     return pytest.param(name, call, replaced(arguments, place, x), id=f"{call.__name__}-{name}-{place}")
 
 
@@ -91,15 +91,15 @@ STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
 @pytest.mark.parametrize(
     ("name", "call", "arguments"),
     [
-        wrong("", loops.softmax.forward, SOFTMAX, 1, HEADS[..., :2]),
-        wrong("", loops.softmax.forward, SOFTMAX, 2, HEADS[:, :5]),
-        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 2, HEADS[..., :2]),
-        wrong("", loops.softmax.backward, SOFTMAX_BACKWARD, 3, HEADS[:, :5]),
+        wrong("table: expected D = 3", loops.softmax.forward, SOFTMAX, 1, HEADS[..., :2]),
+        wrong("table: expected L = 7", loops.softmax.forward, SOFTMAX, 2, HEADS[:, :5]),
+        wrong("table: expected D = 3", loops.softmax.backward, SOFTMAX_BACKWARD, 2, HEADS[..., :2]),
+        wrong("table: expected L = 7", loops.softmax.backward, SOFTMAX_BACKWARD, 3, HEADS[:, :5]),
         wrong("length", loops.softmax.step, STEP, 3, 8),
         wrong("length", loops.softmax.step, STEP, 3, 0),
-        wrong("k", loops.softmax.step, STEP, 1, cut(HEADS)),
-        wrong("v", loops.softmax.step, STEP, 2, cut(HEADS, 1)),
-        wrong("", loops.pattern_softmax.forward, PATTERN, 2, HEADS[:, :5]),
+        wrong("expected q (..., D), k (..., capacity, D)", loops.softmax.step, STEP, 1, cut(HEADS)),
+        wrong("expected the same leading axes of q, k, v", loops.softmax.step, STEP, 2, cut(HEADS, 1)),
+        wrong("pattern", loops.pattern_softmax.forward, PATTERN, 2, HEADS[:, :5]),
         wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries + 1)),
         wrong("part.queries", loops.pattern_softmax.forward, PATTERN, 4, with_field(queries=PART.queries - 1)),
         wrong("pattern", loops.pattern_softmax.forward, PATTERN, 4, with_field(keys=PART.keys + 1)),
@@ -117,11 +117,11 @@ STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
         wrong("order", loops.lsh.forward, LSH, 3, ORDER - 1),
         wrong("seen", loops.lsh.forward, LSH, 4, SEEN + 1),
         wrong("seen", loops.lsh.forward, LSH, 4, -SEEN),
-        wrong("", loops.lsh.forward, LSH, 1, HEADS[..., :2]),
+        wrong("table: expected D = 3", loops.lsh.forward, LSH, 1, HEADS[..., :2]),
         wrong("order", loops.lsh.backward, LSH_BACKWARD, 6, ORDER + 1),
         wrong("seen", loops.lsh.backward, LSH_BACKWARD, 7, SEEN + 1),
-        wrong("", loops.delta_product.backward, DELTA, 2, HEADS[..., :2]),
-        wrong("", loops.delta_product.backward, DELTA, 0, HEADS[..., :2]),
+        wrong("table: expected C = 2", loops.delta_product.backward, DELTA, 2, HEADS[..., :2]),
+        wrong("table: expected M = 2", loops.delta_product.backward, DELTA, 0, HEADS[..., :2]),
         wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS + 6),
         wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS - 1),
         wrong("targets", loops.ctc.forward, (HEADS, LABELS, COUNTS, COUNTS - 1, np.ones(2)), 1, LABELS + 2),
@@ -130,7 +130,8 @@ STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
     ],
 )
 def test_what_does_not_fit_and_indices_out_of_range_are_refused(name, call, arguments):
-    with pytest.raises(ValueError, match=f"{name}.*expected|expected.*{name}"):
+    told = name if "expected" in name else f"{name}: expected"
+    with pytest.raises(ValueError, match=rf"(^| ){re.escape(told)}"):
         call(*arguments)
 
 

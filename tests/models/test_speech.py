@@ -1,4 +1,4 @@
-"""Networks that hear: gradients, and padding that changes nothing."""
+"""Networks that hear: gradients, padding that changes nothing, and an order of frames that does not."""
 
 import numpy as np
 import pytest
@@ -18,12 +18,11 @@ def networks():
     rng, sizes = np.random.default_rng(1), {"inputs": 3, "labels": 5, "layers": 2}
     for inside in (softmax, linear):
         model = speech.Model(mechanism.of(inside), heads=2, kernels=reference)
-        yield (
-            inside.__name__,
-            speech,
-            speech.draw(rng, width=8, hidden=16, **sizes),
-            lambda frames, params, model=model, **more: speech.forward(frames, params, model, **more),
-        )
+
+        def forward(frames, params, model=model, dropout=0.0, **more):
+            return speech.forward(frames, params, model._replace(dropout=dropout), **more)
+
+        yield inside.__name__, speech, speech.draw(rng, width=8, hidden=16, **sizes), forward
     yield "lstm", speech_lstm, speech_lstm.draw(rng, hidden=4, **sizes), speech_lstm.forward
 
 
@@ -38,25 +37,24 @@ def test_gradients(module, params, forward):
     check_directions(padded, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
 
 
-@pytest.mark.parametrize("hears", ["softmax", "lstm"])
-def test_gradients_with_dropout(hears):
+@everyone
+def test_gradients_with_dropout(module, params, forward):
     """The same numbers are left out each time; without a generator none are."""
-    rng, sizes = np.random.default_rng(1), {"inputs": 3, "labels": 5, "layers": 2}
-    if hears == "lstm":
-        module, params = speech_lstm, speech_lstm.draw(rng, hidden=4, **sizes)
-        given, without = {"dropout": 0.3}, {}
-    else:
-        model = speech.Model(mechanism.of(softmax), heads=2, kernels=reference)
-        module, params = speech, speech.draw(rng, width=8, hidden=16, **sizes)
-        given, without = {"model": model._replace(dropout=0.3)}, {"model": model}
 
-    def of(frames, params):
-        return module.forward(frames, params, rng=np.random.default_rng(5), lengths=LENGTHS, **given)
+    def dropping(frames, params):
+        return forward(frames, params, dropout=0.3, rng=np.random.default_rng(5), lengths=LENGTHS)
 
-    check_directions(of, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
-    plain = module.forward(FRAMES, params, lengths=LENGTHS, **without)[0]
-    assert not np.allclose(of(FRAMES, params)[0], plain)
-    np.testing.assert_array_equal(module.forward(FRAMES, params, lengths=LENGTHS, **given)[0], plain)
+    check_directions(dropping, module.backward, FRAMES, params, rng=0, step=1e-6).assert_ok()
+    plain = forward(FRAMES, params, lengths=LENGTHS)[0]
+    assert not np.allclose(dropping(FRAMES, params)[0], plain)
+    np.testing.assert_array_equal(forward(FRAMES, params, lengths=LENGTHS, dropout=0.3)[0], plain)
+
+
+@everyone
+def test_frames_have_places(module, params, forward):
+    """Attention alone would give frames in reverse the same scores in reverse."""
+    scores, reverse = (forward(frames, params)[0] for frames in (FRAMES, FRAMES[:, ::-1]))
+    assert not np.allclose(reverse[:, ::-1], scores)
 
 
 @everyone
@@ -79,3 +77,5 @@ def test_what_is_no_sound(module, params, forward):
         forward(FRAMES[:, :0], params)
     with pytest.raises(ValueError, match="lengths: expected numbers from 0 to 6"):
         forward(FRAMES, params, lengths=np.array([7, 1]))
+    with pytest.raises(ValueError, match=r"dropout: expected a probability of at least 0 and below 1, got 3\.0"):
+        forward(FRAMES, params, dropout=3.0)

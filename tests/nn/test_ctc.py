@@ -110,14 +110,15 @@ def test_a_constant_added_to_all_scores_changes_nothing(room):
         np.testing.assert_allclose(d_scores_there, d_scores, rtol=0, atol=1e-12)
 
 
-def test_labels_that_no_path_says():
+@rooms
+def test_labels_that_no_path_says(room):
     scores, targets = np.stack([SCORES, SCORES]), np.array([[1, 2], [1, 1]])
     frames = np.array([2, 2])  # 1 1 needs a blank between
-    loss, d_scores = run(scores, targets, frames=frames)
+    loss, d_scores = run(scores, targets, frames=frames, kernels=room)
     assert loss == np.inf
     assert np.all(d_scores[1] == 0)
-    first, d_first = run(scores[:1, :2], targets[:1])
-    loss, d_scores = run(scores, targets, frames=frames, infinite_to_zero=True)
+    first, d_first = run(scores[:1, :2], targets[:1], kernels=room)
+    loss, d_scores = run(scores, targets, frames=frames, infinite_to_zero=True, kernels=room)
     assert loss == first / 2
     np.testing.assert_allclose(d_scores[0, :2], d_first[0] / 2, rtol=1e-14)
 
@@ -129,16 +130,24 @@ def test_no_frames_say_no_labels_and_nothing_else():
     assert run(scores, targets, frames=none)[0] == np.inf
 
 
-def test_symbols_that_cannot_be():
-    """A score of -inf is a probability of 0; a score of NaN shows."""
-    scores = SCORES.copy()
+@rooms
+def test_symbols_that_cannot_be(room):
+    """A score of -inf is a probability of 0; a score of NaN shows, in its frame."""
+    scores, targets = SCORES.copy(), np.array([1, 2])
     scores[0, 1] = scores[2, 0] = -np.inf
-    loss, d_scores = run(scores, np.array([1, 2]))
+    loss, d_scores = run(scores, targets, kernels=room)
     assert np.exp(-2 * loss) == pytest.approx(over_all_paths(scores)[1, 2], rel=1e-13)
     assert np.all(np.isfinite(d_scores))
-    scores[1, 2] = np.nan
-    with np.errstate(invalid="ignore"):
-        assert np.isnan(run(scores, np.array([1, 2]))[0])
+    np.testing.assert_allclose(d_scores, run(scores, targets)[1], rtol=0, atol=1e-15)
+    scores[0, 0] = -np.inf  # now the first frame says 2
+    assert run(scores, targets, kernels=room)[0] == np.inf
+    for frame in range(T):
+        scores = SCORES.copy()
+        scores[frame, 1] = np.nan
+        with np.errstate(invalid="ignore"):
+            loss, d_scores = run(scores, targets, kernels=room)
+        assert np.isnan(loss)
+        assert np.isnan(d_scores[frame]).all()
 
 
 def test_wrong_arguments_are_named():
@@ -182,22 +191,6 @@ def test_jit_is_the_reference(dtype, scale):
     np.testing.assert_allclose(losses, exact, rtol=64 * np.finfo(dtype).eps)
     # A probability is off by as much as the scores it is made of, and these are a hundred times one or more.
     np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=64 * scale * np.finfo(dtype).eps)
-
-
-def test_jit_with_symbols_that_cannot_be():
-    scores, targets = SCORES.copy(), np.array([1, 2])
-    scores[0, 1] = scores[2, 0] = -np.inf
-    results = [run(scores, targets, kernels=kernels) for kernels in (jit, reference)]
-    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-14)
-    np.testing.assert_allclose(results[0][1], results[1][1], rtol=0, atol=1e-15)
-    scores[0, 0] = -np.inf  # now the first frame says 2
-    assert run(scores, targets, kernels=jit)[0] == np.inf
-    for frame in range(T):
-        scores = SCORES.copy()
-        scores[frame, 1] = np.nan
-        loss, d_scores = run(scores, targets, kernels=jit)
-        assert np.isnan(loss)
-        assert np.isnan(d_scores[frame]).all()
 
 
 @pytest.mark.slow

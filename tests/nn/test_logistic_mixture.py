@@ -85,6 +85,15 @@ def test_a_scale_at_its_lowest_gets_no_gradient():
     assert logistic_mixture.backward(1.0, saved).params[0, 2] == 0
 
 
+def test_a_scale_below_the_lowest_is_the_lowest():
+    below, lowest = (np.array([[0.3, -0.5, -0.2, 0.6, x, x]]) for x in (-30, logistic_mixture.LOWEST))
+    for made in (
+        logistic_mixture.probabilities,
+        lambda params: logistic_mixture.sample(np.repeat(params, 50, axis=0), np.random.default_rng(0), temperature=9),
+    ):
+        np.testing.assert_array_equal(made(below), made(lowest))
+
+
 @pytest.mark.parametrize("log_s", [-30, -7, 5, 30])
 def test_float32_is_finite(log_s):
     """Any scale and mean that a network may come to."""

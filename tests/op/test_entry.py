@@ -156,6 +156,19 @@ def test_nothing_wrong_passes_for_what_was_seen(changed, error, match):
         softmax.forward(**{**call, **changed})
 
 
+def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
+    """As of a cache that grows with every step."""
+    from linattn_ref.op import entry
+
+    of_softmax, remembered = softmax.forward.check.__self__, []
+    monkeypatch.setattr(entry, "REMEMBERED", 3)
+    monkeypatch.setattr(of_softmax, "known", {})
+    for n in range(1, 6):
+        softmax.forward(*np.ones((3, n, 2)))
+        remembered.append(len(of_softmax.known))
+    assert remembered == [1, 2, 3, 1, 2]
+
+
 def test_values_are_looked_at_every_time():
     beta = np.full(3, 0.5)
     delta.forward(X, X, X, beta)

@@ -9,6 +9,8 @@ import sys
 import time
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ import small_run
 
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import feed_forward
-from linattn_ref.training import checkpoint, clip, loop, parameters, sgd
+from linattn_ref.training import checkpoint, clip, failure, loop, parameters, sgd
 
 
 def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
@@ -379,6 +381,49 @@ def test_the_layer_where_numbers_cease_is_named(tmp_path):
         run(tmp_path, task=small_run.TASK._replace(look=look, batch=lambda rng: np.full((4, 3), np.nan)))
 
 
+class Three(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+
+
+FINE, INF, NAN, WRONG = (1, 1, 1), np.inf, np.nan, "that is NaN or infinite"
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "params", "saved", "grads", "told"),
+    [
+        (11, 1, FINE, FINE, (1, -5, 2), "the loss exploded, from 0.5 to 11, and b has the largest gradient"),
+        (2, INF, FINE, FINE, (1, -5, 2), "the norm of the gradient is infinite, and b has the largest gradient"),
+        (NAN, 1, (1, NAN, INF), (NAN, 1, 1), FINE, "the loss is nan, and b is NaN or infinite"),
+        (
+            INF,
+            1,
+            FINE,
+            (-INF, NAN, INF),
+            (1, 1, NAN),
+            f"the loss is inf, and b is the first {WRONG} on the way forward",
+        ),
+        (
+            2,
+            NAN,
+            FINE,
+            FINE,
+            (1, NAN, INF),
+            f"the loss is 2, and the gradient of c is the first {WRONG} on the way back",
+        ),
+        (INF, 1, FINE, FINE, FINE, "the loss is inf"),
+    ],
+    ids=["exploded", "norm", "parameter", "forward", "backward", "nowhere"],
+)
+def test_where_it_fails(loss, norm, params, saved, grads, told):
+    params, saved, grads = (Three(*np.array(x, float)[:, None]) for x in (params, saved, grads))
+    with pytest.raises(loop.TrainingError) as error:
+        failure.check_step(3, loss, norm, 0.5, params, grads, lambda: saved)
+    assert str(error.value) == f"step 3: {told}"
+    failure.check_step(3, 9.0, 1.0, 0.5, params, grads, lambda: saved)  # of an early loss below 1, 10 times 1
+
+
 def test_parameters_that_are_none_are_not_saved(tmp_path):
     def evaluate(params):
         return {"loss": np.nan}
@@ -403,6 +448,16 @@ def test_a_loss_that_explodes_stops_it(tmp_path):
     named = r"the loss exploded, from .* to .*, and \w+\.\w has the largest gradient; (the checkpoint|there is)"
     with pytest.raises(loop.TrainingError, match=named):
         run(tmp_path, learning_rate=lambda t: 10.0 * 2**t, steps=100, clip=None)
+
+
+def test_a_loss_that_explodes_slowly_stops_it_too(tmp_path):
+    """Three times the loss with each evaluation: 10 times that of the first is exceeded in step 3."""
+
+    def learn(params, x, share):
+        return share * 2 * 3.0 ** (len(loop.read_record(tmp_path)) - 1), small_run.learn(params, x, share)[1]
+
+    with pytest.raises(loop.TrainingError, match=r"^step 3: the loss exploded, from 2 to 54, and "):
+        run(tmp_path, task=small_run.TASK._replace(learn=learn), every=1)
 
 
 def test_a_gradient_is_clipped_whatever_its_length():
@@ -499,14 +554,15 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     assert json.loads(content(tmp_path)["record.jsonl"].splitlines()[0]) == {"facts": small_run.FACTS}
 
 
-def test_a_watch_is_told_how_long_it_takes_and_what_each_evaluation_finds(tmp_path):
-    """And changes no number."""
-    seconds, lines = [], []
+def test_a_watch_is_told_how_long_it_takes_and_what_each_evaluation_finds(tmp_path, monkeypatch):
+    """And changes no number. By the clock, a step takes 2 seconds and an evaluation 5; there are 40 and 7."""
+    seconds, lines, clock = [], [], iter((1.0, 3.0, 8.0))
+    clocks = SimpleNamespace(perf_counter=lambda: next(clock), process_time=time.process_time)
+    monkeypatch.setattr(loop, "time", clocks)
     watch = loop.Watch(takes=seconds.append, found=lines.append)
-    learned = small_run.TASK, small_run.START, small_run.settings()
+    learned = small_run.TASK, small_run.START, small_run.settings(every=6)
     watched = loop.run(*learned, tmp_path / "watched", facts=small_run.FACTS, watch=watch)
     alone = loop.run(*learned, tmp_path / "alone", facts=small_run.FACTS)
-    assert len(seconds) == 1
-    assert seconds[0] > 0
+    assert seconds == [40 * 2 + 7 * 5]
     assert lines == loop.read_record(tmp_path / "watched")[1:]
     np.testing.assert_array_equal(watched.inner.w, alone.inner.w)

@@ -1,6 +1,7 @@
 """Optimisers step by their formulas, typed anew; in place, in their dtype, over arrays and trees of arrays."""
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +127,13 @@ def test_bad_arguments_are_named(optimiser):
     state[0].setflags(write=False)
     with pytest.raises(ValueError, match=r"state\.\w+: expected an array that can be written to"):
         optimiser.step(p.copy(), np.ones(5), state, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("betas", [(1.0, 0.9), (0.9, 1.0), (0.9, np.nan), (-0.1, 0.9), (0.9,), (False, 0.9)], ids=str)
+@pytest.mark.parametrize("optimiser", [adam, radam])
+def test_betas_are_two_numbers_below_1(optimiser, betas):
+    with pytest.raises(ValueError, match=rf"^betas: expected two numbers .* below 1, got {re.escape(repr(betas))}"):
+        optimiser.step(START.copy(), GRADS[0], optimiser.init_state(START), betas=betas)
 
 
 @pytest.mark.parametrize("room", [reference, jit], ids=["reference", "jit"])
