@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.parts.segment_means import segment_bounds
 from linattn_ref.op import Array, Mask, plain_numbers
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_dtype, check_rng, check_sizes
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
 
@@ -82,6 +82,8 @@ def draw_projections(
     """
     if sharing not in SHARING:
         raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {sharing!r}")
+    check_rng(rng)
+    check_dtype(dtype)
     rows = _rows_of_each_head(reduced, length, layers, heads, sharing)  # (layers, heads)
 
     def draw(*shape: int) -> Array:
@@ -100,7 +102,7 @@ def draw_projections(
 def parameter_count(projections: Iterable[Projection]) -> int:
     """Number of parameters, each shared matrix counted once and no padded row counted."""
     sizes: dict[int, int] = {}
-    for e, f, row_mask in projections:
+    for e, f, row_mask in [*projections]:  # which keeps them, and so their ids
         for x in (e, f):
             sizes[id(x)] = x.size if row_mask is None else int(row_mask.sum()) * x.shape[-1]
     return sum(sizes.values())
@@ -131,7 +133,7 @@ def _rows_of_each_head(reduced: ArrayLike, length: int, layers: int, heads: int,
         )
     if rows.min() < 1 or rows.max() > length:
         raise ValueError(f"reduced: expected 1 <= R <= L = {length}, got {rows.min()} to {rows.max()}")
-    rows = np.broadcast_to(rows[:, None] if rows.ndim == 1 else rows, (layers, heads))
+    rows = np.broadcast_to(rows[:, None] if rows.ndim == 1 else rows, (layers, heads)).astype(np.int64)
     if sharing != "none" and (rows != rows[:, :1]).any():
         raise ValueError(f"reduced: heads that share a matrix have one R, got a different R by head with {sharing!r}")
     if sharing == "layerwise" and (rows != rows[0, 0]).any():
@@ -153,6 +155,7 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 @plain_numbers
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
+    check_dtype(dtype)
     bounds = segment_bounds(length, reduced)
     e = np.zeros((reduced, length), dtype)
     for row, (start, end) in zip(e, pairwise(bounds), strict=True):

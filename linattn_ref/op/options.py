@@ -12,7 +12,8 @@ import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_dtype", "check_made_for", "check_options", "check_sizes", "is_number", "plain", "plain_numbers"]
+__all__ = ["check_dtype", "check_made_for", "check_options", "check_rng", "check_sizes", "is_number"]
+__all__ += ["plain", "plain_numbers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +62,12 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+
+
+def check_rng(rng: Any) -> None:
+    """It draws; a seed does not."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
 
 
 def check_options(arguments: dict[str, Any]) -> None:

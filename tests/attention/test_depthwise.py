@@ -75,3 +75,8 @@ def test_other_input_that_is_refused(rng):
     _, saved = depthwise.forward(v, np.ones((3, 3)))
     with pytest.raises(ValueError, match=r"^d_y: expected shape .* = \(3, 5, 2\), got \(2, 5, 2\)"):
         depthwise.backward(v[:2], saved)
+
+
+def test_an_even_number_of_weights_has_no_matrix():
+    with pytest.raises(ValueError, match=r"^conv: expected an odd number of weights K, got 4"):
+        depthwise.matrix(np.ones(4), 5)

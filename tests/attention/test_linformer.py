@@ -396,3 +396,16 @@ def test_a_gradient_of_another_shape_is_refused():
     _, saved = linformer.max_pool(K, 3)
     with pytest.raises(ValueError, match=r"^d_pooled: expected shape .* = \(2, 3, 4\), got \(2, 3, 1\)"):
         max_pool.backward(np.zeros((2, 3, 1)), saved)
+
+
+def test_what_projections_are_drawn_with(rng):
+    draw = partial(linformer.draw_projections, length=50, layers=2, heads=1, sharing="headwise")
+    few = (draw(3, rng=np.random.default_rng(i))[0] for i in range(4))  # none is kept by anybody else
+    assert parameter_count(few) == 4 * 2 * 3 * 50
+    narrow, plain = (draw(r, rng=np.random.default_rng(0))[1] for r in (np.array([3, 3], np.uint8), 3))
+    np.testing.assert_array_equal(narrow.f, plain.f)
+    with pytest.raises(TypeError, match=r"^rng: expected a numpy.random.Generator, got int"):
+        draw(3, rng=0)
+    for make in (partial(draw, 3, rng=rng), partial(linformer.mean_pool, 2, 5)):
+        with pytest.raises(TypeError, match=r"^dtype: expected float32 or float64, got int64"):
+            make(dtype=int)

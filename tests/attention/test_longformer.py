@@ -165,3 +165,9 @@ def test_as_many_keys_as_queries():
     q, k, v, *rest, _ = draw(9)
     with pytest.raises(ValueError, match=r"^k: expected shape \(\.\.\., N, D\) = \(2, 8, 4\), got \(2, 9, 4\)"):
         longformer.forward(q[:, 1:], k, v, *rest, window=1, global_tokens=[0])
+
+
+def test_an_index_beyond_64_bits_is_out_of_range():
+    x = np.ones((5, 3))
+    with pytest.raises(ValueError, match=r"^global_tokens: expected indices from -5 to 4, got "):
+        longformer.forward(x, x, x, x, x, x, window=1, global_tokens=np.array([2**64 - 1], np.uint64))

@@ -288,3 +288,27 @@ def test_a_chunk_longer_than_the_sequence_is_one_chunk(kernels):
     for a, b in zip(found, gradients, strict=True):
         np.testing.assert_array_equal(a, b)
     assert peak < 100_000
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_what_the_hash_is_made_of(kernels):
+    x, options = np.random.default_rng(0).standard_normal((4, 3)), {"chunk": 2, "kernels": kernels}
+    for largest in (np.int64(2**63 - 1), np.uint64(2**63)):
+        with pytest.raises(ValueError, match=rf"^buckets: expected numbers below 2\*\*63 - 1, got {largest}$"):
+            reformer.forward(x, x, buckets=np.array([[0, largest, 1, 2]], largest.dtype), **options)
+    with pytest.raises(ValueError, match=r"^rotations: expected finite numbers"):
+        reformer.buckets(x, np.full((1, 3, 1), np.nan))
+    with pytest.raises(TypeError, match=r"^rng: expected a numpy.random.Generator, got int"):
+        reformer.draw_rotations(1, 3, 4, 0)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_the_gradient_of_the_shortest_vectors():
+    x = np.random.default_rng(0).standard_normal((5, 1))
+    x[2] = 1e-310
+    grads = []
+    for kernels in (reference, jit):
+        out, saved = reformer.forward(x, x, buckets=np.zeros((1, 5), int), chunk=5, kernels=kernels)
+        grads.append(reformer.backward(np.cos(out), saved).qk)
+    assert np.isfinite(grads[0]).all()
+    np.testing.assert_allclose(*grads, rtol=1e-12, atol=1e-14)

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_rng, check_sizes
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
@@ -80,8 +80,7 @@ def orthogonal_gaussian(
 
 def _check_draw(m: int, D: int, rng: np.random.Generator) -> None:
     check_sizes(m=m, D=D)
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    check_rng(rng)
 
 
 # --- Random feature attention ---------------------------------------------------------------------------------------

@@ -55,8 +55,12 @@ def check_conv(v: Any, conv: Any, **_: Any) -> None:
         raise ValueError(
             f"conv: expected shape (H, K) with H = {heads}, the last leading axis of v {v.shape}, got {conv.shape}"
         )
-    if taps % 2 == 0:
-        raise ValueError(f"conv: expected an odd number of weights K, got {taps}")
+    check_odd(conv)
+
+
+def check_odd(conv: Any) -> None:
+    if conv.shape[-1] % 2 == 0:
+        raise ValueError(f"conv: expected an odd number of weights K, got {conv.shape[-1]}")
 
 
 @op(look=check_conv)
@@ -79,8 +83,9 @@ def backward(d_y: Float[Array, "... N M"], saved: Saved) -> Gradients:
     return Gradients(correlate(d_y, conv[..., ::-1]), d_conv)  # (2)
 
 
-def look_at_length(length: Any, **_: Any) -> None:
+def look_at_length(conv: Any, length: Any) -> None:
     check_sizes(length=length)
+    check_odd(conv)
 
 
 @op(look=look_at_length)

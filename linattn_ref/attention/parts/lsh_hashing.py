@@ -33,14 +33,15 @@ from numpy.random import Generator
 
 from linattn_ref.attention.parts.masks import Mask, shown
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
-from linattn_ref.op.options import check_dtype, check_sizes
+from linattn_ref.op.options import check_dtype, check_rng, check_sizes
 
 __all__ = ["buckets", "check_hash", "check_rotations", "chunk_of_token", "draw_rotations", "find_order"]
 __all__ += ["order_by_bucket", "pattern", "pattern_of", "put_back", "sides", "sides_backward"]
 
 
-def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) -> None:
+def check_counts(rounds: Any, width: Any, n_buckets: Any, rng: Any, dtype: Any = np.float64) -> None:
     check_sizes(rounds=rounds, width=width, n_buckets=n_buckets)
+    check_rng(rng)
     check_dtype(dtype)
     if n_buckets % 2:
         raise ValueError(f"n_buckets: expected an even number, one bucket for each end of an axis, got {n_buckets}")
@@ -52,7 +53,15 @@ def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtyp
     return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
 
 
-@op
+def check_rotations(rotations: Any = None, buckets: Any = None, **_: Any) -> None:
+    """Rotations that are used are finite, and above the largest bucket there is a number for masked tokens."""
+    if buckets is not None and buckets.max() >= np.iinfo(np.int64).max:
+        raise ValueError(f"buckets: expected numbers below 2**63 - 1, got {buckets.max()}")
+    if buckets is None and not np.isfinite(rotations).all():  # an argmax would hide it
+        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
+
+
+@op(values=check_rotations)
 def buckets(qk: Float[Array, "... N D"], rotations: Constant[Array, "rounds D buckets/2"]) -> Integers:
     """The hash (1) of every token in every round, ``(..., rounds, N)``: from 0 to ``buckets - 1``, the first of equals.
 
@@ -120,12 +129,6 @@ def check_hash(chunk: Any, rotations: Any = None, buckets: Any = None, **_: Any)
     for name, x in (("rotations", rotations), ("buckets", buckets)):
         if x is not None and 0 in x.shape:
             raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
-
-
-def check_rotations(rotations: Any = None, buckets: Any = None, **_: Any) -> None:
-    """Rotations that are used are finite."""
-    if buckets is None and not np.isfinite(rotations).all():  # an argmax would hide it
-        raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
 
 
 def find_order(qk: Array, rotations: Array | None, key_mask: Any, held: Integers | None) -> Integers:

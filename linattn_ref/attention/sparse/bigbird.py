@@ -66,7 +66,7 @@ from linattn_ref.attention.sparse.part import KEPT, Indices, Pattern, blocks
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
 from linattn_ref.attention.sparse.patterns import check_window_blocks
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_rng, check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "matrix", "parts_of", "pattern"]
 
@@ -142,8 +142,7 @@ def look_drawing(n_blocks: Any, r: Any, rng: Any, window_blocks: Any, **_: Any) 
     check_window_blocks(window_blocks)
     if isinstance(r, bool) or not isinstance(r, int) or r < 0:
         raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
-    if not isinstance(rng, Generator):
-        raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
+    check_rng(rng)
 
 
 @op(look=look_drawing)

@@ -42,6 +42,8 @@ def _integers(name: str, indices: Any) -> Indices:
         found = found.astype(np.intp)
     if found.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got {found.dtype}")
+    if found.dtype == np.uint64:  # out of range, and not wrapped around into it
+        found = np.minimum(found, np.uint64(np.iinfo(np.intp).max))
     return found.astype(np.intp)
 
 

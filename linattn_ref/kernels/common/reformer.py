@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import reformer as page
+from linattn_ref.attention.features.feature_maps_random import or_infinity
 from linattn_ref.attention.parts.lsh_hashing import find_order
-from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.attention.parts.masks import shown
 from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float, Int, Integers
 
@@ -57,7 +58,7 @@ def backward(loop, d_out, saved, *, loop_adds_up=False):
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
     k *= dot(k, d_k)  # the part along the key
     d_k -= k
-    d_k *= divide(np.ones_like(length), length)
+    d_k /= or_infinity(length)
     d_q += d_k
     return page.Gradients(d_q, d_v)
 
