@@ -39,9 +39,8 @@ __all__ = ["buckets", "check_hash", "check_rotations", "chunk_of_token", "draw_r
 __all__ += ["order_by_bucket", "pattern", "pattern_of", "put_back", "sides", "sides_backward"]
 
 
-def check_counts(rounds: Any, width: Any, n_buckets: Any, rng: Any, dtype: Any = np.float64) -> None:
+def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) -> None:
     check_sizes(rounds=rounds, width=width, n_buckets=n_buckets)
-    check_rng(rng)
     check_dtype(dtype)
     if n_buckets % 2:
         raise ValueError(f"n_buckets: expected an even number, one bucket for each end of an axis, got {n_buckets}")
@@ -50,6 +49,7 @@ def check_counts(rounds: Any, width: Any, n_buckets: Any, rng: Any, dtype: Any =
 @op(look=check_counts)
 def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: Any = np.float64) -> Array:
     """Standard normal ``R``, one per round: ``(rounds, D, n_buckets/2)``."""
+    check_rng(rng)
     return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
 
 
