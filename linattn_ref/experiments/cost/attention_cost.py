@@ -12,13 +12,13 @@ numbers:
 multiply-adds, forward   ``N L (D + M)``            ``N L (D + M)``
 multiply-adds, backward  ``2 N L (D + M)``          ``2 N L (D + M) + N L D``: again (1)
 kept beyond the inputs   ``N L``                    ``N (M + 2)``
-in use at once, about    ``4 N L``                  ``5 N TILE + N (2 D + 2 M)``
+in use at once, about    ``4 N L``                  ``6 N TILE + N (2 D + 2 M)``
 =======================  =========================  ==========================================
 
 The first three rows are exact; what the online form keeps of a row is its output, the largest score and the sum. In the
 last, the dense form has the scores, their exponentials, the quotients of these, and P, which are the quotients again
 where the sum is not 0. The online form reads ``TILE`` keys at a time: three arrays ``(N, TILE)`` of the last tile
-are still there when the next one's scores are made, which takes two more, beside the output and three gradients.
+are still there when the next one's weights are made, which takes three more, beside the output and three gradients.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def compute(
     n = np.array(lengths, np.int64)
     pairs, d, m = n * n, key_width, value_width
     dense = 3 * pairs * (d + m), pairs, 4 * pairs
-    online = 3 * pairs * (d + m) + pairs * d, n * (m + 2), n * (5 * online_softmax.TILE + 2 * d + 2 * m)
+    online = 3 * pairs * (d + m) + pairs * d, n * (m + 2), n * (6 * online_softmax.TILE + 2 * d + 2 * m)
     inputs = [[rng.standard_normal((i, w)).astype(dtype) for w in (d, d, m, m)] for i in lengths]  # q, k, v, d_out
     return Results(
         lengths=n,  # (T,), N = L

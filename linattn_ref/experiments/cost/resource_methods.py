@@ -8,7 +8,7 @@ method            kept by forward             in use at once, about
 dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
 online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums per row
 linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
-linear            ``H (3 N W + W (W + 1))``   ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
+linear            ``H (3 N W + N + W (W+1))`` ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
 linear_causal     a state more                the same
 lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
 ================  ==========================  =================================================================

@@ -37,7 +37,7 @@ def compute(*, seed: int = 0, directions: Sequence[int] = (4, 16, 64, 256, 1024)
     directions : sequence of int
         ``m`` of the kernels.
     trials : int
-        Draws of all directions, a point.
+        Draws of all directions, a point; of those of the kernels a quarter.
     """
     rng = np.random.default_rng(seed)
     angles, points_angle = np.linspace(0, 180, 91), np.linspace(0, 180, 10)
@@ -109,12 +109,13 @@ def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], tr
 
 
 def draw(results: Results) -> Figure:
-    """Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured
-    (points, 95% intervals; root mean squares). Top left: the softmax kernel exp(x.y) for x and y of one length at
-    all angles. Trigonometric features are worst where the kernel is smallest, positive ones where it is largest. Top
-    right: the same pair at 120 degrees, longer and longer. Bottom left: the error with orthogonal directions over that
-    with independent ones, as many as D: the exact ratio, for a narrow head and a wide one. Bottom right: four kernels
-    of x - y by the cosine of directions drawn from their Fourier transforms; the error falls as one over m.
+    """Random features estimate a kernel without bias; these are their errors, by formula (lines) and measured (points,
+    95% intervals): above roots of mean squares, below mean squares. Top left: the softmax kernel exp(x.y) for x and y
+    of one length at all angles. Trigonometric features are worst where the kernel is smallest, positive ones where it
+    is largest. Top right: the same pair at 120 degrees, longer and longer. Bottom left: the error with orthogonal
+    directions over that with independent ones, as many as D: the exact ratio, for a narrow head and a wide one. Bottom
+    right: four kernels of x - y by the cosine of directions drawn from their Fourier transforms; it falls as one over
+    m.
     """
     figure, ((angle, length), (gain, kernels)) = style.figure(2, 2, height=0.78)
     _draw_errors(angle, results.angles, results.points_angle, results.by_angle)

@@ -1,8 +1,8 @@
 """A small transformer learns to write, a character at a time: ``linattn-ref train characters``.
 
 It reads windows of a text and is to say at each place which character comes next. Its loss is the mean surprise, in
-nats per character; beside it stand what is had without any context, the entropy of the single characters, and by the
-pair of the last character and the next. What it has learned it writes as a recurrent network, from two sums per head.
+nats per character; beside it stand what the frequencies of single characters have, without any context, and those of
+pairs, by the last character. What it has learned it writes as a recurrent network, from two sums per head.
 """
 
 from collections import Counter

@@ -141,12 +141,12 @@ def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
 def draw(results: Results) -> Figure:
     """Predicting which tokens were hidden, in film reviews that are not trained on, against updates. These are the four
     panels of Linformer's Figure 3 with networks of 2 layers of width 64 and 4,000 updates of 2,048 tokens, where the
-    paper's are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is the mean over two
-    seeds, with a band from one to the other, or one seed: usual start, E and F fixed, the rates of (b), and (c). (a),
-    (b): two lengths, softmax and Linformer. Linformer's heads share projections that begin as mean pooling. They learn
-    at 1 / n of the rate of all else, unless another is named (dashed), or they are fixed (dotted). Usual start: the
-    network does not begin with heads that look at a neighbour. (c): who shares E and F. (d): one k at three lengths.
-    Grey, dotted: what the frequencies of pieces alone achieve.
+    paper's are RoBERTa's and 250,000 updates. Perplexity at the places shown as [MASK]; a line is that of the mean loss
+    of two seeds, with a band from one to the other, or one seed: usual start, E and F fixed, the rates of (b), and (c).
+    (a), (b): two lengths, softmax and Linformer. Linformer's heads share projections that begin as mean pooling. They
+    learn at 1 / n of the rate of all else, unless another is named (dashed), or they are fixed (dotted). Usual start:
+    the network does not begin with heads that look at a neighbour. (c): who shares E and F. (d): one k at three
+    lengths. Grey, dotted: what the frequencies of pieces alone achieve.
     """
     figure, axes = style.figure(2, 2, height=0.8, sharex=True, sharey=True)
     shown = panels(results)

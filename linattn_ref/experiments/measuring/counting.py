@@ -28,6 +28,7 @@ __all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
 UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))
+UNCOUNTED |= {np.convolve, np.correlate, np.cross}
 ROW_BY_ROW = "...d,...d->..."  # the einsum that is such a one, as is vecdot
 REFUSED = "count: the products of numpy's {} cannot be counted, use @"
 
@@ -85,7 +86,7 @@ class CountedArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
     ) -> Any:
-        if ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot):
+        if method == "at" or (ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot)):
             raise TypeError(REFUSED.format(ufunc.__name__))
         inputs = tuple(_plain(x) for x in inputs)
         options = {name: _plain(x) for name, x in options.items()}
@@ -99,6 +100,9 @@ class CountedArray(np.ndarray):
         else:  # a sum over an axis goes over its input
             self.counts.elementwise += np.size(inputs[0] if method == "reduce" or ufunc is np.vecdot else result)
         return out[0] if out is not None else self.wrap(result, self.counts)
+
+    def dot(self, *_: Any) -> Any:
+        raise TypeError(REFUSED.format("dot"))
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         if function is np.einsum and arguments[0] == ROW_BY_ROW:

@@ -69,7 +69,18 @@ def test_two_counts_do_not_mix():
     assert (first.multiply_adds, second.multiply_adds) == (64, 128)
 
 
-@pytest.mark.parametrize("product", [np.dot, np.inner, np.linalg.solve, lambda a, b: np.einsum("ij,jk->ik", a, b)])
+@pytest.mark.parametrize(
+    "product",
+    [
+        np.dot,
+        np.inner,
+        np.linalg.solve,
+        lambda a, b: np.einsum("ij,jk->ik", a, b),
+        lambda a, b: a.dot(b),
+        lambda a, b: np.convolve(a[0], b[0]),
+        lambda a, b: np.add.at(a, 0, b),
+    ],
+)
 def test_products_that_cannot_be_counted_are_refused(product):
     with pytest.raises(TypeError, match="cannot be counted, use @"):
         count(product, np.ones((2, 2)), np.ones((2, 2)))
