@@ -180,11 +180,11 @@ def _curve(name: str, found: Points, setting: Setting) -> Results:
 def draw(results: Results) -> Figure:
     """Forward and backward pass of attention, 8 heads of width 64, float32, one sequence. Above: CPU time on one
     thread, with the exponent of N fitted to the longer half of a curve; a ring is where a method gets faster than
-    online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line
-    is linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax
-    attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic,
-    its memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix, and
-    linear without a mask, are NumPy; the others have Numba kernels. Linformer with k = 256. LSH: Reformer with so
+    online softmax attention. Below: the most memory in use at once beyond the inputs, over the length: a level line is
+    linear memory. Points are measured, each in a process of its own, lines are computed from the code. Softmax
+    attention stops where a pass takes seconds or gigabytes; nothing is extrapolated. Its time is always quadratic, its
+    memory only where the matrix is kept: online it needs less of it than the linear methods. The matrix is NumPy's, as
+    are the sums of linear without a mask; all else has Numba kernels. Linformer with k = 256. LSH: Reformer with so
     many hash rounds, 64 buckets and chunks of 32.
     """
     figure, axes = style.figure(2, len(COLUMNS), height=0.66, sharex=True, sharey="row")
