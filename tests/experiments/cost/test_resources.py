@@ -1,6 +1,7 @@
 """The resource figure: what is computed for it, what it shows. No time is tested."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from linattn_ref.experiments.cost.resource_methods import (
 from linattn_ref.experiments.measuring import points
 from linattn_ref.experiments.measuring.counting import peak_bytes
 from linattn_ref.experiments.measuring.memory import HAND_BACK, in_new_process
-from linattn_ref.experiments.publishing import record, style
+from linattn_ref.experiments.publishing import catalogue, record, style
 
 SMALL = Setting(heads=3, width=8)
 FLOAT32 = 4  # bytes
@@ -204,3 +205,12 @@ def test_the_command_prints_tables_draws_and_goes_on_where_it_was_interrupted(tm
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         resources.compute(**options)
+
+
+def test_the_committed_record_is_of_this_code():
+    """What is computed beside its points, and what its longest points are, to three hundredths."""
+    stored = json.loads((Path(__file__).parents[3] / "figures" / "resources.json").read_text(encoding="utf-8"))
+    for name, curve in catalogue.results_of("resources", stored).curves.items():
+        formula = [FLOAT32 * METHODS[name].peak(n, Setting()) for n in curve.memory_lengths]
+        assert list(curve.peak_formula) == formula
+        assert abs(curve.peak[-1] / formula[-1] - 1) < 0.03
