@@ -86,7 +86,7 @@ class CountedArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
     ) -> Any:
-        if method == "at" or (ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot)):
+        if ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot):
             raise TypeError(REFUSED.format(ufunc.__name__))
         inputs = tuple(_plain(x) for x in inputs)
         options = {name: _plain(x) for name, x in options.items()}
