@@ -27,7 +27,7 @@ __all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
 # ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
-UNCOUNTED = frozenset((np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum))
+UNCOUNTED = {np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum}
 UNCOUNTED |= {np.convolve, np.correlate, np.cross}
 ROW_BY_ROW = "...d,...d->..."  # the einsum that is such a one, as is vecdot
 REFUSED = "count: the products of numpy's {} cannot be counted, use @"

@@ -107,7 +107,8 @@ def _missing(name: str, out: Path) -> str:
     before = json.loads(file.read_text(encoding="utf-8"))["results"] if name in BENCHES and file.exists() else {}
     packages = dict.fromkeys((*NEEDS.get(name, ()), *before.get("versions", ())))
     if missing := [each for each in packages if None in map(importlib.util.find_spec, MODULES[each].split())]:
-        return f"it needs {', '.join(missing)}, not installed here (extra {'cuda12' if name in NEEDS else 'peers'})"
+        extra = "cuda12" if "numba-cuda" in missing else "peers"
+        return f"it needs {', '.join(missing)}, not installed here (extra {extra})"
     if name == "bench_cuda" and not importlib.import_module("torch").cuda.is_available():
         return "it needs an NVIDIA GPU"
     return ""
