@@ -124,6 +124,7 @@ def pytest_collection_finish():
     """Thousands of tests stay until the end: without this ``gc.collect()`` goes through all of them again each time."""
     gc.freeze()
     gc.enable()
+    gc.set_threshold(50_000, 20, 50)  # and so for what the tests keep, such as modules: a fifth of the run otherwise
 
 
 def pytest_sessionfinish(session):
