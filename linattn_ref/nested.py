@@ -1,7 +1,5 @@
 """Arrays in tuples in tuples, such as the parameters of a composed layer: named, and changed one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How arrays cross to NumPy, PyTorch, JAX or CuPy, and how each of them is asked for gradients."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib
@@ -22,6 +20,11 @@ class Library:
     views = False  # whether arrays are views with gaps in larger ones
     dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
 
+    @property
+    def module(self) -> Any:
+        """The library itself, which nothing else imports."""
+        return importlib.import_module(self.name)
+
     def check(self, dtype: str, device: str) -> None:
         """That the dtype and the device exist there."""
         if dtype not in self.dtypes:
@@ -34,19 +37,12 @@ class Library:
             told = str(error).strip().partition("\n")[0]
             raise ValueError(f"device: {self.name} has no arrays on {device!r} here: {told}") from None
 
-    def numpy_dtype(self, dtype: str) -> Any:
-        """NumPy's dtype of that name; bfloat16 is `ml_dtypes`'."""
-        return importlib.import_module("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-
-    def state_dtype(self, dtype: str) -> str:
-        """In which a state is kept: float32 at least."""
-        return dtype if dtype in ("float64", "float32") else "float32"
-
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         """A new array of the library, contiguous, in memory of its own."""
         if device != "cpu":
             raise ValueError("its arrays are on the CPU")
-        return self.placed(np.array(x, dtype=self.numpy_dtype(dtype), order="C"), np.zeros)
+        numpy_dtype: Any = importlib.import_module("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
+        return self.placed(np.array(x, dtype=numpy_dtype, order="C"), np.zeros)
 
     def placed(self, x: Any, zeros: Callable[..., Any]) -> Any:
         """The array, or a view with the same content."""
@@ -73,9 +69,7 @@ class Library:
         """The name of an array's dtype."""
         return str(x.dtype).rpartition(".")[2]
 
-    def ask(
-        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
-    ) -> tuple[Any, Any, Any]:
+    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
         """Output, last state and gradients under ``d``, those of ``state`` too unless it is None."""
         return *call(given, options), None
 
@@ -90,11 +84,10 @@ class CuPy(Library):
         super().check(dtype, "cuda")
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
-        cupy = importlib.import_module("cupy")
-        return self.placed(cupy.array(x, dtype=dtype, order="C"), cupy.zeros)
+        return self.placed(self.module.array(x, dtype=dtype, order="C"), self.module.zeros)
 
     def numpy(self, x: Any) -> np.ndarray:
-        return np.array(importlib.import_module("cupy").asnumpy(x), dtype=np.float64)
+        return np.array(self.module.asnumpy(x), dtype=np.float64)
 
 
 class Torch(Library):
@@ -103,17 +96,15 @@ class Torch(Library):
     name, differentiates = "torch", True
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
-        torch = importlib.import_module("torch")
+        torch = self.module
         array = torch.from_dlpack(np.array(x, order="C")).to(getattr(torch, dtype)).to(device)
         return self.placed(array, functools.partial(torch.zeros, device=device))
 
     def numpy(self, x: Any) -> np.ndarray:
         return np.array(x.detach().cpu().double().numpy())
 
-    def ask(
-        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
-    ) -> tuple[Any, Any, Any]:
-        torch = importlib.import_module("torch")
+    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
+        torch = self.module
         leaves = dict(given)
         parts = () if state is None else state if isinstance(state, tuple) else (state,)
         if d is not None:
@@ -130,9 +121,8 @@ class Torch(Library):
         found = torch.autograd.grad(ends, [*leaves.values(), *parts], cotangents, allow_unused=True)
         grads = dict(zip(leaves, found, strict=False))
         if parts:
-            of_state = tuple(
-                torch.zeros_like(x) if g is None else g for x, g in zip(parts, found[len(leaves) :], strict=True)
-            )
+            pairs = zip(parts, found[len(leaves) :], strict=True)
+            of_state = tuple(torch.zeros_like(x) if g is None else g for x, g in pairs)
             grads["state"] = of_state if isinstance(state, tuple) else of_state[0]
         return out, last, grads
 
@@ -144,21 +134,16 @@ class Jax(Library):
 
     def check(self, dtype: str, device: str) -> None:
         if dtype == "float64":
-            importlib.import_module("jax").config.update("jax_enable_x64", True)
+            self.module.config.update("jax_enable_x64", True)
         super().check(dtype, device)
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
-        jax = importlib.import_module("jax")
+        jax = self.module
         wide = np.array(x, np.float64 if dtype == "float64" else np.float32, order="C")
         return jax.device_put(jax.numpy.from_dlpack(wide).astype(dtype), jax.devices(device)[0])
 
-    def numpy(self, x: Any) -> np.ndarray:
-        return np.array(x, dtype=np.float64)
-
-    def ask(
-        self, call: Callable[..., Any], given: Any, options: Any, state_name: str, state: Any, d: Any
-    ) -> tuple[Any, Any, Any]:
-        jax = importlib.import_module("jax")
+    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
+        jax = self.module
         if d is None:
             return *call(given, options), None
 

@@ -15,8 +15,6 @@ bits computes in float32 and rounds once: twice the error of one rounding is all
 Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -40,13 +38,14 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
     unit, tiny = (2.0**-52, 0.0) if dtype == "float64" else (2.0**-23, 2.0**-126)
     unit = 2.0**-10 if dtype == "tfloat32" else unit  # products of float32 that keep 10 bits
     off = {name: np.zeros(x.shape) for name, x in right.items()}
-    for way in ({}, chunked(question)):
+    tiled = {"softmax": online_softmax, "linear": chunked_linear if question.causal else None}
+    for page in (None, tiled.get(question.op)):  # which computes the same a tile or a chunk at a time
         for order in range(1 + ORDERS):
             d, m = question.inputs["q"].shape[-1], question.inputs["v"].shape[-1]
             of_d, of_m = (rng.permutation(width) if order else np.arange(width) for width in (d, m))
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 asked = reordered(nudged(question, unit, rng) if order else question, of_d, of_m)
-                honest = answer(asked, working, **way)
+                honest = answer(asked, working, page=page)
             for name, x in honest.items():
                 there = reordered_array(name, x.astype(np.float64), np.argsort(of_d), np.argsort(of_m), question)
                 off[name] = np.fmax(off[name], abs(there - right[name]))
@@ -72,18 +71,8 @@ def rounding(right: np.ndarray, dtype: str) -> np.ndarray:
 
 def nudged(question: Question, unit: float, rng: np.random.Generator) -> Question:
     """With queries, keys and values off by a unit in the last place, or not: roundings on the way do as much."""
-    return question.change(
-        **{x: question.inputs[x] * (1 + unit * rng.integers(-1, 2, question.inputs[x].shape)) for x in "qkv"}
-    )
-
-
-def chunked(question: Question) -> dict[str, Any]:
-    """What computes the same a tile or a chunk at a time: another page, or another rule within the page."""
-    if question.op == "softmax":
-        return {"page": online_softmax}
-    if question.op == "linear":
-        return {"page": chunked_linear} if question.causal else {}
-    return {}
+    rows = {name: question.inputs[name] for name in "qkv"}
+    return question.change(**{name: x * (1 + unit * rng.integers(-1, 2, x.shape)) for name, x in rows.items()})
 
 
 def is_blind(right: np.ndarray, budget: np.ndarray, dtype: str) -> bool:
@@ -98,13 +87,11 @@ def reordered(question: Question, of_d: np.ndarray, of_m: np.ndarray) -> Questio
     def turn(name: str, x: np.ndarray) -> np.ndarray:
         return reordered_array(name, x, of_d, of_m, question)
 
-    inputs = {name: turn(name, x) for name, x in question.inputs.items()}
-    states = [
-        None if x is None else tuple(turn(name, y) for name, y in zip(("s", "z"), x, strict=False))
-        for x in (question.state, question.d_state)
-    ]
-    d_out = turn("d_out", question.d_out)
-    return question._replace(inputs=inputs, d_out=d_out, state=states[0], d_state=states[1])
+    inputs: dict[str, Any] = {name: turn(name, x) for name, x in question.inputs.items()}
+    for name in ("state", "d_state"):
+        if (x := getattr(question, name)) is not None:
+            inputs[name] = tuple(turn(part, y) for part, y in zip(("s", "z"), x, strict=False))
+    return question.change(**inputs, d_out=turn("d_out", question.d_out))
 
 
 def reordered_array(name: str, x: np.ndarray, of_d: np.ndarray, of_m: np.ndarray, question: Question) -> np.ndarray:

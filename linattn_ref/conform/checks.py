@@ -4,9 +4,6 @@ A check is a generator of trials, which a :class:`~linattn_ref.conform.judge.Jud
 beyond equal numbers (inputs unaltered, the same numbers twice, one pass equal to pieces), is a few lines here.
 """
 
-from __future__ import annotations
-
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -27,18 +24,18 @@ class Check(NamedTuple):
     run: Callable[[Judge], Iterator[Trial]]
     ops: tuple[str, ...]
     whole: bool = False  # whether all its trials are asked for, though one failed: they are drawn together
+    called: bool = False  # whether it needs a kernel that can be called: it is more than an answer and the right one
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(*needs: str, ops: tuple[str, ...] = tuple(OPS), whole: bool = False) -> Callable[[Any], Any]:
+def check(*needs: str, ops: tuple[str, ...] = tuple(OPS), **how: bool) -> Callable[[Any], Any]:
     """Make a check of a generator of trials; its docstring is why."""
 
     def register(function: Callable[[Judge], Iterator[Trial]]) -> Callable[[Judge], Iterator[Trial]]:
-        name = function.__name__
-        why = " ".join(inspect.cleandoc(function.__doc__ or "").split())
-        CHECKS[name] = Check(name, why, needs, function, ops, whole)
+        why = " ".join((function.__doc__ or "").split())
+        CHECKS[function.__name__] = Check(function.__name__, why, needs, function, ops, **how)
         return function
 
     return register
@@ -71,7 +68,7 @@ def output(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(noted("", causal), judge.ask(causal=causal), ("out",))
 
 
-@check()
+@check(called=True)
 def output_dtype(judge: Judge) -> Iterator[Trial]:
     """What comes out has the dtype of what went in."""
     trial = judge.trial("", judge.ask(n=3), ())
@@ -103,13 +100,13 @@ def scale(judge: Judge) -> Iterator[Trial]:
     yield judge.trial("scale=0.37", judge.ask(scale=0.37))
 
 
-@check("causal")
+@check("causal", called=True)
 def causal(judge: Judge) -> Iterator[Trial]:
     """A huge change of the future leaves the outputs before it as they are."""
     yield from future(judge, judge.ask(causal=True))
 
 
-@check(ops=("gated_linear", "delta", "gated_delta"))
+@check(ops=("gated_linear", "delta", "gated_delta"), called=True)
 def causality(judge: Judge) -> Iterator[Trial]:
     """A huge change of the future leaves the outputs before it as they are."""
     yield from future(judge, judge.ask())
@@ -118,13 +115,10 @@ def causality(judge: Judge) -> Iterator[Trial]:
 def future(judge: Judge, question: Question) -> Iterator[Trial]:
     """The same question with other tokens from the twelfth on."""
     size = 30.0 if judge.target.dtype == "float16" else 1e4
-    inputs = {
-        name: x.copy()
-        for name, x in question.inputs.items()
-        if name in ("k", "v") or (name == "q" and judge.target.op != "softmax")
-    }
+    names = ("k", "v") if judge.target.op == "softmax" else ("q", "k", "v")
+    inputs = {name: question.inputs[name].copy() for name in names}
     for name, x in inputs.items():
-        if name != "k" or "beta" not in question.inputs or question.options.get("normalise", True):
+        if name != "k" or "beta" not in question.inputs or question.normalise:
             x[..., 12:, :] *= size
     changed = question.change(**inputs)
     got, before = judge.target.answer(changed, gradients=False), answer(question)
@@ -168,11 +162,8 @@ def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
     (*batch, _, n), places = question.inputs["k"].shape[:-1], np.arange(question.inputs["k"].shape[-2])
     number = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1)
     inside = (judge.rng.random((*batch, 1, n)) < 0.7) & (places != 3)
-    for where, mask in (
-        ("in front", places >= 5 - 2 * number),
-        ("in the middle", inside),
-        ("at the end", places < n - 6 + 2 * number),
-    ):
+    made = {"in front": places >= 5 - 2 * number, "in the middle": inside, "at the end": places < n - 6 + 2 * number}
+    for where, mask in made.items():
         yield where, np.broadcast_to(mask, question.inputs["k"].shape[:-1]).copy()
 
 
@@ -191,7 +182,7 @@ def masked_is_absent(judge: Judge) -> Iterator[Trial]:
     yield judge.trial(f"masked in the middle of {LENGTH} tokens", mask_inside(judge, long(judge)))
 
 
-@check("key_mask")
+@check("key_mask", called=True)
 def masked_content(judge: Judge) -> Iterator[Trial]:
     """What a masked key contains changes nothing, even if it is huge."""
     for causal in causals(judge)[::-1]:
@@ -232,7 +223,7 @@ def gradient_of_the_last_state(judge: Judge) -> Iterator[Trial]:
     yield judge.trial("a gradient of the last state", judge.ask(state=True, d_state=True))
 
 
-@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"), called=True)
 def pieces(judge: Judge) -> Iterator[Trial]:
     """One pass, two pieces, and token by token give the same, the state handed on as the kernel gave it."""
     short, longer = judge.ask(state=True), long(judge, state=True)
@@ -253,11 +244,9 @@ def pieces(judge: Judge) -> Iterator[Trial]:
                 raise ValueError("a state was given and none came back: return (out, state)")
         assert last is not None
         found = {**last.arrays, "out": np.concatenate(outs, axis=-2)}
-        trial = Trial(note, question, last._replace(arrays=found), right, [])
         names = [name for name in found if name in right and not name.startswith("d_")]
-        yield trial._replace(
-            places=[judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
-        )
+        places = [judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
+        yield Trial(note, question, last._replace(arrays=found), right, places)
 
 
 OFFSETS, LONG_OFFSETS = np.array([0, 5, 5, 6, 20]), np.array([0, 66, 66, 67, LENGTH])
@@ -352,7 +341,7 @@ def short_rows(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"queries and keys times {size:g}", question.change(**short), ("out",))
 
 
-@check()
+@check(called=True)
 def zeros(judge: Judge) -> Iterator[Trial]:
     """Inputs of zeros are inputs: no division by a length or a sum of nothing."""
     question = judge.ask(causal=True)
@@ -360,7 +349,7 @@ def zeros(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"{name} = 0", question.change(**{name: np.zeros_like(question.inputs[name])}), ("out",))
 
 
-@check()
+@check(called=True)
 def buffers(judge: Judge) -> Iterator[Trial]:
     """Outputs are written fully: memory that was full of NaN shows nothing of it."""
     question = judge.ask(causal=True)
@@ -372,7 +361,7 @@ def buffers(judge: Judge) -> Iterator[Trial]:
     yield trial
 
 
-@check()
+@check(called=True)
 def inputs_kept(judge: Judge) -> Iterator[Trial]:
     """A call leaves its inputs as they were, and so a state, a mask, offsets and the gradient of the output."""
     offers = judge.target.offers
@@ -390,21 +379,17 @@ def inputs_kept(judge: Judge) -> Iterator[Trial]:
         yield Trial(note, question, got, {}, places)
 
 
-@check()
+@check(called=True)
 def same_twice(judge: Judge) -> Iterator[Trial]:
     """The same call gives the same numbers, to the bit."""
     trial = judge.trial("", judge.ask(causal=True))
     again = judge.target.answer(trial.question)
-    yield trial._replace(
-        places=[
-            compare("again", name, again.arrays[name], x, 0.0, trial.question)
-            for name, x in trial.got.arrays.items()
-            if name in trial.right
-        ]
-    )
+    first = {name: x for name, x in trial.got.arrays.items() if name in trial.right}
+    places = [compare("again", name, again.arrays[name], x, 0.0, trial.question) for name, x in first.items()]
+    yield trial._replace(places=places)
 
 
-@check()
+@check(called=True)
 def strides(judge: Judge) -> Iterator[Trial]:
     """Views into larger arrays are arrays: nothing is read at the wrong stride."""
     question = judge.ask(causal=True)

@@ -4,8 +4,6 @@ A mistake fits where what the kernel gave is much nearer to its answer than to t
 for what they lose is noise or not a number; they are recognised by that.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from linattn_ref.conform import wrong_gradients, wrong_outputs  # noqa: F401  # which fill HYPOTHESES
@@ -35,8 +33,7 @@ def diagnose(
         if guess is None or not all(np.isfinite(x).all() for x in guess.values()):
             continue
         names = [name for name in right if name in got and name.startswith("d_") == (of == "gradient")]
-        names = [name for name in names if of == "output" or name in failed or name in guess]
-        names = [name for name in names if of == "gradient" or name in guess]
+        names = [name for name in names if name in guess or (of == "gradient" and name in failed)]
         left = distance(got, {**right, **guess}, names, right) / max(distance(got, right, names, right), 1e-300)
         if left < FITS:
             found.append((each.name, each.sentence, left))

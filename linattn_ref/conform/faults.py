@@ -5,8 +5,6 @@ They share no line with `wrong_outputs` and `wrong_gradients`, which say what a 
 come first.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.attention import delta_rule
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.diagnosis import HYPOTHESES, diagnose
 from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask
 from linattn_ref.conform.target import Mapping, Target
+from linattn_ref.nested import map_arrays
 
 __all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of"]
 
@@ -32,40 +32,29 @@ def each_head(
     out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     *batch, heads = q.shape[:-2]
     cuts = [0, k.shape[-2]] if offsets is None or fault == "packed_as_one" else [int(x) for x in offsets]
-    many = isinstance(state, tuple)
-    last = [np.zeros(x.shape, x.dtype) for x in ((state if many else (state,)) if state is not None else ())]
+    states = state if isinstance(state, tuple) else () if state is None else (state,)
+    last = tuple(np.zeros_like(x) for x in states)
+    mask = np.ones(k.shape[:-1], bool) if key_mask is None or fault == "mask_ignored" else key_mask
+    mask = ~mask if fault == "mask_inverted" and key_mask is not None else mask
     for at in np.ndindex(*batch, heads):
         shared = (*at[:-1], at[-1] % (heads // groups) if fault == "heads_modulo" else at[-1] // groups)
         for p, (start, stop) in enumerate(itertools.pairwise(cuts)):
             keys = slice(start, stop)
             queries = keys if len(cuts) > 2 else slice(None)
-            packed = (p if fault != "state_of_the_first" else 0,) if offsets is not None else ()
-            first = (
-                None
-                if state is None or fault == "state_ignored"
-                else [x[(*packed, *shared)] for x in (state if many else (state,))]
-            )
-            arrays = [x[(*shared, keys)] for x in (k, v)] + [
-                None if x is None else x[(*shared, keys)] for x in (beta, log_gate)
-            ]
-            mask = (
-                np.ones(stop - start, bool)
-                if key_mask is None or fault == "mask_ignored"
-                else key_mask[(*shared, keys)]
-            )
-            mask = ~mask if fault == "mask_inverted" and key_mask is not None else mask
-            out[(*at, queries)], after = rows(fault, q[(*at, queries)], *arrays, mask, first, **options)
+            packed = () if offsets is None else (p,)
+            read = (0,) if packed and fault == "state_of_the_first" else packed
+            first = None if state is None or fault == "state_ignored" else [x[(*read, *shared)] for x in states]
+            arrays = [None if x is None else x[(*shared, keys)] for x in (k, v, beta, log_gate, mask)]
+            out[(*at, queries)], after = rows(fault, q[(*at, queries)], *arrays, first, **options)
             for whole, x in zip(last, after, strict=False):
-                whole[(*((p,) if offsets is not None else ()), *shared)] = x
+                whole[(*packed, *shared)] = x
     out *= fault != "outputs_zero"
-    return out if state is None else (out, tuple(last) if many else last[0])
+    return out if state is None else (out, last if isinstance(state, tuple) else last[0])
 
 
 def sees(fault: str, i: int, j: int, n: int, keys: int, causal: bool) -> bool:
     """Whether query i sees key j."""
-    if fault == "causal_unasked":
-        causal = True
-    if not causal or fault == "causal_ignored":
+    if fault == "causal_ignored" or not (causal or fault == "causal_unasked"):
         return True
     i += 0 if fault == "aligned_at_the_start" else keys - n
     return j <= i + (fault == "causal_ahead") - (fault == "causal_behind")
@@ -122,11 +111,9 @@ def linear_rows(
     for i in range(len(q)):
         top, bottom = f_q[i] @ s, f_q[i] @ z
         for j in range(len(k)):
-            weight = f_q[i] @ f_k[j]
-            if sees(fault, i, j, len(q), len(k), causal):
-                top = top + weight * v[j]
-            if sees(fault, i, j, len(q), len(k), causal) or fault == "normalised_over_all_keys":
-                bottom = bottom + weight
+            weight, seen = f_q[i] @ f_k[j], sees(fault, i, j, len(q), len(k), causal)
+            top = top + seen * weight * v[j]
+            bottom = bottom + (seen or fault == "normalised_over_all_keys") * weight
         out[i] = top if fault == "normaliser_missing" else top / (bottom + eps) if bottom + eps else 0
     return out, (s + f_k.T @ v, z + f_k.sum(axis=0))
 
@@ -199,18 +186,11 @@ def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]
         d_state = None if fault == "last_state_ignored" else d_state
         more = {} if d_state is None else {"d_state": d_state}
         grads = page.backward(d_out, kept.saved, **more)
-        found = {name: getattr(grads, name) for name in OPS[op].inputs}
+        sign = {"gradients_zero": 0, "gradient_sign": -1}.get(fault, 1)
+        found = {name: sign * getattr(grads, name) for name in OPS[op].inputs}
         scale = x.get("scale") or x["q"].shape[-1] ** -0.5
         if grads_state := getattr(grads, "state", None):
-            zero = fault in ("first_state_detached", "gradients_zero")
-            found["state"] = type(grads_state)(
-                *(
-                    None if a is None else a * (0 if zero else -1 if fault == "gradient_sign" else 1)
-                    for a in grads_state
-                )
-            )
-        if fault in ("gradients_zero", "gradient_sign"):
-            found |= {name: found[name] * (0 if fault == "gradients_zero" else -1) for name in OPS[op].inputs}
+            found["state"] = map_arrays(lambda a: (fault != "first_state_detached") * sign * a, grads_state)
         factors = {
             "scale_of_d_q": {"q": 1 / scale},
             "scale_of_d_q_twice": {"q": scale},
@@ -270,8 +250,6 @@ def by_pairs(fault: str, d_out: Any, scale: float, q: Any, k: Any, v: Any, causa
 
 def of_the_rule(fault: str, x: Any, saved: Any, d_out: Any, d_state: Any) -> dict[str, Any]:
     """Gradients of the delta rule itself, before they reach the inputs."""
-    from linattn_ref.attention import delta_rule
-
     scale = x.get("scale") or x["q"].shape[-1] ** -0.5
     d = delta_rule.backward(d_out, saved.rule, d_state=d_state)
     if fault == "normalisation_as_constant":
@@ -285,10 +263,7 @@ def of_the_rule(fault: str, x: Any, saved: Any, d_out: Any, d_state: Any) -> dic
 
 def by_identity(x: Any, saved: Any, d_out: Any, summed: bool) -> Any:
     """The gate's gradient as a difference of sums over later tokens, in the precision at hand; or of its own alone."""
-    from linattn_ref.attention import delta_rule
-
-    d = delta_rule.backward(d_out, saved.rule)
-    rule = saved.rule
+    rule, d = saved.rule, delta_rule.backward(d_out, saved.rule)
     rows = rule.q * d.q - rule.k * d.k + (0 if d.erase is None else rule.e * d.erase)
     rows = rows if x["log_gate"].ndim == rows.ndim else rows.sum(axis=-1, keepdims=True)
     sums = np.flip(np.cumsum(np.flip(rows, -2), axis=-2, dtype=rows.dtype), -2) if summed else rows
@@ -322,41 +297,33 @@ def group_pair(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., A
 
 def faulty(name: str, op: str, dtype: str = "float64") -> Target:
     """A kernel with this mistake, which offers everything that it takes to see it."""
-    if HYPOTHESES[name].of == "output":
-        mapping = Mapping(declares=(*OPS[op].options, "normalise"), arrays="numpy")
-        return Target.of(partial(each_head, ROWS[op], name), op, dtype, mapping)
-    declared = tuple(option for option in (*OPS[op].options, "normalise") if option != "offsets")
-    return Target.of(
-        (group_pair if name.startswith("group") else pair_of)(op, name),
-        op,
-        dtype,
-        Mapping(declares=declared, arrays="numpy"),
-    )
+    of_output = HYPOTHESES[name].of == "output"
+    declares = tuple(x for x in (*OPS[op].options, "normalise") if of_output or x != "offsets")
+    pair = group_pair if name.startswith("group") else pair_of
+    function = partial(each_head, ROWS[op], name) if of_output else pair(op, name)
+    return Target.of(function, op, dtype, Mapping(declares=declares, arrays="numpy"))
 
 
 def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64", seed: int = 0) -> Question:
     """A question whose answer shows this mistake."""
     rng = np.random.default_rng(seed)
     options: dict[str, Any] = {}
-    if name.startswith(("causal", "aligned", "normalised_over")) and name != "causal_unasked":
+    causal = "causal", "aligned", "normalised_over", "packed", "state", "last_state", "first_state"
+    if op in ("softmax", "linear") and name.startswith(causal) and name != "causal_unasked":
         options["causal"] = True
     if name == "aligned_at_the_start":
         options["keys"] = sizes["n"] + 4
     if name in ("scale_default", "scale_times_default"):
         options["scale"] = 0.9
-    if (
-        name in ("normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only")
-        and "beta" in OPS[op].inputs
-    ):
+    unlike = "normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only"
+    if name in unlike and "beta" in OPS[op].inputs:
         options["normalise"] = False
-    if name == "packed_as_one" or name == "state_of_the_first":
-        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)} | (
-            {"causal": True} if op in ("softmax", "linear") else {}
-        )
+    if name in ("packed_as_one", "state_of_the_first"):
+        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)}
     if name.startswith(("heads", "group")):
         options["groups"] = 2
     if name.startswith(("state", "last_state", "first_state")):
-        options |= {"state": True} | ({"causal": True} if op == "linear" else {})
+        options["state"] = True
     if name == "last_state_ignored":
         options["d_state"] = True
     asked = ask(op, rng, dtype=dtype, **sizes, **options)

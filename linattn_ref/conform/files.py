@@ -8,11 +8,10 @@ names of the expected arrays (``out`` for ``expected.out``) and in its own dtype
 it leaves out is not offered, and an array of any other name is an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,6 @@ __all__ = ["VERSION", "read", "write"]
 
 VERSION = 1
 DTYPES = "float64", "float32", "float16", "bfloat16"
-# Checks that are more than an answer with its right one: they need a kernel that can be called.
-CALLED = {
-    "output_dtype",
-    "causal",
-    "causality",
-    "masked_content",
-    "pieces",
-    "zeros",
-    "buffers",
-    "inputs_kept",
-    "same_twice",
-    "strides",
-}
 
 
 class Recorder(Judge):
@@ -64,7 +50,7 @@ def cases(op: str, full: bool) -> dict[str, tuple[str, Question, dict[str, np.nd
     target = Target.of(page, op, "float64", Mapping(declares=OPS[op].options))
     found = {}
     for name, each in CHECKS.items():
-        if op not in each.ops or name in CALLED or any(not target.offers(need) for need in each.needs):
+        if op not in each.ops or each.called or any(not target.offers(need) for need in each.needs):
             continue
         for count, trial in enumerate(each.run(Recorder(target, full=full))):
             found[f"{op}.{name}.{count}"] = f"{name}: {trial.note}", trial.question, trial.right
@@ -90,11 +76,10 @@ def write(folder: Path, ops: tuple[str, ...] = tuple(OPS), full: bool = False) -
                 budget = allowed(question, right, dtype)
                 tensors |= {f"budget.{dtype}.{key}": by_row(x).astype(dtype) for key, x in budget.items()}
             whole = {key: np.ascontiguousarray(x) for key, x in sorted(tensors.items())}
-            blob = save(whole, {"options": json.dumps(options)})
-            writers[folder / f"{name}.safetensors"] = lambda at, blob=blob: at.write_bytes(blob)
+            writers[folder / f"{name}.safetensors"] = save(whole, {"options": json.dumps(options)})
             manifest.append({"name": name, "op": op, "note": note, "options": options, "expected": sorted(right)})
-    text = json.dumps({"version": VERSION, "size": "full" if full else "quick", "cases": manifest}, indent=1) + "\n"
-    writers[folder / "manifest.json"] = lambda at: at.write_text(text, encoding="utf-8")
+    about = {"version": VERSION, "size": "full" if full else "quick", "cases": manifest}
+    writers[folder / "manifest.json"] = json.dumps(about, indent=1) + "\n"
     return atomic.write_all(writers)
 
 
@@ -121,8 +106,9 @@ def read(folder: Path) -> Report:
     outcomes, dtypes = [], set()
     for case in manifest["cases"]:
         path = folder / f"{case['name']}.answer.safetensors"
+        outcome = partial(Outcome, case["name"], case["note"])
         if not path.is_file():
-            outcomes.append(Outcome(case["name"], case["note"], NOT_OFFERED, where=f"no {path.name}"))
+            outcomes.append(outcome(NOT_OFFERED, where=f"no {path.name}"))
             continue
         try:
             given = {key: np.asarray(x) for key, x in load_file(path).items()}
@@ -131,34 +117,31 @@ def read(folder: Path) -> Report:
                 raise NotATarget(
                     f"read: {path.name} has bfloat16, which needs `pip install linattn-ref[half]`"
                 ) from None
-            outcomes.append(Outcome(case["name"], case["note"], FAILED, np.inf, f"{path.name}: {told(error)}"))
+            outcomes.append(outcome(FAILED, np.inf, f"{path.name}: {told(error)}"))
             continue
         dtypes |= {str(x.dtype) for x in given.values()}
-        outcomes.append(judged(case, load_file(folder / f"{case['name']}.safetensors"), given))
+        verdict = judged(case["expected"], load_file(folder / f"{case['name']}.safetensors"), given)
+        outcomes.append(outcome(*verdict))
     if not dtypes and not any(x.verdict == FAILED for x in outcomes):
         raise NotATarget(f"read: no answers in {folder}: a program writes NAME.answer.safetensors beside each case")
     ops = sorted({case["op"] for case in manifest["cases"]})
     return Report(str(folder), ", ".join(ops), ", ".join(sorted(dtypes)) or "no answers", tuple(outcomes))
 
 
-def judged(case: dict[str, Any], tensors: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> Outcome:
-    """One case with its answer."""
-    if unknown := sorted({*given} - {*case["expected"]}):
-        what = f"expected {', '.join(case['expected'])}, got {', '.join(unknown)}"
-        return Outcome(case["name"], case["note"], FAILED, np.inf, what)
+def judged(expected: list[str], tensors: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> tuple[str, float, str]:
+    """The verdict on one case with its answer, the worst error and where it is."""
+    if unknown := sorted({*given} - {*expected}):
+        return FAILED, np.inf, f"expected {', '.join(expected)}, got {', '.join(unknown)}"
     places = []
-    for key in case["expected"]:
-        if key not in given:
-            continue
+    for key in (key for key in expected if key in given):
         got, right, dtype = given[key], tensors[f"expected.{key}"], str(given[key].dtype)
         if dtype not in DTYPES or got.shape != right.shape:
             what = f"{key}: expected {', '.join(DTYPES)} and shape {right.shape}, got {dtype} and {got.shape}"
-            return Outcome(case["name"], case["note"], FAILED, np.inf, what)
+            return FAILED, np.inf, what
         budget = tensors[f"budget.{'float64' if dtype == 'float64' else 'float32'}.{key}"] + rounding(right, dtype)
         places.append(compare("", key, got.astype(float), right, budget, dtype=dtype))
     if not places:
-        return Outcome(case["name"], case["note"], NOT_OFFERED, where="none of the arrays that are expected")
+        return NOT_OFFERED, 0.0, "none of the arrays that are expected"
     worst = max(places, key=lambda place: place.worst)
     wrong = [place for place in places if not place.ok]
-    where = str(wrong[0]) if wrong else worst.array
-    return Outcome(case["name"], case["note"], FAILED if wrong else PASSED, worst.worst, where)
+    return FAILED if wrong else PASSED, worst.worst, str(wrong[0]) if wrong else worst.array

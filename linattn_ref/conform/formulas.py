@@ -1,7 +1,5 @@
 """The formulas that mistakes are made in: attention by its weights, and the delta rule row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +10,14 @@ from linattn_ref.attention.delta import unit
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.conform.questions import Question
 
-__all__ = ["alone", "by_rule", "phi", "rule_gradients", "rule_saved", "seen", "sees", "weighted", "weights"]
+__all__ = ["Inapplicable", "Map", "alone", "by_rule", "phi", "rule_gradients", "rule_saved", "seen", "sees"]
+__all__ += ["weighted", "weights"]
 
 Map = Callable[[np.ndarray], np.ndarray]
+
+
+class Inapplicable(Exception):
+    """A formula is asked something that it does not answer."""
 
 
 def alone(x: Question) -> bool:
@@ -41,7 +44,12 @@ def phi(x: np.ndarray) -> np.ndarray:
 
 
 def weights(x: Question, see: np.ndarray, features: Map = phi) -> np.ndarray:
-    """``exp(A)``, the largest of a row taken off, or ``phi(Q) phi(K)^T``; 0 for a key that is not seen."""
+    """``exp(A)``, the largest of a row taken off, or ``phi(Q) phi(K)^T``; 0 for a key that is not seen.
+
+    Without a state, and where all heads have their own keys.
+    """
+    if not alone(x) or x.state is not None:
+        raise Inapplicable
     q, k = x.inputs["q"], x.inputs["k"]
     if x.op != "softmax":
         return np.where(see, features(q) @ features(k).mT, 0.0)
@@ -49,28 +57,36 @@ def weights(x: Question, see: np.ndarray, features: Map = phi) -> np.ndarray:
     return np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), -1e300))
 
 
-def weighted(x: Question, see: np.ndarray | None = None, features: Map = phi) -> np.ndarray | None:
-    """The mean of the values with these weights, where there is no state and all heads have their own keys."""
-    if not alone(x) or x.state is not None:
-        return None
+def weighted(x: Question, see: np.ndarray | None = None, features: Map = phi) -> np.ndarray:
+    """The mean of the values with these weights."""
     w = weights(x, sees(x) if see is None else see, features)
-    with np.errstate(all="ignore"):
-        total = w.sum(axis=-1, keepdims=True)
-        return w @ x.inputs["v"] / np.where(total == 0, 1.0, total)
+    total = w.sum(axis=-1, keepdims=True)
+    return w @ x.inputs["v"] / np.where(total == 0, 1.0, total)
 
 
-def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray | None:
-    """The delta rule row by row, with one line mistaken; equations (1)-(4) of `delta_rule`."""
+def rule_rows(x: Question) -> tuple[Any, ...]:
+    """The rows of the delta rule, which `delta` makes: queries, keys, values, what is erased, and beta, if any."""
     if not alone(x):
-        return None
+        raise Inapplicable
     q, k, v = (x.inputs[name] for name in "qkv")
-    if "beta" in x.inputs and x.options.get("normalise", True):
+    if "beta" not in x.inputs:
+        return q, k, v, None, None
+    if x.normalise:
         q, k = unit(q), unit(k)
-    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else None
-    given = {"value": v if beta is None else beta * v, "erase": np.zeros_like(k) if beta is None else beta * k}
-    given |= {"gate": delta_rule.gate_rows(x.inputs.get("log_gate"), q, x.options.get("key_mask"))}
-    given |= {name: change(given[name] if name != "k" else k, k, v, beta) for name, change in inputs.items()}
-    mask = x.options.get("key_mask")
+    beta = x.inputs["beta"][..., None]
+    return q, k, beta * v, beta * k, beta
+
+
+def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray:
+    """The delta rule row by row, with one line mistaken; equations (1)-(4) of `delta_rule`.
+
+    ``inputs`` are functions that put other rows in the place of ``value``, ``erase`` or ``gate``.
+    """
+    q, k, value, erase, beta = rule_rows(x)
+    v, mask = x.inputs["v"], x.options.get("key_mask")
+    given = {"value": value, "erase": np.zeros_like(k) if erase is None else erase}
+    given |= {"gate": delta_rule.gate_rows(x.inputs.get("log_gate"), q, mask)}
+    given |= {name: change(given[name], k, v, beta) for name, change in inputs.items()}
     if mask is not None:
         k, given["value"], given["erase"] = (a * mask[..., None] for a in (k, given["value"], given["erase"]))
     s = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1])) if x.state is None else x.state[0]
@@ -87,20 +103,13 @@ def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray | None:
 
 def rule_saved(x: Question) -> Any:
     """What the delta rule itself saved."""
-    if not alone(x):
-        return None
-    normalise = "beta" in x.inputs and x.options.get("normalise", True)
-    q, k = (unit(x.inputs[name]) if normalise else x.inputs[name] for name in "qk")
-    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else None
+    q, k, v, e, _ = rule_rows(x)
     state = None if x.state is None else delta_rule.State(*x.state)
-    v, e = (x.inputs["v"], None) if beta is None else (beta * x.inputs["v"], beta * k)
     mask = x.options.get("key_mask")
     return delta_rule.forward(x.scale * q, k, v, e, x.inputs.get("log_gate"), key_mask=mask, state=state)[1]
 
 
 def rule_gradients(x: Question) -> Any:
     """The gradients of the delta rule's own arguments."""
-    saved = rule_saved(x)
-    if saved is None:
-        return None
-    return delta_rule.backward(x.d_out, saved, d_state=None if x.d_state is None else delta_rule.State(*x.d_state))
+    d_state = None if x.d_state is None else delta_rule.State(*x.d_state)
+    return delta_rule.backward(x.d_out, rule_saved(x), d_state=d_state)

@@ -4,20 +4,25 @@ A hypothesis makes the answer that a kernel with one mistake would give. Of outp
 line of the formula that is mistaken; of gradients, once outputs are right, the line of the derivation.
 """
 
-from __future__ import annotations
-
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from linattn_ref.conform.formulas import Inapplicable
 from linattn_ref.conform.questions import Arrays, Question, answer
 
-__all__ = ["ALL", "DELTAS", "GATED", "HYPOTHESES", "RULES", "SCALED", "Hypothesis", "gradient", "output"]
+__all__ = ["ALL", "DELTAS", "GATED", "HYPOTHESES", "PAIRS", "RULES", "SCALED", "STATES", "Hypothesis", "gradient"]
+__all__ += ["output"]
 
+
+Words = tuple[str, ...]
 SCALED = "softmax", "gated_linear", "delta", "gated_delta"
 RULES = "gated_linear", "delta", "gated_delta"
 GATED = "gated_linear", "gated_delta"
 DELTAS = "delta", "gated_delta"
-ALL = "softmax", "linear", *RULES
+PAIRS = "softmax", "linear"
+STATES = *RULES, "linear"
+ALL = *PAIRS, *RULES
 
 
 class Hypothesis(NamedTuple):
@@ -33,29 +38,35 @@ class Hypothesis(NamedTuple):
 HYPOTHESES: dict[str, Hypothesis] = {}
 
 
-def output(name: str, sentence: str, ops: tuple[str, ...] = ALL) -> Callable[[Any], Any]:
-    """A mistake of the forward pass, which turns a question into the one that is answered, or into ``out`` itself."""
+def output(name: str, sentence: str, ops: Words = ALL, needs: str = "", without: str = "") -> Callable[[Any], Any]:
+    """A mistake of the forward pass, which turns a question into the one that is answered, or into ``out`` itself.
+
+    It shows only in questions that have the options ``needs``, and none of ``without``. States are options here.
+    """
 
     def register(mistake: Callable[[Question], Any]) -> Any:
-        def guess(question: Question, right: Arrays) -> Arrays | None:
-            found = mistake(question)
-            if found is None:
-                return None
-            return (
-                answer(found) if isinstance(found, Question) else found if isinstance(found, dict) else {"out": found}
-            )
+        def guess(x: Question, right: Arrays) -> Arrays | None:
+            found = mistake(x)
+            return None if found is None else answer(found) if isinstance(found, Question) else {"out": found}
 
-        HYPOTHESES[name] = Hypothesis(name, sentence, ops, "output", guess)
-        return mistake
+        return gradient(name, sentence, ops, needs, without, "output")(guess)
 
     return register
 
 
-def gradient(name: str, sentence: str, ops: tuple[str, ...] = ALL) -> Callable[[Any], Any]:
+def gradient(
+    name: str, sentence: str, ops: Words = ALL, needs: str = "", without: str = "", of: str = "gradient"
+) -> Callable[[Any], Any]:
     """A mistake of the backward pass: the gradients that it changes."""
 
     def register(mistake: Callable[[Question, Arrays], Arrays | None]) -> Any:
-        HYPOTHESES[name] = Hypothesis(name, sentence, ops, "gradient", mistake)
+        def guess(x: Question, right: Arrays) -> Arrays | None:
+            if x.given.issuperset(needs.split()) and x.given.isdisjoint(without.split()):
+                with contextlib.suppress(Inapplicable):
+                    return mistake(x, right)
+            return None
+
+        HYPOTHESES[name] = Hypothesis(name, sentence, ops, of, guess)
         return mistake
 
     return register

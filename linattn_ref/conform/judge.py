@@ -1,7 +1,5 @@
 """Asks a target, and compares what comes back with the right answer, entry by entry, in units of the budget."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,13 +73,8 @@ class Judge:
         right = answer(question)
         budget = allowed(question, right, self.target.dtype)
         names = [name for name in right if name in got.arrays and (only is None or name in only)]
-        return Trial(
-            note,
-            question,
-            got,
-            right,
-            [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names],
-        )
+        places = [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names]
+        return Trial(note, question, got, right, places)
 
     def compare(
         self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None
@@ -122,14 +115,6 @@ def compare(
     if question is not None and name not in ("s", "z", "d_s", "d_z"):
         axis = question.axis("d_out" if name == "out" else name.removeprefix("d_")) % ratio.ndim
         by_token = tuple(ratio.max(axis=tuple(i for i in range(ratio.ndim) if i != axis)).tolist())
-    return Place(
-        name,
-        float(ratio.max()),
-        index,
-        float(got[index]),
-        float(right[index]),
-        float(budget[index]),
-        note,
-        by_token,
-        is_blind(right, budget, dtype),
-    )
+    first, expected, most = (float(x[index]) for x in (got, right, budget))
+    blind = is_blind(right, budget, dtype)
+    return Place(name, float(ratio.max()), index, first, expected, most, note, by_token, blind)

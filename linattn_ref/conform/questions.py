@@ -61,6 +61,17 @@ class Question(NamedTuple):
         given = self.options.get("scale")
         return float(self.inputs["q"].shape[-1] ** -0.5 if given is None else given)
 
+    @property
+    def normalise(self) -> bool:
+        """Whether queries and keys are normalised."""
+        return "beta" in self.inputs and bool(self.options.get("normalise", True))
+
+    @property
+    def given(self) -> set[str]:
+        """The options that it has, a state among them."""
+        more = {"causal": self.causal, "normalise": self.normalise, "state": self.state, "d_state": self.d_state}
+        return {name for name, x in {**self.options, **more}.items() if x is not None and x is not False}
+
     def axis(self, name: str) -> int:
         """Where an array has its tokens: before its channels, or last where it has a number per token."""
         return -2 if name in ("q", "k", "v", "d_out") or self.inputs[name].ndim == self.inputs["q"].ndim else -1
@@ -164,20 +175,17 @@ def answer(question: Question, dtype: Any = np.float64, *, page: Any = None, ker
     options = {name: x for name, x in question.options.items() if name != "key_mask"}
     options |= {} if mask is None else {"key_mask": np.broadcast_to(mask, question.inputs["k"].shape[:-1])}
     given = [x.astype(dtype) for x in question.inputs.values()]
-    state, d_state = (None if x is None else in_state(op, x, dtype) for x in (question.state, question.d_state))
-    out, saved = page.forward(*given, **options, kernels=kernels, **({} if state is None else {"state": state}))
-    more = {} if d_state is None else {"d_state": d_state}
-    grads = page.backward(question.d_out.astype(dtype), saved, **more)
+    state, d_state = (
+        {name: op.page.State(*(y.astype(dtype) for y in x))} if (x := getattr(question, name)) is not None else {}
+        for name in ("state", "d_state")
+    )
+    out, saved = page.forward(*given, **options, kernels=kernels, **state)
+    grads = page.backward(question.d_out.astype(dtype), saved, **d_state)
     found = {"out": out, **{name: getattr(saved.state, name) for name in op.state if saved.state is not None}}
     found |= {f"d_{name}": getattr(grads, name) for name in question.inputs}
-    if state is not None and op.state:
+    if state and op.state:
         found |= {f"d_{name}": getattr(grads.state, name) for name in op.state}
     return found
-
-
-def in_state(op: Op, arrays: tuple[np.ndarray, ...], dtype: Any) -> Any:
-    """The page's state of these arrays."""
-    return op.page.State(*(x.astype(dtype) for x in arrays))
 
 
 def nothing(question: Question, dtype: Any) -> Arrays:
@@ -195,23 +203,18 @@ def nothing(question: Question, dtype: Any) -> Arrays:
 def joined(question: Question, answers: list[Arrays]) -> Arrays:
     """The answers for packed sequences in one: tokens one after the other, states side by side."""
     rows = {"out": -2, **{f"d_{name}": question.axis(name) for name in question.inputs}}
-    return {
-        name: np.concatenate([x[name] for x in answers], rows[name])
-        if name in rows
-        else np.stack([x[name] for x in answers])
-        for name in answers[0]
-    }
+    sides = {name: [x[name] for x in answers] for name in answers[0]}
+    return {name: np.concatenate(x, rows[name]) if name in rows else np.stack(x) for name, x in sides.items()}
 
 
 def shared(question: Question, dtype: Any, page: Any, kernels: Any) -> Arrays:
     """The answer for shared heads: these are repeated, and their gradients are sums over the heads that share them."""
     groups, heads = question.options["groups"], question.inputs["k"].ndim - 3
     inputs = {name: x if name == "q" else x.repeat(groups, heads) for name, x in question.inputs.items()}
-    states = [None if x is None else tuple(y.repeat(groups, heads) for y in x) for x in (question.state, None)]
+    state = None if question.state is None else tuple(x.repeat(groups, heads) for x in question.state)
     mask = question.options.get("key_mask")
-    repeated = question.change(
-        **inputs, groups=None, state=states[0], key_mask=None if mask is None else mask.repeat(groups, heads)
-    )
+    mask = None if mask is None else mask.repeat(groups, heads)
+    repeated = question.change(**inputs, groups=None, state=state, key_mask=mask)
     if question.d_state is not None:  # of the one state that the repeated ones are copies of
         shares = [np.zeros_like(x.repeat(groups, heads)) for x in question.d_state]
         for share, x in zip(shares, question.d_state, strict=True):

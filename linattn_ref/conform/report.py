@@ -1,7 +1,5 @@
 """What the judge found: a table for the terminal, JSON, and a page with the error of each token."""
 
-from __future__ import annotations
-
 import html
 import json
 import math
@@ -97,7 +95,7 @@ class Report(NamedTuple):
     def save(self, path: Path, page: bool = False) -> None:
         """Write it as JSON, or as a page of HTML."""
         text = PAGE.substitute(self.parts()) if page else json.dumps(self.as_json(), indent=1) + "\n"
-        atomic.write_all({path: lambda at: at.write_text(text, encoding="utf-8")})
+        atomic.write_all({path: text})
 
     def parts(self) -> dict[str, str]:
         """What stands on the page."""
@@ -109,22 +107,19 @@ class Report(NamedTuple):
             for x in self.outcomes
         ]
         plots = [
-            f"<figure>{plot(tokens)}<figcaption>{x.name}: {html.escape(title)}</figcaption></figure>"
+            figure(f"{x.name}: {title}", tokens)
             for x in self.outcomes
             for title, tokens in x.by_token
             if not x.ok or x.name in ("gates", "lengths")
         ]
         by_gate = [
-            f"<figure>{plot(tuple(worst.values()), tuple(worst))}<figcaption>{html.escape(array)}</figcaption></figure>"
+            figure(array, tuple(worst.values()), tuple(worst))
             for x in self.outcomes
             if x.name == "gates"
             for array, worst in worst_by_gate(x).items()
         ]
         if by_gate:
-            by_gate = [
-                "<h2>Error by log gate</h2>\n<p>The worst of all tokens, each gate the same for all.</p>",
-                *by_gate,
-            ]
+            by_gate.insert(0, "<h2>Error by log gate</h2>\n<p>The worst of all tokens, each gate the same for all.</p>")
         title = html.escape(f"{self.target} as {self.op}, {self.dtype}")
         verdict = "all that is offered passes" if self.ok else "not everything passes"
         parts = {"rows": rows, "gates": by_gate, "plots": plots}
@@ -142,9 +137,9 @@ def worst_by_gate(outcome: Outcome) -> dict[str, dict[str, float]]:
     return found
 
 
-def plot(tokens: tuple[float, ...], names: tuple[str, ...] = (), width: int = 260, height: int = 90) -> str:
+def figure(caption: str, tokens: tuple[float, ...], names: tuple[str, ...] = ()) -> str:
     """Error in units of the budget by token or by ``names``, from 0.001 to a million, logarithmic, as SVG."""
-    low, high = -3.0, 6.0
+    low, high, width, height = -3.0, 6.0, 260, 90
 
     def y(x: float) -> float:
         log = high if not math.isfinite(x) else math.log10(max(x, 10.0**low))
@@ -154,7 +149,8 @@ def plot(tokens: tuple[float, ...], names: tuple[str, ...] = (), width: int = 26
     dots = "".join(f'<circle cx="{(i + 0.5) * step:.1f}" cy="{y(x):.1f}" r="2"/>' for i, x in enumerate(tokens))
     budget = f'<line x2="{width}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>'
     texts = "".join(f'<text x="{(i + 0.5) * step:.1f}" y="{height - 3}">{name}</text>' for i, name in enumerate(names))
-    return f'<svg width="{width}" height="{height}" role="img">{budget}{dots}{texts}</svg>'
+    svg = f'<svg width="{width}" height="{height}" role="img">{budget}{dots}{texts}</svg>'
+    return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
 PAGE = Template("""<!DOCTYPE html>

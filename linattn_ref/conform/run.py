@@ -1,7 +1,5 @@
 """Run the checks of a target: here, or in a process of its own that is ended where a check hangs."""
 
-from __future__ import annotations
-
 import multiprocessing
 import traceback
 from collections.abc import Iterator
@@ -89,29 +87,26 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
     try:
         for trial in each.run(judge):
             places += trial.places
-            by_token += [
-                (f"{trial.note} {place.array}".strip(), place.by_token) for place in trial.places if place.by_token
-            ]
+            by_token += [(f"{trial.note} {x.array}".strip(), x.by_token) for x in trial.places if x.by_token]
             if wrong is None and not all(place.ok for place in trial.places):
                 wrong = trial
                 if not each.whole:
                     break
     except Exception as error:
-        if wrong is not None:
-            return failed(each, wrong, target, by_token)
-        if target.offers("gradients") and not {"gradients", "d_state"} & {*each.needs}:
+        if wrong is None and target.offers("gradients") and not {"gradients", "d_state"} & {*each.needs}:
             alone = run_check(each, target._replace(forward_alone=True), seed, full)
             if alone.verdict in (PASSED, FAILED):  # what can be judged is
                 return alone._replace(where=f"{alone.where}; without gradients, which raised: {told(error)}")
-        return Outcome(each.name, each.why, RAISED, where=told(error), traceback=way_of(error))
+        if wrong is None:
+            way = tuple(line for frame in frames_of(error).format() for line in frame.rstrip().split("\n"))
+            return Outcome(each.name, each.why, RAISED, where=told(error), traceback=way)
     if wrong is not None:
         return failed(each, wrong, target, by_token)
     if not places:
         return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
     worst = max(places, key=lambda place: place.worst)
-    return Outcome(
-        each.name, each.why, PASSED, worst.worst, f"{worst.array} {worst.trial}".strip(), by_token=tuple(by_token)
-    )
+    where = f"{worst.array} {worst.trial}".strip()
+    return Outcome(each.name, each.why, PASSED, worst.worst, where, by_token=tuple(by_token))
 
 
 def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Outcome:
@@ -147,14 +142,10 @@ def coarser_dtype(trial: Trial, target: Target) -> str:
     """The precision in which the answer would be right, if that is a coarser one, and an array has only its numbers."""
     dtypes = ("float64", "float32", "float16", "bfloat16")
     arrays = [x for name, x in trial.got.arrays.items() if name in trial.right and x.any()]
-    return next(
-        (
-            dtype
-            for dtype in dtypes[dtypes.index(target.dtype) + 1 :]
-            if largest_error(trial, dtype) <= 1 and any(np.array_equal(x, rounded(x, dtype)) for x in arrays)
-        ),
-        "",
-    )
+    for dtype in dtypes[dtypes.index(target.dtype) + 1 :]:
+        if largest_error(trial, dtype) <= 1 and any(np.array_equal(x, rounded(x, dtype)) for x in arrays):
+            return dtype
+    return ""
 
 
 def keeps_ten_bits(trial: Trial) -> bool:
@@ -162,21 +153,16 @@ def keeps_ten_bits(trial: Trial) -> bool:
 
     And by no less either: somewhere by a hundredth of that budget.
     """
-    near = [
-        np.linalg.norm(x - trial.right[name]) < 2.0**-9 * np.linalg.norm(trial.right[name])
-        for name, x in trial.got.arrays.items()
-        if name in trial.right
-    ]
-    return all(near) and 0.01 <= largest_error(trial, "tfloat32") <= 1
+    pairs = [(x, trial.right[name]) for name, x in trial.got.arrays.items() if name in trial.right]
+    near = all(np.linalg.norm(x - right) < 2.0**-9 * np.linalg.norm(right) for x, right in pairs)
+    return near and 0.01 <= largest_error(trial, "tfloat32") <= 1
 
 
 def largest_error(trial: Trial, dtype: str) -> float:
     """The largest of all arrays, in units of what an answer in this precision may be off by."""
     budget = allowed(trial.question, trial.right, dtype)
-    arrays = {name: x for name, x in trial.got.arrays.items() if name in budget}
-    return max(
-        (compare("", name, x, trial.right[name], budget[name]).worst for name, x in arrays.items()), default=np.inf
-    )
+    arrays = ((name, x) for name, x in trial.got.arrays.items() if name in budget)
+    return max((compare("", name, x, trial.right[name], budget[name]).worst for name, x in arrays), default=np.inf)
 
 
 def told(error: Exception) -> str:
@@ -186,20 +172,11 @@ def told(error: Exception) -> str:
     return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
 
 
-def way_of(error: Exception) -> tuple[str, ...]:
-    """The lines of a target's traceback."""
-    return tuple(line for frame in frames_of(error).format() for line in frame.rstrip().split("\n"))
-
-
 def frames_of(error: Exception) -> traceback.StackSummary:
     """From the target's own function on, without our own part of the way, and without that of an import."""
-    here = Path(__file__).parent
-    frames = [
-        x
-        for x in traceback.extract_tb(error.__traceback__)
-        if Path(x.filename).parent != here and "importlib" not in x.filename
-    ]
-    return traceback.StackSummary.from_list(frames)
+    ours, frames = Path(__file__).parent, traceback.extract_tb(error.__traceback__)
+    theirs = [x for x in frames if Path(x.filename).parent != ours and "importlib" not in x.filename]
+    return traceback.StackSummary.from_list(theirs)
 
 
 def run_apart(
@@ -213,39 +190,36 @@ def run_apart(
         Where the target cannot be imported, or called as the mapping says.
     """
     left = [*names]
+    spawn = multiprocessing.get_context("spawn")
     while left:
-        here, there = multiprocessing.get_context("spawn").Pipe()
-        child = multiprocessing.get_context("spawn").Process(
-            target=work, args=(there, text, op, dtype, mapping, left, full, seed), daemon=True
-        )
+        here, there = spawn.Pipe()
+        child = spawn.Process(target=work, args=(there, text, op, dtype, mapping, left, full, seed), daemon=True)
         child.start()
         there.close()
         try:
-            for name in [None, *left]:  # first it says that the target is there
-                why = "" if name is None else CHECKS[name].why
-                try:
-                    patience = timeout if name else max(timeout, IMPORTING)
-                    outcome = here.recv() if here.poll(patience) else HUNG
-                except EOFError:
-                    child.join()
-                    outcome = f"the process ended with exit status {child.exitcode}"
-                if isinstance(outcome, NotATarget) or (name is None and isinstance(outcome, str)):
-                    raise (
-                        outcome
-                        if isinstance(outcome, NotATarget)
-                        else NotATarget(f"target: {outcome} while it was imported")
-                    )
-                if name is None:
-                    continue
+            first = heard(here, child, max(timeout, IMPORTING))  # that the target is there
+            if first is not None:
+                raise first if isinstance(first, NotATarget) else NotATarget(f"target: {first} while it was imported")
+            for name in [*left]:
+                outcome = heard(here, child, timeout)
                 left.remove(name)
                 if isinstance(outcome, str):
                     hung = f"no answer after {timeout:g} s (--timeout)" if outcome == HUNG else outcome
-                    yield Outcome(name, why, HUNG if outcome == HUNG else RAISED, where=hung)
+                    yield Outcome(name, CHECKS[name].why, HUNG if outcome == HUNG else RAISED, where=hung)
                     break  # and on with another process
                 yield outcome
         finally:
             child.kill()
             child.join()
+
+
+def heard(pipe: Any, child: Any, patience: float) -> Any:
+    """What the other process sends; in words, why there is nothing."""
+    try:
+        return pipe.recv() if pipe.poll(patience) else HUNG
+    except EOFError:
+        child.join()
+        return f"the process ended with exit status {child.exitcode}"
 
 
 def work(pipe: Any, text: str, op: str, dtype: str, mapping: Mapping, names: list[str], full: bool, seed: int) -> None:

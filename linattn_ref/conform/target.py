@@ -59,10 +59,8 @@ class Mapping(NamedTuple):
         choices = {"layout": LAYOUTS, "mask": ("BHL", "BL"), "gate": ("head", "channel"), "state": ("CM", "MC")}
         choices["arrays"] = ("", *LIBRARIES)
         for field, allowed in choices.items():
-            if getattr(self, field) not in allowed:
-                raise NotATarget(
-                    f"{field}: expected one of {', '.join(filter(None, allowed))}, got {getattr(self, field)!r}"
-                )
+            if (got := getattr(self, field)) not in allowed:
+                raise NotATarget(f"{field}: expected one of {', '.join(filter(None, allowed))}, got {got!r}")
         for name in self.declares:
             if name not in OPTIONS:
                 raise NotATarget(f"declares: expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
@@ -136,10 +134,8 @@ class Target(NamedTuple):
         except ValueError as error:
             raise NotATarget(str(error)) from None
         for name in OPS[op].inputs[3:]:
-            if not target.open_ended and target.name_of(name) not in target.named:
-                raise NotATarget(
-                    f"the target has no argument {target.name_of(name)!r}; say which is {name}: --map {name}=..."
-                )
+            if not target.open_ended and (called := target.name_of(name)) not in target.named:
+                raise NotATarget(f"the target has no argument {called!r}; say which is {name}: --map {name}=...")
         return target
 
     @property
@@ -172,12 +168,11 @@ class Target(NamedTuple):
     def answer(self, question: Question, gradients: bool = True, state: Any = None) -> Answer:
         """Ask it. ``state`` is one that it gave before, and goes back as it came."""
         lib, gradients = self.library, gradients and self.offers("gradients")
-        given = {name: self.outward(question, name, x) for name, x in question.inputs.items()}
-        given = {name: lib.array(x, self.dtype, self.mapping.device) for name, x in given.items()}
+        given = {name: self.array(self.outward(question, name, x)) for name, x in question.inputs.items()}
         if question.state is not None and state is None:
             state = self.state_of(question.state)
         options = self.options(question, state)
-        d_out = lib.array(self.outward(question, "d_out", question.d_out), self.dtype, self.mapping.device)
+        d_out = self.array(self.outward(question, "d_out", question.d_out))
         states = state if isinstance(state, tuple) else () if state is None else (state,)
         watched = {**given, "d_out": d_out, **dict(zip(OPS[self.op].state, states, strict=False))}
         watched |= {name: options.get(self.name_of(name)) for name in ("key_mask", "offsets")}
@@ -196,23 +191,24 @@ class Target(NamedTuple):
         if self.backward is not None:
             out, last, grads = self.by_pair(call, given, options, d_out, d_state, gradients)
         else:
-            out, last, grads = lib.ask(
-                call, given, options, self.name_of("state"), wanted, (d_out, d_state) if gradients else None
-            )
+            cotangents = (d_out, d_state) if gradients else None
+            out, last, grads = lib.ask(call, given, options, self.name_of("state"), wanted, cotangents)
         if grads is not None and not {*given} <= {*grads}:
             raise ValueError(f"backward gave no gradient of {', '.join(x for x in given if x not in grads)}")
-        altered = tuple(
-            name for name, x in before.items() if not np.array_equal(x, lib.numpy(watched[name]), equal_nan=True)
-        )
+        after = {name: lib.numpy(watched[name]) for name in before}
+        altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
         found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}
         for name, x in (grads or {}).items():
             if name == "state":
                 found |= self.state_arrays(x, "d_")
             else:
-                found[f"d_{name}"] = self.inward(
-                    question, name, np.zeros_like(before[name]) if x is None else lib.numpy(x)
-                )
+                x = np.zeros_like(before[name]) if x is None else lib.numpy(x)
+                found[f"d_{name}"] = self.inward(question, name, x)
         return Answer(found, last, altered, lib.dtype(out))
+
+    def array(self, x: np.ndarray, dtype: str = "") -> Any:
+        """An array of the target's library, of its own dtype unless another is asked for."""
+        return self.library.array(x, dtype or self.dtype, self.mapping.device)
 
     def call(self, given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
         """The output and the last state, if any."""
@@ -260,22 +256,21 @@ class Target(NamedTuple):
             mask = self.outward(question, "key_mask", mask)
             if self.mapping.mask == "BL":
                 mask = mask.take(0, -2 if self.mapping.layout == "BHND" else -1)
-            found[self.name_of("key_mask")] = self.library.array(mask, "bool", self.mapping.device)
+            found[self.name_of("key_mask")] = self.array(mask, "bool")
         offsets = question.options.get("offsets")
         if offsets is None and self.mapping.layout == "packed":
             offsets = [0, question.inputs["q"].shape[-2]]
         if offsets is not None:
-            found[self.name_of("offsets")] = self.library.array(
-                np.asarray(offsets, np.int64), "int64", self.mapping.device
-            )
+            found[self.name_of("offsets")] = self.array(np.asarray(offsets, np.int64), "int64")
         if state is not None:
             found[self.name_of("state")] = state
         return {**found, **self.mapping.given}
 
     def state_of(self, arrays: tuple[np.ndarray, ...]) -> Any:
         """A state as the target takes it: a page's for a pair; an array, or a tuple of some, for a function."""
-        turned = [self.turned(x, name) for x, name in zip(arrays, OPS[self.op].state, strict=True)]
-        found = [self.library.array(x, self.library.state_dtype(self.dtype), self.mapping.device) for x in turned]
+        dtype = self.dtype if self.dtype in ("float64", "float32") else "float32"  # in which it is kept
+        pairs = zip(arrays, OPS[self.op].state, strict=True)
+        found = [self.array(self.turned(x, name), dtype) for x, name in pairs]
         if self.backward is not None:
             return OPS[self.op].page.State(*found)
         return found[0] if len(found) == 1 else tuple(found)

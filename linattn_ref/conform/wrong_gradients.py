@@ -1,54 +1,47 @@
 """Mistakes of backward passes, given that the forward pass is right: one line of a derivation changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention.delta import unit_backward
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.conform.formulas import alone, rule_gradients, rule_saved, sees, weights
-from linattn_ref.conform.hypotheses import DELTAS, GATED, RULES, SCALED, gradient
+from linattn_ref.conform.formulas import rule_gradients, rule_saved, sees, weights
+from linattn_ref.conform.hypotheses import ALL, DELTAS, GATED, SCALED, STATES, gradient
 from linattn_ref.conform.questions import Arrays, Question, answer
 
 __all__: list[str] = []
 
 
-@gradient("gradients_zero", "gradients are 0")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {name: 0 * a for name, a in right.items() if name.startswith("d_")}
-
-
-@gradient("gradient_sign", "gradients have the wrong sign")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {name: -a for name, a in right.items() if name.startswith("d_")}
-
-
-@gradient("cotangent_ignored", "the gradient of the output is taken for ones")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    found = answer(x.change(d_out=np.ones_like(x.d_out)))
+def gradients(found: Arrays) -> Arrays:
+    """Those of an answer."""
     return {name: a for name, a in found.items() if name.startswith("d_")}
 
 
-@gradient("scale_of_d_q", "the gradient of q lacks the scale, a factor of sqrt(D)", SCALED)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {"d_q": right["d_q"] / x.scale}
+@gradient("gradients_zero", "gradients are 0")
+def _(x: Question, right: Arrays) -> Arrays:
+    return {name: 0 * a for name, a in gradients(right).items()}
 
 
-@gradient("scale_of_d_q_twice", "the gradient of q has the scale twice, a factor of 1 / sqrt(D)", SCALED)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {"d_q": right["d_q"] * x.scale}
+@gradient("gradient_sign", "gradients have the wrong sign")
+def _(x: Question, right: Arrays) -> Arrays:
+    return {name: -a for name, a in gradients(right).items()}
 
 
-@gradient("scale_of_d_k", "the gradient of k lacks the scale, a factor of sqrt(D)", SCALED)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {"d_k": right["d_k"] / x.scale}
+@gradient("cotangent_ignored", "the gradient of the output is taken for ones")
+def _(x: Question, right: Arrays) -> Arrays:
+    return gradients(answer(x.change(d_out=np.ones_like(x.d_out))))
 
 
-@gradient("scale_of_both", "the gradients of q and k lack the scale", SCALED)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {name: right[name] / x.scale for name in ("d_q", "d_k")}
+def unscaled(name: str, sentence: str, power: int, *arrays: str) -> None:
+    """Gradients are divided by a power of the scale."""
+    gradient(name, sentence, SCALED)(lambda x, right: {each: right[each] / x.scale**power for each in arrays})
+
+
+unscaled("scale_of_d_q", "the gradient of q lacks the scale, a factor of sqrt(D)", 1, "d_q")
+unscaled("scale_of_d_q_twice", "the gradient of q has the scale twice, a factor of 1 / sqrt(D)", -1, "d_q")
+unscaled("scale_of_d_k", "the gradient of k lacks the scale, a factor of sqrt(D)", 1, "d_k")
+unscaled("scale_of_both", "the gradients of q and k lack the scale", 1, "d_q", "d_k")
 
 
 @gradient("q_and_k_exchanged", "the gradients of q and k are exchanged")
@@ -56,10 +49,8 @@ def _(x: Question, right: Arrays) -> Arrays | None:
     return {"d_q": right["d_k"], "d_k": right["d_q"]} if right["d_k"].shape == right["d_q"].shape else None
 
 
-def through_softmax(x: Question, d_a: Any) -> Arrays | None:
+def through_softmax(x: Question, d_a: Any) -> Arrays:
     """(7) and (8) of `softmax`, for ``d_a(P, dP)`` in place of (6)."""
-    if not alone(x):
-        return None
     w = weights(x, sees(x))
     p = w / np.maximum(w.sum(axis=-1, keepdims=True), 1e-300)
     d_scores = np.where(p > 0, d_a(p, x.d_out @ x.inputs["v"].mT), 0.0)
@@ -67,19 +58,17 @@ def through_softmax(x: Question, d_a: Any) -> Arrays | None:
 
 
 @gradient("row_sum_missing", "dA is P * dP: the sum of a row, rowsum(dP * P), is not taken off", ("softmax",))
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     return through_softmax(x, lambda p, d_p: p * d_p)
 
 
 @gradient("softmax_as_constant", "dA is dP - rowsum(dP * P): it is not multiplied by P", ("softmax",))
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     return through_softmax(x, lambda p, d_p: d_p - (d_p * p).sum(axis=-1, keepdims=True))
 
 
-def through_denominator(x: Question, factor: float) -> Arrays | None:
+def through_denominator(x: Question, factor: float) -> Arrays:
     """(5)-(8) of `linear`, with ``dd`` times a factor."""
-    if not alone(x) or x.state is not None:
-        return None
     w, v = weights(x, sees(x)), x.inputs["v"]
     d = w.sum(axis=-1, keepdims=True) + 1e-6
     d_n = x.d_out / d  # (5)
@@ -90,81 +79,70 @@ def through_denominator(x: Question, factor: float) -> Arrays | None:
 
 
 @gradient("denominator_as_constant", "the denominator is taken for a constant", ("linear",))
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     return through_denominator(x, 0.0)
 
 
 @gradient("denominator_sign", "the gradient through the denominator has the wrong sign", ("linear",))
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     return through_denominator(x, -1.0)
 
 
 @gradient("feature_map_as_identity", "gradients do not go through the feature map", ("linear",))
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     slopes = {name: np.where(x.inputs[name] > 0, 1.0, np.exp(np.minimum(x.inputs[name], 0))) for name in "qk"}
     return {f"d_{name}": right[f"d_{name}"] / slope for name, slope in slopes.items()}
 
 
-@gradient("last_state_ignored", "the gradient of the last state is ignored", (*RULES, "linear"))
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return (
-        None if x.d_state is None else {n: a for n, a in answer(x.change(d_state=None)).items() if n.startswith("d_")}
-    )
+@gradient("last_state_ignored", "the gradient of the last state is ignored", STATES, "d_state")
+def _(x: Question, right: Arrays) -> Arrays:
+    return gradients(answer(x.change(d_state=None)))
 
 
-@gradient("first_state_detached", "the gradient does not reach the first state", (*RULES, "linear"))
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return None if x.state is None else {name: 0 * right[name] for name in ("d_s", "d_z") if name in right}
+@gradient("first_state_detached", "the gradient does not reach the first state", STATES, "state")
+def _(x: Question, right: Arrays) -> Arrays:
+    return {name: 0 * right[name] for name in ("d_s", "d_z") if name in right}
 
 
-@gradient("group_not_summed", "the gradient of a shared head is that of the first head that reads it, not the sum")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    if "groups" not in x.options or "offsets" in x.options:
-        return None
+FIRST = "the gradient of a shared head is that of the first head that reads it, not the sum"
+MEAN = "the gradient of a shared head is the mean over the heads that read it, not the sum"
+
+
+@gradient("group_not_summed", FIRST, ALL, "groups", "offsets")
+def _(x: Question, right: Arrays) -> Arrays:
     groups, heads = x.options["groups"], x.inputs["k"].ndim - 3
     d_out = x.d_out.copy()
     d_out[(slice(None),) * heads + (np.arange(d_out.shape[heads]) % groups > 0,)] = 0
-    found = answer(x.change(d_out=d_out))
-    return {name: a for name, a in found.items() if name.startswith("d_") and name != "d_q"}
+    return {name: a for name, a in gradients(answer(x.change(d_out=d_out))).items() if name != "d_q"}
 
 
-@gradient("group_mean", "the gradient of a shared head is the mean over the heads that read it, not the sum")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    if "groups" not in x.options:
-        return None
-    return {name: a / x.options["groups"] for name, a in right.items() if name.startswith("d_") and name != "d_q"}
+@gradient("group_mean", MEAN, ALL, "groups")
+def _(x: Question, right: Arrays) -> Arrays:
+    return {name: a / x.options["groups"] for name, a in gradients(right).items() if name != "d_q"}
 
 
 @gradient("erase_term_missing", "the gradient of k lacks the term of what is erased, beta * de", DELTAS)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    found = rule_gradients(x)
-    return (
-        None
-        if found is None
-        else {"d_k": unit_backward(found.k, x.inputs["k"]) if x.options.get("normalise", True) else found.k}
-    )
+def _(x: Question, right: Arrays) -> Arrays:
+    d_k = rule_gradients(x).k
+    return {"d_k": unit_backward(d_k, x.inputs["k"]) if x.normalise else d_k}
 
 
 @gradient("beta_of_values_gradient", "the gradient of beta lacks the term of what is erased, k . de", DELTAS)
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
+    return {"d_beta": (x.inputs["v"] * rule_gradients(x).v).sum(axis=-1)}
+
+
+@gradient("normalisation_as_constant", "gradients do not go through the normalisation of q and k", DELTAS, "normalise")
+def _(x: Question, right: Arrays) -> Arrays:
     found = rule_gradients(x)
-    return None if found is None else {"d_beta": (x.inputs["v"] * found.v).sum(axis=-1)}
-
-
-@gradient("normalisation_as_constant", "gradients do not go through the normalisation of q and k", DELTAS)
-def _(x: Question, right: Arrays) -> Arrays | None:
-    found = rule_gradients(x) if x.options.get("normalise", True) else None
-    if found is None:
-        return None
     return {"d_q": x.scale * found.q, "d_k": found.k + x.inputs["beta"][..., None] * found.erase}
 
 
 @gradient(
     "gate_not_its_logarithm", "the gradient is that of the gate, not of its logarithm: it lacks the factor g", GATED
 )
-def _(x: Question, right: Arrays) -> Arrays | None:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {"d_log_gate": right["d_log_gate"] / np.exp(x.inputs["log_gate"])}
+def _(x: Question, right: Arrays) -> Arrays:
+    return {"d_log_gate": right["d_log_gate"] / np.exp(x.inputs["log_gate"])}
 
 
 @gradient(
@@ -172,10 +150,8 @@ def _(x: Question, right: Arrays) -> Arrays | None:
     "the gradient of the gate is q * dq - k * dk of its own token, not summed over later ones",
     GATED,
 )
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> Arrays:
     rule, d = rule_saved(x), rule_gradients(x)
-    if rule is None:
-        return None
     rows = rule.q * d.q - rule.k * d.k + (0.0 if d.erase is None else rule.e * d.erase)
     return {"d_log_gate": rows if x.axis("log_gate") == -2 else rows.sum(axis=-1)}
 
@@ -186,5 +162,5 @@ def _(x: Question, right: Arrays) -> Arrays | None:
     "loses all digits at strong gates",
     GATED,
 )
-def _(x: Question, right: Arrays) -> Arrays | None:
+def _(x: Question, right: Arrays) -> None:
     return None  # noise, which no formula gives again: `diagnose` recognises it by its size

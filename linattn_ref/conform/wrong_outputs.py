@@ -1,46 +1,30 @@
 """Mistakes of forward passes, each a few lines: another question, or one line of a formula changed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention.delta import unit
-from linattn_ref.conform.formulas import alone, by_rule, rule_saved, seen, sees, weighted, weights
-from linattn_ref.conform.hypotheses import DELTAS, GATED, RULES, SCALED, output
+from linattn_ref.conform.formulas import Map, by_rule, rule_saved, seen, sees, weighted, weights
+from linattn_ref.conform.hypotheses import ALL, DELTAS, GATED, PAIRS, RULES, SCALED, output
 from linattn_ref.conform.questions import Question, answer
 
 __all__: list[str] = []
 
-
-@output("outputs_zero", "the output is 0")
-def _(x: Question) -> Any:
-    return np.zeros_like(x.d_out)
-
+output("outputs_zero", "the output is 0")(lambda x: np.zeros_like(x.d_out))
 
 # The scale.
 
+output("scale_twice", "the scale is applied twice", SCALED)(lambda x: x.change(scale=x.scale**2))
+output("scale_missing", "no scale is applied", SCALED)(lambda x: x.change(scale=1.0))
+output("scale_default", "the scale that was given is ignored", SCALED, "scale")(lambda x: x.change(scale=None))
 
-@output("scale_twice", "the scale is applied twice", SCALED)
+
+@output(
+    "scale_times_default", "the scale that was given multiplies 1 / sqrt(D) instead of replacing it", SCALED, "scale"
+)
 def _(x: Question) -> Any:
-    return x.change(scale=x.scale**2)
-
-
-@output("scale_missing", "no scale is applied", SCALED)
-def _(x: Question) -> Any:
-    return x.change(scale=1.0)
-
-
-@output("scale_default", "the scale that was given is ignored", SCALED)
-def _(x: Question) -> Any:
-    return x.change(scale=None) if "scale" in x.options else None
-
-
-@output("scale_times_default", "the scale that was given multiplies 1 / sqrt(D) instead of replacing it", SCALED)
-def _(x: Question) -> Any:
-    return x.change(scale=x.scale * x.inputs["q"].shape[-1] ** -0.5) if "scale" in x.options else None
+    return x.change(scale=x.scale * x.inputs["q"].shape[-1] ** -0.5)
 
 
 @output("scale_of_values", "the scale is 1 / sqrt(width of the values)", SCALED)
@@ -61,112 +45,85 @@ def _(x: Question) -> Any:
 
 # Who sees whom.
 
+output("causal_ahead", "query i sees key i + 1 as well", PAIRS, "causal")(lambda x: weighted(x, seen(x, 1)))
+output("causal_behind", "a query does not see its own key", PAIRS, "causal")(lambda x: weighted(x, seen(x, -1)))
 
-@output("causal_ahead", "query i sees key i + 1 as well", ("softmax", "linear"))
+
+@output("causal_ignored", "causal is ignored: every query sees all keys", PAIRS, "causal", "state")
 def _(x: Question) -> Any:
-    return weighted(x, seen(x, 1)) if x.causal else None
+    return x.change(causal=None)
 
 
-@output("causal_behind", "a query does not see its own key", ("softmax", "linear"))
+@output("causal_unasked", "it is causal although that was not asked for", PAIRS, without="causal")
 def _(x: Question) -> Any:
-    return weighted(x, seen(x, -1)) if x.causal else None
+    return x.change(causal=True) if x.inputs["q"].shape[-2] <= x.inputs["k"].shape[-2] else None
 
 
-@output("causal_ignored", "causal is ignored: every query sees all keys", ("softmax", "linear"))
+@output("aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", PAIRS, "causal")
 def _(x: Question) -> Any:
-    return x.change(causal=None) if x.causal and x.state is None else None
-
-
-@output("causal_unasked", "it is causal although that was not asked for", ("softmax", "linear"))
-def _(x: Question) -> Any:
-    return x.change(causal=True) if not x.causal and x.inputs["q"].shape[-2] <= x.inputs["k"].shape[-2] else None
+    return weighted(x, seen(x, 0, False))
 
 
 @output(
-    "aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", ("softmax", "linear")
+    "normalised_over_all_keys",
+    "the denominator runs over all keys, though the numerator is causal",
+    ("linear",),
+    "causal",
 )
 def _(x: Question) -> Any:
-    return weighted(x, seen(x, 0, False)) if x.causal else None
-
-
-@output("normalised_over_all_keys", "the denominator runs over all keys, though the numerator is causal", ("linear",))
-def _(x: Question) -> Any:
-    if not x.causal or x.state is not None or not alone(x):
-        return None
     return weights(x, seen(x)) @ x.inputs["v"] / weights(x, sees(x.change(causal=None))).sum(axis=-1, keepdims=True)
 
 
 # Masks.
 
+output("mask_ignored", "key_mask is ignored", needs="key_mask")(lambda x: x.change(key_mask=None))
 
-@output("mask_ignored", "key_mask is ignored")
+
+@output("mask_inverted", "key_mask is read the other way round: True for keys that are not seen", needs="key_mask")
 def _(x: Question) -> Any:
-    return x.change(key_mask=None) if "key_mask" in x.options else None
+    return x.change(key_mask=~x.options["key_mask"])
 
 
-@output("mask_inverted", "key_mask is read the other way round: True for keys that are not seen")
-def _(x: Question) -> Any:
-    mask = x.options.get("key_mask")
-    return None if mask is None else x.change(key_mask=~mask)
+def zeroed(x: Question) -> Question:
+    """With 0 for masked keys and values, and no mask."""
+    seen = x.options["key_mask"][..., None]
+    return x.change(k=x.inputs["k"] * seen, v=x.inputs["v"] * seen, key_mask=None)
 
 
-@output(
-    "mask_zeroes_keys",
-    "masked keys and values are set to 0 instead of left out (before phi, or before the softmax)",
-    ("softmax", "linear"),
-)
-def _(x: Question) -> Any:
-    mask = x.options.get("key_mask")
-    if mask is None:
-        return None
-    return x.change(k=x.inputs["k"] * mask[..., None], v=x.inputs["v"] * mask[..., None], key_mask=None)
-
-
-@output("mask_lets_fade", "a masked token still lets the state decay", GATED)
-def _(x: Question) -> Any:
-    mask = x.options.get("key_mask")
-    if mask is None:
-        return None
-    return x.change(k=x.inputs["k"] * mask[..., None], v=x.inputs["v"] * mask[..., None], key_mask=None)
-
+ZEROED = "masked keys and values are set to 0 instead of left out (before phi, or before the softmax)"
+output("mask_zeroes_keys", ZEROED, PAIRS, "key_mask")(zeroed)
+output("mask_lets_fade", "a masked token still lets the state decay", GATED, "key_mask")(zeroed)
 
 # States, packed sequences, shared heads.
 
 
-@output("state_ignored", "the state that it was given is ignored")
+@output("state_ignored", "the state that it was given is ignored", needs="state")
 def _(x: Question) -> Any:
-    return x.change(state=None, d_state=None) if x.state is not None else None
+    return x.change(state=None, d_state=None)
 
 
-@output("state_transposed", "the state is transposed, (M, C) for (C, M)", RULES)
+@output("state_transposed", "the state is transposed, (M, C) for (C, M)", RULES, "state")
 def _(x: Question) -> Any:
-    if x.state is None:
-        return None
+    assert x.state
     s = x.state[0]
     return x.change(state=(s.reshape(*s.shape[:-2], s.shape[-1], s.shape[-2]).mT,), d_state=None)
 
 
-@output("packed_as_one", "packed sequences are taken for one: offsets are ignored")
+@output("packed_as_one", "packed sequences are taken for one: offsets are ignored", ALL, "offsets", "state")
 def _(x: Question) -> Any:
-    if "offsets" not in x.options:
-        return None
-    return x.change(offsets=None) if x.state is None else None
+    return x.change(offsets=None)
 
 
-@output("state_of_the_first", "every packed sequence begins from the state of the first")
+@output("state_of_the_first", "every packed sequence begins from the state of the first", needs="offsets state")
 def _(x: Question) -> Any:
-    if "offsets" not in x.options or x.state is None:
-        return None
+    assert x.state
     return x.change(state=tuple(np.broadcast_to(s[:1], s.shape) for s in x.state))
 
 
-@output("heads_modulo", "query head h reads key head h % K, not h // groups")
+@output("heads_modulo", "query head h reads key head h % K, not h // groups", ALL, "groups", "offsets state")
 def _(x: Question) -> Any:
-    if "groups" not in x.options or "offsets" in x.options or x.state is not None:
-        return None
     heads = x.inputs["q"].ndim - 3
-    count = x.inputs["k"].shape[heads]
-    order = np.arange(x.inputs["q"].shape[heads]) % count
+    order = np.arange(x.inputs["q"].shape[heads]) % x.inputs["k"].shape[heads]
     repeated = {name: a if name == "q" else a.take(order, heads) for name, a in x.inputs.items()}
     if "key_mask" in x.options:
         repeated["key_mask"] = x.options["key_mask"].take(order, heads)
@@ -178,30 +135,28 @@ def _(x: Question) -> Any:
 
 @output("normaliser_missing", "nothing is divided by the denominator", ("linear",))
 def _(x: Question) -> Any:
-    return weights(x, sees(x)) @ x.inputs["v"] if alone(x) and x.state is None else None
+    return weights(x, sees(x)) @ x.inputs["v"]
 
 
-@output("feature_map_elu", "the feature map is elu, without the + 1", ("linear",))
-def _(x: Question) -> Any:
-    return weighted(x, features=lambda a: np.where(a > 0, a, np.expm1(np.minimum(a, 0))))
+def feature_map(name: str, sentence: str, features: Map) -> None:
+    output(name, sentence, ("linear",))(lambda x: weighted(x, features=features))
 
 
-@output("feature_map_relu", "the feature map is relu", ("linear",))
-def _(x: Question) -> Any:
-    return weighted(x, features=lambda a: np.maximum(a, 0))
-
-
-@output("feature_map_exp", "the feature map is exp", ("linear",))
-def _(x: Question) -> Any:
-    return weighted(x, features=np.exp)
-
-
-@output("feature_map_missing", "no feature map is applied", ("linear",))
-def _(x: Question) -> Any:
-    return weighted(x, features=lambda a: a)
-
+feature_map(
+    "feature_map_elu",
+    "the feature map is elu, without the + 1",
+    lambda a: np.where(a > 0, a, np.expm1(np.minimum(a, 0))),
+)
+feature_map("feature_map_relu", "the feature map is relu", lambda a: np.maximum(a, 0))
+feature_map("feature_map_exp", "the feature map is exp", np.exp)
+feature_map("feature_map_missing", "no feature map is applied", lambda a: a)
 
 # The rule: decay, read, erase, write.
+
+
+def rule(name: str, sentence: str, ops: tuple[str, ...], mistake: str = "", **inputs: Any) -> None:
+    """A line of the rule, or one of its inputs, is another: see `by_rule`."""
+    output(name, sentence, ops)(lambda x: by_rule(x, mistake, **inputs))
 
 
 @output("gate_ignored", "the gate is ignored", GATED)
@@ -216,32 +171,27 @@ def _(x: Question) -> Any:
 
 @output("gate_not_a_logarithm", "the gate itself is multiplied, not its exponential", GATED)
 def _(x: Question) -> Any:
-    def plain(_: Any, k: Any, v: Any, beta: Any) -> np.ndarray:
-        gate = x.inputs["log_gate"]
-        return gate if gate.ndim == k.ndim else gate[..., None]
-
-    return by_rule(x, gate=plain)
+    gate = x.inputs["log_gate"]
+    return by_rule(x, gate=lambda *_: gate if x.axis("log_gate") == -2 else gate[..., None])
 
 
-@output("gate_sign", "the gate is exp(-log_gate), which grows", GATED)
+rule("gate_sign", "the gate is exp(-log_gate), which grows", GATED, gate=lambda gate, *_: 1 / gate)
+
+
+@output(
+    "decay_after_read",
+    "the state decays after the read, not before: the gate of a token acts on the next",
+    GATED,
+    without="offsets",
+)
 def _(x: Question) -> Any:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return by_rule(x, gate=lambda gate, *_: 1 / gate)
-
-
-@output("decay_after_read", "the state decays after the read, not before: the gate of a token acts on the next", GATED)
-def _(x: Question) -> Any:
-    if "offsets" in x.options:
-        return None
     gate, axis = x.inputs["log_gate"], x.axis("log_gate")
     moved = np.roll(gate, 1, axis)
     moved[(..., 0, slice(None)) if axis == -2 else (..., 0)] = 0
     return x.change(log_gate=moved)
 
 
-@output("decay_of_own_write", "the gate fades what its own token writes as well", GATED)
-def _(x: Question) -> Any:
-    return by_rule(x, "write")
+rule("decay_of_own_write", "the gate fades what its own token writes as well", GATED, "write")
 
 
 @output(
@@ -249,11 +199,7 @@ def _(x: Question) -> Any:
 )
 def _(x: Question) -> Any:
     rule = rule_saved(x)
-    if rule is None:
-        return None
-    first = 0.0
-    if x.state is not None:
-        first = np.cumprod(rule.gate, axis=-2) * rule.q @ x.state[0]
+    first = 0.0 if x.state is None else np.cumprod(rule.gate, axis=-2) * rule.q @ x.state[0]
     return first + np.tril(rule.q @ rule.k.mT) @ rule.u
 
 
@@ -262,19 +208,9 @@ def _(x: Question) -> Any:
     return None  # what is lost depends on the chunks: `diagnose` recognises it by what is lost
 
 
-@output("read_before_write", "a query reads the state before its own token is written", RULES)
-def _(x: Question) -> Any:
-    return by_rule(x, "read")
-
-
-@output("erase_before_decay", "what is to be erased is read from the state before it decays", ("gated_delta",))
-def _(x: Question) -> Any:
-    return by_rule(x, "erase")
-
-
-@output("erase_missing", "nothing is erased: values are added as in linear attention", DELTAS)
-def _(x: Question) -> Any:
-    return by_rule(x, erase=lambda e, *_: 0 * e)
+rule("read_before_write", "a query reads the state before its own token is written", RULES, "read")
+rule("erase_before_decay", "what is to be erased is read from the state before it decays", ("gated_delta",), "erase")
+rule("erase_missing", "nothing is erased: values are added as in linear attention", DELTAS, erase=lambda e, *_: 0 * e)
 
 
 @output("beta_missing", "beta is ignored", DELTAS)
@@ -282,19 +218,15 @@ def _(x: Question) -> Any:
     return x.change(beta=np.ones_like(x.inputs["beta"]))
 
 
-@output("beta_of_values_only", "beta scales the value, but not what is erased", DELTAS)
-def _(x: Question) -> Any:
-    return by_rule(x, erase=lambda e, k, v, beta: k)
-
-
-@output("beta_of_erase_only", "beta scales what is erased, but not the value", DELTAS)
-def _(x: Question) -> Any:
-    return by_rule(x, value=lambda value, k, v, beta: v)
-
-
-@output("beta_twice", "beta is applied twice", DELTAS)
-def _(x: Question) -> Any:
-    return by_rule(x, erase=lambda e, k, v, beta: beta * e, value=lambda value, k, v, beta: beta * value)
+rule("beta_of_values_only", "beta scales the value, but not what is erased", DELTAS, erase=lambda e, k, v, beta: k)
+rule("beta_of_erase_only", "beta scales what is erased, but not the value", DELTAS, value=lambda u, k, v, beta: v)
+rule(
+    "beta_twice",
+    "beta is applied twice",
+    DELTAS,
+    erase=lambda e, k, v, beta: beta * e,
+    value=lambda u, k, v, beta: beta * u,
+)
 
 
 @output("beta_clipped", "beta is clipped to 1", DELTAS)
@@ -302,35 +234,34 @@ def _(x: Question) -> Any:
     return x.change(beta=np.minimum(x.inputs["beta"], 1))
 
 
-@output("normalised", "q and k are normalised, which was not asked for", DELTAS)
+@output("normalised", "q and k are normalised, which was not asked for", DELTAS, without="normalise")
 def _(x: Question) -> Any:
-    return x.change(normalise=True) if x.options.get("normalise") is False else None
+    return x.change(normalise=True)
 
 
-@output("not_normalised", "q and k are not normalised", DELTAS)
-def _(x: Question) -> Any:
-    return x.change(normalise=False) if x.options.get("normalise", True) else None
-
-
-def divided(x: Question, length: Callable[[np.ndarray], np.ndarray]) -> Question | None:
+def divided(x: Question, length: Map) -> Question:
     """With q and k divided by a function of their length, not by the square root of its square and eps."""
-    if not x.options.get("normalise", True):
-        return None
-    rows = {name: x.inputs[name] for name in "qk"}
-    given = {name: a / length(np.linalg.norm(a, axis=-1, keepdims=True)) for name, a in rows.items()}
+    given = {name: x.inputs[name] / length(np.linalg.norm(x.inputs[name], axis=-1, keepdims=True)) for name in "qk"}
     return x.change(**given, normalise=False)
 
 
-@output("eps_outside_the_root", "eps stands outside the square root: q and k are divided by |x| + eps", DELTAS)
+output("not_normalised", "q and k are not normalised", DELTAS, "normalise")(lambda x: x.change(normalise=False))
+
+
+@output(
+    "eps_outside_the_root", "eps stands outside the square root: q and k are divided by |x| + eps", DELTAS, "normalise"
+)
 def _(x: Question) -> Any:
     return divided(x, lambda length: length + 1e-6)
 
 
-@output("eps_missing_in_the_root", "there is no eps in the square root: q and k are divided by |x|", DELTAS)
+@output(
+    "eps_missing_in_the_root", "there is no eps in the square root: q and k are divided by |x|", DELTAS, "normalise"
+)
 def _(x: Question) -> Any:
     return divided(x, lambda length: np.maximum(length, 1e-12))
 
 
-@output("only_k_normalised", "k is normalised, and q is not", DELTAS)
+@output("only_k_normalised", "k is normalised, and q is not", DELTAS, "normalise")
 def _(x: Question) -> Any:
-    return x.change(k=unit(x.inputs["k"]), normalise=False) if x.options.get("normalise", True) else None
+    return x.change(k=unit(x.inputs["k"]), normalise=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.gradcheck.inputs import Array, check_float64, check_tolerances
+from linattn_ref.gradcheck.inputs import Array, check_float64, check_numbers
 from linattn_ref.gradcheck.pair import EPS, MARGIN, Backward, Forward, Pair
 from linattn_ref.gradcheck.report import Entry, Report
 from linattn_ref.gradcheck.verdict import judge
@@ -55,10 +55,11 @@ def check_complex_step(
     >>> report.ok, report.worst.absolute < 1e-14
     (True, True)
     """
-    check_tolerances(rtol, atol)
+    check_numbers(COMPLEX_STEP, rtol, atol)
     pair = Pair.run(forward, backward, inputs, rng)
     here, there = np.asarray(function(*pair.inputs)), pair.out()
-    if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * _typical(there)):
+    typical = np.median(abs(there))  # a mask's -1e9 is not
+    if here.shape != there.shape or not np.allclose(here, there, rtol=1e-10, atol=1e-10 * typical):
         raise ValueError("function: expected the output that forward gives for these inputs, got another")
     found = []
     for name, x, gradient in pair.matched:
@@ -70,23 +71,12 @@ def check_complex_step(
             pair.moving[...] |= slope != 0
             size = float((abs(pair.u) * abs(slope)).sum())
             found.append((name, index, gradient[index], (pair.u * slope).sum(), max(1.0, abs(x[index])), size))
-    entries = [
-        Entry.compare(
-            name,
-            index,
-            analytic,
-            numeric,
-            COMPLEX_STEP,
-            rtol,
-            MARGIN * EPS * (pair.magnitude / length + size) if atol is None else atol,
-        )
-        for name, index, analytic, numeric, length, size in found
-    ]
-    return Report.of(
-        "complex step, element by element",
-        entries if atol is not None else judge(pair, entries, exact=True),
-        pair.constants,
-    )
+    entries = []
+    for name, index, analytic, numeric, length, size in found:
+        noise = MARGIN * EPS * (pair.magnitude / length + size) if atol is None else atol
+        entries.append(Entry.compare(name, index, analytic, numeric, COMPLEX_STEP, rtol, noise))
+    entries = entries if atol is not None else judge(pair, entries, exact=True)
+    return Report.of("complex step, element by element", entries, pair.constants)
 
 
 def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
@@ -130,8 +120,3 @@ def _slopes(function: Callable[[Any], Any], x: Array) -> Iterator[tuple[tuple[in
             raise TypeError(f"function: expected a complex output for a complex input, got {out.dtype}")
         yield index, out.imag / COMPLEX_STEP  # (3)
         z[index] = x[index]
-
-
-def _typical(out: Array) -> float:
-    """The median size of an output: a mask's -1e9 is none."""
-    return float(np.median(abs(out)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.gradcheck.inputs import Array, check_step, check_tolerances, generator, rms
+from linattn_ref.gradcheck.inputs import Array, check_numbers, generator, rms
 from linattn_ref.gradcheck.pair import EPS, MARGIN, Backward, Forward, Pair
 from linattn_ref.gradcheck.report import Entry, Report
 from linattn_ref.gradcheck.verdict import judge, negligible, settled
@@ -124,8 +124,7 @@ def check_elementwise(
         passes are no functions: two calls of ``forward`` differ, or one alters its inputs or ``d_out``. Or a step or a
         tolerance makes no sense.
     """
-    check_step(step)
-    check_tolerances(rtol, atol)
+    check_numbers(step, rtol, atol)
     pair = Pair.run(forward, backward, inputs, rng)
     lines = (
         Line(name, index, x, gradient, index, 1.0, step * max(1.0, abs(float(x[index]))))
@@ -155,8 +154,7 @@ def check_directions(
     """
     if directions < 1:
         raise ValueError(f"directions: expected at least 1, got {directions}")
-    check_step(step)
-    check_tolerances(rtol, atol)
+    check_numbers(step, rtol, atol)
     rng = generator(rng)
     pair = Pair.run(forward, backward, inputs, rng)
     lines = (

@@ -2,24 +2,21 @@
 
 import inspect
 import math
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.nested import leaves
-
-__all__ = ["Array", "arrays_in", "check_float64", "check_output", "check_some_floats", "check_step"]
-__all__ += ["check_tolerances", "float_arrays", "generator", "match", "rms"]
+__all__ = ["Array", "argument_names", "check_float64", "check_numbers", "check_output", "check_some_floats"]
+__all__ += ["float_arrays", "generator", "match", "rms"]
 
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"
 
 
 def match(
-    forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any
+    names: list[str], inputs: tuple[Any, ...], gradients: Any
 ) -> tuple[list[tuple[str, Array, Array]], tuple[str, ...]]:
     """Each float array among ``inputs`` as ``(name, array, gradient)``, and the names of those without a gradient.
 
@@ -31,7 +28,7 @@ def match(
         A gradient is missing, is one too many, or has not the shape of its input.
     """
     matched, constants = [], []
-    for name, x, gradient, has_field in _named(forward, inputs, gradients):
+    for name, x, gradient, has_field in _named(names, inputs, gradients):
         arrays, theirs = dict(float_arrays(name, x)), dict(float_arrays(name, _with_axes(gradient)))
         if not has_field:
             constants += list(arrays)
@@ -55,19 +52,19 @@ def match(
     return matched, tuple(constants)
 
 
-def _named(forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any) -> list[tuple[str, Any, Any, bool]]:
+def _named(arguments: list[str], inputs: tuple[Any, ...], gradients: Any) -> list[tuple[str, Any, Any, bool]]:
     """Every input with its name, its gradient, and whether ``backward`` has a field for it."""
     if isinstance(gradients, np.ndarray):  # of the only input
         gradients = (gradients,)
     if not isinstance(gradients, (tuple, list)):
         raise TypeError(f"backward: expected a NamedTuple of gradients or one array, got {type(gradients).__name__}")
-    arguments = _argument_names(forward, len(inputs))
     fields = getattr(gradients, "_fields", None)
     if fields is not None:  # None stands for what forward was not given
-        pairs = [(f, x) for f, x in zip(fields, gradients, strict=True) if x is not None or f in arguments]
-        fields, gradients = tuple(f for f, _ in pairs), namedtuple("Gradients", dict(pairs))(*dict(pairs).values())
-    if fields is not None and set(fields) <= set(arguments):
-        return [(a, x, getattr(gradients, a, None), a in fields) for a, x in zip(arguments, inputs, strict=True)]
+        pairs = zip(fields, gradients, strict=True)
+        known = {field: x for field, x in pairs if x is not None or field in arguments}
+        if known.keys() <= {*arguments}:
+            return [(a, x, known.get(a), a in known) for a, x in zip(arguments, inputs, strict=True)]
+        fields, gradients = [*known], [*known.values()]
     floats = [i for i, x in enumerate(inputs) if any(True for _ in float_arrays("", x))]
     if len(gradients) != len(floats):
         raise ValueError(
@@ -78,7 +75,7 @@ def _named(forward: Callable[..., Any], inputs: tuple[Any, ...], gradients: Any)
     return [(name, inputs[i], gradient, True) for name, i, gradient in zip(names, floats, gradients, strict=True)]
 
 
-def _argument_names(forward: Callable[..., Any], count: int) -> list[str]:
+def argument_names(forward: Callable[..., Any], count: int) -> list[str]:
     """The names of the first ``count`` arguments; ``input 3`` for one that ``*inputs`` collects."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [name for name, p in inspect.signature(forward).parameters.items() if p.kind in positional]
@@ -99,12 +96,6 @@ def _with_axes(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return [_with_axes(part) for part in x]
     return np.asarray(x) if isinstance(x, np.generic) else x
-
-
-def arrays_in(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Every array of any dtype in ``inputs``, with the name of its argument."""
-    for name, x in zip(_argument_names(forward, len(inputs)), inputs, strict=True):
-        yield from leaves(x, name, strict=False)
 
 
 def rms(x: Array) -> float:
@@ -129,16 +120,15 @@ def check_float64_array(name: str, x: Any) -> None:
 # --- What the checks are called with ----------------------------------------------------------------------------------
 
 
-def check_some_floats(forward: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
+def check_some_floats(names: list[str], inputs: tuple[Any, ...]) -> None:
     """There is a float array among ``inputs``, for of integers alone nothing can be moved by a small step.
 
     And no list of numbers: it would be held fixed, and nobody told.
     """
-    for name, x in zip(_argument_names(forward, len(inputs)), inputs, strict=True):
+    for name, x in zip(names, inputs, strict=True):
         if isinstance(x, list) and np.asarray(x[:1] and x[0]).dtype.kind == "f" and not [*float_arrays(name, x)]:
             check_float64_array(name, x)
     if not any(True for _ in float_arrays("inputs", inputs)):
-        names = _argument_names(forward, len(inputs))
         others = [f"; {name} is {x.dtype}" for name, x in zip(names, inputs, strict=True) if isinstance(x, np.ndarray)]
         raise ValueError(f"inputs: {NONE}{''.join(others)}")
 
@@ -152,14 +142,10 @@ def check_output(result: Any) -> tuple[Any, Any]:
     return result
 
 
-def check_step(step: float) -> None:
-    """``step`` is a finite number above 0."""
+def check_numbers(step: float, rtol: float, atol: float | None) -> None:
+    """``step`` is a finite number above 0; ``rtol`` and ``atol`` are finite and not negative, or ``atol`` is None."""
     if not (step > 0 and math.isfinite(step)):
         raise ValueError(f"step: expected a finite number above 0, got {step}")
-
-
-def check_tolerances(rtol: float, atol: float | None) -> None:
-    """``rtol`` and ``atol`` are finite and not negative; ``atol`` may be None."""
     for name, x in (("rtol", rtol), ("atol", 0.0 if atol is None else atol)):
         if not (x >= 0 and math.isfinite(x)):
             raise ValueError(f"{name}: expected a finite number, at least 0, got {x}")

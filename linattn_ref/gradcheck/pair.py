@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.gradcheck.inputs import Array, arrays_in, check_output, check_some_floats, generator, match
-from linattn_ref.nested import map_arrays
+from linattn_ref.gradcheck.inputs import Array, argument_names, check_output, check_some_floats, generator, match
+from linattn_ref.nested import leaves, map_arrays
 
 __all__ = ["EPS", "MARGIN", "Backward", "Forward", "Pair"]
 
@@ -42,9 +42,11 @@ class Pair:
         ValueError
             One of them alters what it was called with, or ``forward`` gives another output when it is called again.
         """
-        check_some_floats(forward, inputs)
+        names = argument_names(forward, len(inputs))
+        check_some_floats(names, inputs)
         copies = map_arrays(np.copy, inputs)
-        theirs = dict(arrays_in(forward, copies))
+        named = zip(names, copies, strict=True)
+        theirs = dict(pair for name, x in named for pair in leaves(x, name, strict=False))
         kept = map_arrays(np.copy, theirs_as_tuple := tuple(theirs.values()))
 
         def check_unaltered(who: str) -> None:
@@ -62,7 +64,7 @@ class Pair:
         for name, x, expected in (("d_out", d_out, u), ("out", np.asarray(out), before)):
             if not same(x, expected):
                 raise ValueError(f"backward: expected {name} to be left as it was, but it was written to")
-        matched, constants = match(forward, copies, gradients)
+        matched, constants = match(names, copies, gradients)
         if not same(np.asarray(forward(*copies)[0]), before):
             raise ValueError("forward: expected the same out for the same inputs, got another in a second call")
         with np.errstate(invalid="ignore"):  # 0 times infinity, of masked scores

@@ -5,8 +5,6 @@ sheet knows, by solving it with that mistake; and the judge (`linattn_ref.confor
 right given an earlier function of the student's that is wrong gets its points: an error is paid for once.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import textwrap
@@ -223,10 +221,8 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
     """Whether the answer is that of the solution with this mistake, in every trial."""
-    theirs = [expected(sheet, number, seed, trial, mistake) for trial in range(len(answers))]
-    return all(
-        not isinstance(x, Exception) and not off(got, x, 10 * TOLERANCE) for got, x in zip(answers, theirs, strict=True)
-    )
+    pairs = [(got, expected(sheet, number, seed, trial, mistake)) for trial, got in enumerate(answers)]
+    return all(not isinstance(x, Exception) and not off(got, x, 10 * TOLERANCE) for got, x in pairs)
 
 
 def named(mistakes: list[Mistake]) -> tuple[tuple[str, ...], tuple[str, ...]]:

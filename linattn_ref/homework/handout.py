@@ -1,8 +1,5 @@
 """The folder that a student gets, and what an instructor gets beside it."""
 
-from __future__ import annotations
-
-import functools
 import json
 import secrets
 import shlex
@@ -121,5 +118,4 @@ def write(sheet: Sheet, out: Path, *, instructor: bool = False) -> list[Path]:
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise FileExistsError(f"out: {out} is there already, and not an empty folder")
-    found = files(sheet, instructor=instructor)
-    return atomic.write_all({out / name: functools.partial(Path.write_bytes, data=x) for name, x in found.items()})
+    return atomic.write_all({out / name: x for name, x in files(sheet, instructor=instructor).items()})

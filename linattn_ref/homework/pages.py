@@ -4,8 +4,6 @@ Only definitions that are needed come along. Decorators of the layer around the 
 evaluated, and what a page imports from this package becomes a file of the folder ``given``, cut down likewise.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Whether a sheet does what it promises: ``linattn-ref assignment SHEET --check``, for those who write one."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a submission got: lines for a terminal, JSON as Gradescope reads it, and a page for the student."""
 
-from __future__ import annotations
-
 import html
 import json
 from typing import NamedTuple

@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import page_network
 import pytest
 
 from linattn_ref import cli
@@ -31,7 +32,7 @@ def browser():
 def networks():
     from linattn_ref.lecture.live import weights
 
-    found = [weights.network(weights.read(path)) for path in weights.SHIPPED]
+    found = [page_network.network(weights.read(path)) for path in weights.SHIPPED]
     return {network.facts["attention"]: network for network in found}
 
 
@@ -195,7 +196,7 @@ def test_int8_comes_out_as_numpy_says(pixels, networks, monkeypatch):
     described = weights.packed(network)
     assert described["format"] == "int8"
     found = pixels.evaluate("(given) => Array.from(unpacked(given)['head.w'])", described)
-    np.testing.assert_array_equal(found, weights.network(network).params.head.w.ravel())
+    np.testing.assert_array_equal(found, page_network.network(network).params.head.w.ravel())
 
 
 def test_a_visitor_draws_by_mouse_and_by_keys(pixels):

@@ -273,3 +273,6 @@ def test_sphinx_is_told_everything():
     lines = ["The length |x| of ``|y|``."]
     dict(connected)["autodoc-process-docstring"](None, "class", "c", None, None, lines)
     assert lines == [r"The length \|x\| of ``|y|``."]
+    written = dict(connected)["autodoc-process-signature"]
+    shown, _ = written(None, "function", "f", None, None, "(x, activation=<module 'a.gelu' from '/b/c.py'>)", None)
+    assert shown == "(x, activation=a.gelu)"

@@ -1,7 +1,5 @@
 """``linattn-ref live``: write the pages that run in the browser."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

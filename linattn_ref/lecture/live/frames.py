@@ -5,8 +5,6 @@ in ``figures/frames/NN.json``, one file per chapter. It holds the hash of the st
 a test tells when a chapter has moved on.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib
@@ -23,7 +21,7 @@ from linattn_ref import clone
 from linattn_ref.atomic import write_all
 from linattn_ref.lecture.live import page, slices
 
-__all__ = ["KEPT", "draw", "guesses", "is_current", "pages", "source_hash"]
+__all__ = ["KEPT", "draw", "guesses", "pages", "source_hash"]
 
 CHAPTERS, KEPT = clone.ROOT / "notebooks", clone.ROOT / "figures" / "frames"
 GUESSES = page.ASSETS / "guesses.toml"
@@ -63,13 +61,6 @@ def draw(number: str, command: str) -> Path:
 def source_hash(chapter: Path) -> str:
     """Of the statements that the sliders of a chapter come from."""
     return hashlib.sha256(slices.source(chapter).encode()).hexdigest()[:16]
-
-
-def is_current(number: str) -> bool:
-    """Whether the chapter still says what its frames were drawn from."""
-    kept: str = json.loads((KEPT / f"{number}.json").read_text(encoding="utf-8"))["source"]
-    (chapter,) = CHAPTERS.glob(f"{number}_*.py")
-    return kept == source_hash(chapter)
 
 
 def _title(chapter: Path) -> str:

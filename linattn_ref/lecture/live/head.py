@@ -5,8 +5,6 @@ all-MiniLM-L6-v2 reads a text of ours; of its 72 heads this is the one whose lea
 sees both sides of a token. The page lets each query see the tokens up to its own, as a causal network would.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ In a template in ``assets/`` these lines are replaced:
     <!-- navigation -->     links to the other pages
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -5,8 +5,6 @@ is kept if it binds a name that is needed; then the names it uses are needed too
 Random numbers come in an order: what draws from a generator that is needed is kept as well.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import symtable
@@ -31,13 +29,9 @@ def calls(chapter: Path) -> list[Call]:
 def source(chapter: Path) -> str:
     """The statements that :func:`calls` runs; comments and blanks do not count."""
     statements = ast.parse(chapter.read_text(encoding="utf-8"), str(chapter)).body
-    kept = sorted({i for at in explored(statements) for i in leading_to(at, statements)})
+    explored = [i for i, one in enumerate(statements) if ast.unparse(one).startswith("chapter.explore(")]
+    kept = sorted({i for at in explored for i in leading_to(at, statements)})
     return "\n".join(ast.unparse(statements[i]) for i in kept)
-
-
-def explored(statements: list[ast.stmt]) -> list[int]:
-    """Which statements are calls of ``chapter.explore``."""
-    return [i for i, one in enumerate(statements) if ast.unparse(one).startswith("chapter.explore(")]
 
 
 def leading_to(at: int, statements: list[ast.stmt]) -> set[int]:

@@ -1,7 +1,5 @@
 """``linattn-ref live --speed``: how fast the networks write in headless Chromium."""
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import tempfile

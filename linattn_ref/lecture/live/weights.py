@@ -1,12 +1,8 @@
-"""A trained image model as a page carries it, and the same network for NumPy: the same numbers in both.
+"""A trained image model as a page carries it.
 
 What `linattn_ref train images` learned in float32 is rounded once, to float16, or where that is too much for a page to
-int8 with a factor for each column. The page turns that into numbers of float32 and calculates in float64. So does
-:func:`network`, from the rounded numbers and not from the learned ones; what is left between the two is the order of
-sums, some 1e-13 of a score.
+int8 with a factor for each column. The page turns that into numbers of float32 and calculates in float64.
 """
-
-from __future__ import annotations
 
 import base64
 from pathlib import Path
@@ -15,20 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linattn_ref.attention import linear, softmax
 from linattn_ref.data.digits import SIDE
 from linattn_ref.experiments.learning import drawing
 from linattn_ref.experiments.learning.drawing import Network
-from linattn_ref.kernels import reference
-from linattn_ref.models.causal import Model
-from linattn_ref.nested import leaves, map_arrays
-from linattn_ref.nn import mechanism
+from linattn_ref.nested import leaves
 from linattn_ref.op import Array
 from linattn_ref.training import loop
 
-__all__ = ["SHIPPED", "network", "packed", "read"]
+__all__ = ["SHIPPED", "packed", "read", "steps"]
 
-ATTENTIONS = {"linear": linear, "softmax": softmax}
 SHIPPED = (drawing.SHIPPED, drawing.SHIPPED.with_name("digits_softmax.safetensors"))
 LARGEST = 1_450_000  # bytes of one network: two of them, in base64, leave a page below 4 MB
 
@@ -48,7 +39,7 @@ def read(path: Path) -> Network:
         path = path / (loop.BEST if (path / loop.BEST).is_file() else loop.LAST)
     found = drawing.load(path)
     got = {"attention": found.facts["attention"], "head": found.head, "shape": found.shape}
-    for name, expected in (("attention", tuple(ATTENTIONS)), ("head", ("softmax",)), ("shape", ((SIDE, SIDE),))):
+    for name, expected in (("attention", ("linear", "softmax")), ("head", ("softmax",)), ("shape", ((SIDE, SIDE),))):
         if got[name] not in expected:
             either = " or ".join(map(str, expected))
             raise ValueError(f"{path}: a page needs a network with {name} {either}, got {got[name]}")
@@ -64,7 +55,7 @@ def packed(trained: Network) -> dict[str, Any]:
     form = "float16" if 2 * sum(x.size for _, x in leaves(params)) <= LARGEST else "int8"
     arrays = []
     for name, array in leaves(params):
-        content = np.float16(array).tobytes() if form == "float16" else b"".join(x.tobytes() for x in _steps(array))
+        content = np.float16(array).tobytes() if form == "float16" else b"".join(x.tobytes() for x in steps(array))
         arrays.append({"name": name, "shape": array.shape, "at": at})
         found.append(content + b"\0" * (-len(content) % 4))
         at += len(found[-1])
@@ -82,21 +73,8 @@ def _sizes(trained: Network) -> dict[str, int]:
     return {"width": width, "hidden": hidden, "heads": heads, "layers": layers, "places": places, "values": values}
 
 
-def network(trained: Network) -> Network:
-    """The network that the page computes: rounded as in :func:`packed`, in float64."""
-    rounded = np.float16 if packed(trained)["format"] == "float16" else _from_steps
-    params = map_arrays(lambda array: np.float64(rounded(array)), trained.params)
-    causal = mechanism.of(ATTENTIONS[trained.facts["attention"]], causal=True)
-    return trained._replace(params=params, model=Model(causal, trained.model.heads, kernels=reference))
-
-
-def _steps(array: Array) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+def steps(array: Array) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
     """Whole numbers from -127 to 127, and the factor of each column."""
     factor = np.abs(array).reshape(-1, array.shape[-1]).max(axis=0) / np.float32(127)
     factor = np.where(factor > 0, factor, 1).astype(np.float32)
     return factor, np.rint(array / factor).astype(np.int8)
-
-
-def _from_steps(array: Array) -> Array:
-    factor, steps = _steps(array)
-    return steps * factor  # float32

@@ -105,7 +105,7 @@ def _reviews(say: Say) -> bytes:
     """The short reviews, and of the long ones those that chapters read on their way to sentences of 512 tokens."""
     place = fetch.open_content(fetch.REVIEWS, progress=say)
     model = bert.load(fetch.open_content(fetch.MODEL, progress=say))
-    labelled = [(source, splits.read_labelled(place, source)) for source in splits.SOURCES]
+    labelled = [(source, splits.read_labelled(place, source)) for source in ("imdb", "rotten_tomatoes")]
     documents, seen = labelled[0][1].texts, set[str]()
 
     class Noting:
@@ -121,7 +121,7 @@ def _reviews(say: Say) -> bytes:
         reviews = text.Text("", documents, "")
         text.choose_sentences(reviews, tokenizer, count=count, length=512, rng=rng)
     rows = ((each, int(label), name) for name, found in labelled for each, label in zip(*found[1:3], strict=True))
-    return only(lambda source, i: source != splits.SOURCES[0] or documents[i] in seen, rows)
+    return only(lambda source, i: source != "imdb" or documents[i] in seen, rows)
 
 
 def sources(root: Path) -> bytes:

@@ -80,6 +80,5 @@ def calls(page: ModuleType) -> list[Call]:
             arrays.append(DRAWN.get(name, np.random.Generator.standard_normal)(rng, shape))
     options = OPTIONS.get(page.__name__.rpartition(".")[2], {})
     either = "causal" in parameters and "causal" not in options
-    return [
-        Call((*arrays,), {**options, **more}) for more in ([{"causal": False}, {"causal": True}] if either else [{}])
-    ]
+    ways = [{"causal": False}, {"causal": True}] if either else [{}]
+    return [Call((*arrays,), {**options, **way}) for way in ways]

@@ -4,6 +4,7 @@ The network is the pinned one with its weights rounded (`linattn_ref.models.bert
 those that chapters read; in the places of the others stands nothing.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -117,7 +118,7 @@ def to_bytes(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -
     return b"".join([struct.pack("<Q", len(told)), told, *(array.tobytes() for array in arrays.values())])
 
 
-class Opened:
+class Opened(contextlib.AbstractContextManager[Any]):
     """As ``safetensors.safe_open``."""
 
     def __init__(self, path: str | os.PathLike[str], framework: str = "numpy") -> None:
@@ -125,9 +126,6 @@ class Opened:
         (length,) = struct.unpack("<Q", content[:8])
         self.header: dict[str, Any] = json.loads(content[8 : 8 + length])
         self.told, self.content = self.header.pop("__metadata__", None), memoryview(content)[8 + length :]
-
-    def __enter__(self) -> "Opened":
-        return self
 
     def __exit__(self, *error: object) -> None:
         pass

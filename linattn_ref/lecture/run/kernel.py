@@ -144,14 +144,11 @@ def install(kernel: Kernel) -> None:
     vars(fetch)["open_content"], vars(bert)["load"] = fetched.open_content, fetched.read_network
 
 
-class _NoBar:
+class _NoBar(contextlib.AbstractContextManager[Any]):
     """A progress bar that nobody sees."""
 
     def __init__(self, steps: Any = (), **options: Any) -> None:
         self.steps = steps
-
-    def __enter__(self) -> "_NoBar":
-        return self
 
     def __exit__(self, *error: object) -> None:
         pass

@@ -7,11 +7,10 @@ beside its first lines.
 
 import ast
 import html
-import inspect
 import io
+import itertools
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from linattn_ref.lecture.site import prose
@@ -37,7 +36,7 @@ def page_html(source: str) -> str:
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
 
-    docstring = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
+    docstring = ast.get_docstring(ast.parse(source)) or ""
     known = prose.equations(docstring)
     parts = segments(source)
     coloured = highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
@@ -74,31 +73,33 @@ def segments(source: str) -> list[Segment]:
     tree, lines = ast.parse(source), source.splitlines()
     hidden: set[int] = set()  # lines of docstrings, which stand at the left
     texts: dict[int, str] = {1: ""}  # by the line where a row begins
+    heads = []  # first and last line of each statement; of one with a body, without that
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
             hidden.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = min(node.lineno, *(each.lineno for each in [*node.decorator_list, node]))
-            texts[_with_comments(lines, first)] = inspect.cleandoc(ast.get_docstring(node) or "")
+            first = min(each.lineno for each in [node, *node.decorator_list])
+            texts[_with_comments(lines, first)] = ast.get_docstring(node) or ""
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            heads.append((node.lineno, body[0].lineno - 1 if body else node.end_lineno or 0))
     numbers: dict[int, list[str]] = {}
     for line, found in tags(source).items():
-        for first, last in _statement(tree, line):
+        around = [(first, last) for first, last in heads if first <= line <= last]
+        if around:  # none for a comment on a line of its own
+            first, last = max(around)
             numbers.setdefault(first, []).extend(found)
             texts.setdefault(first, "")
             texts.setdefault(last + 1, "")
-    starts = sorted(texts)
-    parts = [
-        Segment(
-            tuple(line for line in range(start, stop) if line not in hidden),
-            tuple(dict.fromkeys(numbers.get(start, ()))),
-            texts[start],
-        )
-        for start, stop in zip(starts, [*starts[1:], len(lines) + 1], strict=True)
-    ]
-    return _merged(part for part in parts if any(lines[line - 1].strip() for line in part.lines))
+    parts = []
+    for start, stop in itertools.pairwise([*sorted(texts), len(lines) + 1]):
+        its = tuple(line for line in range(start, stop) if line not in hidden)
+        if any(lines[line - 1].strip() for line in its):
+            parts.append(Segment(its, tuple(dict.fromkeys(numbers.get(start, ()))), texts[start]))
+    return _merged(parts)
 
 
-def _merged(parts: Iterable[Segment]) -> list[Segment]:
+def _merged(parts: list[Segment]) -> list[Segment]:
     """Statements one below the other that compute the same equation stand beside it together."""
     made: list[Segment] = []
     for part in parts:
@@ -115,26 +116,9 @@ def tags(source: str) -> dict[int, list[str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         comment = ELSEWHERE.sub("", token.string) if token.type == tokenize.COMMENT else ""
         if TAG.search(comment):
-            found[token.start[0]] = [number for match in TAG.finditer(comment) for number in _range(match)]
+            ranges = (range(int(first), int(last or first) + 1) for first, last in TAG.findall(comment))
+            found[token.start[0]] = [str(number) for numbers in ranges for number in numbers]
     return found
-
-
-def _range(match: re.Match[str]) -> list[str]:
-    return [str(number) for number in range(int(match[1]), int(match[2] or match[1]) + 1)]
-
-
-def _statement(tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:
-    """First and last line of the innermost statement on this line; of one with a body, its head. None for a comment
-    on a line of its own."""
-    found = None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or 0
-            if line <= last and (found is None or node.lineno >= found[0]):
-                found = (node.lineno, last)
-    if found:
-        yield found
 
 
 def _with_comments(lines: list[str], first: int) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import io
 import multiprocessing
 import os
 import re
@@ -123,14 +124,14 @@ def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
 
-    complaints = folder / "complaints.txt"
-    with complaints.open("w", encoding="utf-8") as warning, docutils_namespace():
-        source, cores = folder / "source", len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-        quiet: dict[str, Any] = {"status": None, "warning": warning}
+    source, complaints = folder / "source", io.StringIO()
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    with docutils_namespace():
+        quiet: dict[str, Any] = {"status": None, "warning": complaints}
         app = Sphinx(source, source, html, folder / "doctrees", "html", **quiet, parallel=cores)
         say("Sphinx: reading and writing")
         app.build()
-    lines = complaints.read_text(encoding="utf-8").replace(f"{folder / 'source'}/", "").splitlines()
+    lines = complaints.getvalue().replace(f"{source}/", "").splitlines()
     told = "; ".join(line for line in lines if ALIAS not in line)
     if app.statuscode or told:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")

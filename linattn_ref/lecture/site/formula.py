@@ -245,18 +245,13 @@ class _Parser:
             name, _, rest = token.text.partition("_")
             if rest:  # a^i_t: the index belongs to the a
                 self.at -= 1
-                self.tokens[self.at : self.at + 1] = [
-                    Token("sign", "_", name[-1], rest[0]),
-                    Token("word", rest, "_", token.after),
-                ]
+                below = Token("sign", "_", name[-1], rest[0]), Token("word", rest, "_", token.after)
+                self.tokens[self.at : self.at + 1] = below
             return r"\top" if name == "T" and token.before == "^" else symbols.index_tex(name)
         if token.text in ("+", "-"):
             follows = self.peek()
-            return token.text + (
-                symbols.index_tex(self.take().text)
-                if follows.kind in ("word", "number") and follows.before != " "
-                else ""
-            )
+            touches = follows.kind in ("word", "number") and follows.before != " "
+            return token.text + (symbols.index_tex(self.take().text) if touches else "")
         if token.kind == "number":
             return token.text
         raise FormulaError(f"{token.text!r} as an index or exponent")

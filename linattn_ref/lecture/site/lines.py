@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["write"]
@@ -16,9 +15,9 @@ FORMULA = re.compile(r'<span class="math[^>]*>.*?</span>|\\\(.*?\\\)', re.DOTALL
 ANCHOR = re.compile(r'<a class="headerlink".*?</a>', re.DOTALL)
 
 
-def write(site: Path, folders: Sequence[str] = FOLDERS) -> None:
+def write(site: Path) -> None:
     """Write ``_static/lines.js`` of the built pages of a site."""
-    pages = [path for folder in folders for path in sorted((site / folder).glob("*.html"))]
+    pages = [path for folder in FOLDERS for path in sorted((site / folder).glob("*.html"))]
     found = {path.relative_to(site).as_posix(): paragraphs(path.read_text(encoding="utf-8")) for path in pages}
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
     (site / "_static" / "lines.js").write_text(f"const LINES = {text};\n", encoding="utf-8")

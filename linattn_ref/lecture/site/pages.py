@@ -1,7 +1,6 @@
 """What Sphinx reads: the chapters, a page beside the code of each file, the gallery, the papers, a page per module."""
 
 import ast
-import inspect
 import re
 import shutil
 from pathlib import Path
@@ -37,7 +36,7 @@ FIGURE = re.compile(r"^## (.*)\n\n!\[.*?\]\((\w+)\.png\)\n\n(.*)$", re.MULTILINE
 
 def write(root: Path, folder: Path, extras: Extras) -> None:
     """Write all sources of the checkout ``root``'s site into ``folder``."""
-    ignored = shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames")
+    ignored = shutil.ignore_patterns("*.pdf", "*.json", "records", "pages", "frames", "README.md")
     shutil.copytree(root / "figures", folder / "figures", ignore=ignored)
     listed = tables.chapters(root / "notebooks")
     literate = _write_literate(root, folder / "code", extras.run)
@@ -58,18 +57,18 @@ def write(root: Path, folder: Path, extras: Extras) -> None:
 
 def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
     """A page for each file that has numbered equations; the modules that have one."""
-    made: dict[str, list[tuple[str, str, str]]] = {part: [] for part in LITERATE}
+    made: dict[str, list[tuple[str, str]]] = {part: [] for part in LITERATE}
     drawn = {row.module for row in tables.mechanisms()}
     for part in LITERATE:
         for path in sorted((root / "linattn_ref" / part).glob("*.py")):
             source = path.read_text(encoding="utf-8")
-            docstring = inspect.cleandoc(ast.get_docstring(ast.parse(source)) or "")
+            docstring = ast.get_docstring(ast.parse(source)) or ""
             known = prose.equations(docstring)
             if not known:
                 continue
             module = ".".join(path.relative_to(root).with_suffix("").parts)
-            title, said = _title(docstring, path.stem)
-            made[part].append((module, title, said))
+            title = _title(docstring, path.stem)
+            made[part].append((module, title))
             text = [f"# {title}", f"`{module.replace('.', '/')}.py`"]
             if module in drawn:
                 forward = docstring.partition(GRADIENT)[0]
@@ -79,17 +78,16 @@ def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
                 text.append(raw(run.page_foot(module)))
             save(folder.parent / f"{page_of(module)}.md", "\n\n".join(text))
     save(folder / "index.md", _literate_index(made, can_run))
-    return {module for rows in made.values() for module, _, _ in rows}
+    return {module for rows in made.values() for module, _ in rows}
 
 
-def _title(docstring: str, stem: str) -> tuple[str, str]:
-    """A page's title, and its first sentence."""
+def _title(docstring: str, stem: str) -> str:
     first = " ".join(docstring.split("\n\n")[0].split())
     name = re.match(r"^([^(:,.]{3,50}?)(?: \([^)]+\))?[:,.]", first)
-    return (name[1] if name else stem.replace("_", " ").capitalize()), first
+    return name[1] if name else stem.replace("_", " ").capitalize()
 
 
-def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) -> str:
+def _literate_index(made: dict[str, list[tuple[str, str]]], can_run: bool) -> str:
     mechanisms = {row.module: row for row in tables.mechanisms()}
     parts = [
         "# Formula beside line\n",
@@ -107,15 +105,15 @@ def _literate_index(made: dict[str, list[tuple[str, str, str]]], can_run: bool) 
         rows = sorted(made[part], key=lambda row: row[0] not in mechanisms)
         parts.append(f"## {heading}\n")
         cards = []
-        for module, title, _ in rows:
+        for module, title in rows:
             if one := mechanisms.get(module):
                 gives, picture = typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"
                 cards.append((f"/{page_of(module)}", title, gives, picture))
         if cards:
             parts += [grid(cards), "### What they are made of\n"]
         rest = (row for row in rows if row[0] not in mechanisms)
-        parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title, _ in rest))
-        listed += [f"/{page_of(module)}" for module, _, _ in rows]
+        parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title in rest))
+        listed += [f"/{page_of(module)}" for module, _ in rows]
     return "\n".join([*parts, toctree(listed)])
 
 
@@ -128,7 +126,6 @@ def _write_gallery(root: Path, folder: Path) -> None:
     files = r" · \[svg\]\((\w+)\.svg\), \[pdf\]\([^)]*\), \[json\]\([^)]*\)"
     text = re.sub(files, r' · <a href="../_images/\1.svg">svg</a>', text)
     text = FIGURE.sub(_titled, text)
-    (folder / "figures" / "README.md").unlink(missing_ok=True)
     save(folder / "figures" / "gallery.md", text)
 
 

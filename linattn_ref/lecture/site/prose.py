@@ -8,7 +8,7 @@ indented formula has one row per line; columns are separated by two spaces: name
 import contextlib
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from linattn_ref.lecture.site.formula import FormulaError, is_formula, tex
@@ -85,15 +85,9 @@ def code_block(text: str) -> str:
 # --- Blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _blocks(docstring: str) -> Iterator[str]:
+def _blocks(docstring: str) -> list[str]:
     """What blank lines separate; a display keeps the blank lines in it."""
-    lines: list[str] = []
-    for line in [*docstring.splitlines(), ""]:
-        if line.strip():
-            lines.append(line)
-        elif lines:
-            yield "\n".join(lines)
-            lines = []
+    return [block for block in re.split(r"\n(?:\s*\n)+", docstring.strip("\n")) if block]
 
 
 def _is_display(block: str) -> bool:

@@ -31,12 +31,9 @@ def symbol(word: str) -> str | None:
     base, _, index = word.partition("_")
     if word in UPRIGHT:
         return rf"\mathrm{{{escaped(word)}}}"
-    if base == "d" and index and not INDEX.match(index):
+    if index and (base == "log" or (base == "d" and not INDEX.match(index))):
         inner = symbol(index)
-        return None if inner is None else rf"\mathrm{{d}}{inner}"
-    if base == "log" and index:
-        inner = symbol(index)
-        return None if inner is None else rf"\log {inner}"
+        return inner and (r"\log " if base == "log" else r"\mathrm{d}") + inner
     drawn = letter(base)
     if drawn is None:
         return None

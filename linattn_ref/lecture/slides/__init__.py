@@ -8,8 +8,4 @@
 ``build``     from a chapter's number to the file
 """
 
-from linattn_ref import lazy
-
-__all__ = ["build", "deck", "markup", "page", "pictures", "records"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__: list[str] = []
