@@ -11,15 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from linattn_ref import __version__
-from linattn_ref.cli.bench import add_bench
-from linattn_ref.cli.conform import add_conform
-from linattn_ref.cli.figures import add_figures
-from linattn_ref.cli.generate import add_bits, add_generate, add_ship
-from linattn_ref.cli.homework import add_assignment, add_grade
-from linattn_ref.cli.lecture import add_live, add_site, add_slides
+from linattn_ref.cli import bench, conform, figures, generate, homework, lecture, spectrum, train
 from linattn_ref.cli.options import Parser, tell
-from linattn_ref.cli.spectrum import add_spectrum
-from linattn_ref.cli.train import add_gather, add_train
 
 __all__ = ["main"]
 
@@ -28,8 +21,8 @@ EXTRAS = {
     **dict.fromkeys(("distributed", "dask"), "dask"),
     **dict.fromkeys(("torch", "transformers"), "peers"),
     **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
-    "playwright": "browser",
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "pygments", "IPython"), "site"),
+    "playwright": "browser",
 }
 
 
@@ -43,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What a record says makes the figure again; a run that was resumed ends with the same record as one that was not.
     arguments.command_line = shlex.join(["linattn-ref", *(word for word in words if word != "--resume")])
     try:
-        status: int | None = arguments.run(arguments)
+        return arguments.run(arguments) or 0
     except KeyboardInterrupt:
         tell(f"linattn-ref: interrupted{arguments.if_interrupted}")
         return 130
@@ -53,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time
         tell(f"linattn-ref: error: {one_line(error)}{arguments.if_interrupted * by_others}")
         return 2
-    return status or 0
 
 
 def one_line(error: Exception) -> str:
@@ -76,8 +68,6 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(debug=False)
     top.add_argument("--version", action="version", version=f"linattn-ref {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_spectrum, add_figures, add_bench, add_train, add_gather, add_generate, add_bits, add_ship):
-        add(commands)
-    for add in (add_conform, add_assignment, add_grade, add_site, add_slides, add_live):
-        add(commands)
+    for module in (spectrum, figures, bench, train, generate, conform, homework, lecture):
+        module.add(commands)
     return top

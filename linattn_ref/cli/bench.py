@@ -14,10 +14,10 @@ from linattn_ref.atomic import check_writable
 from linattn_ref.cli.options import KEPT, add_command, add_drawing, at_least, given, report, say, tell, workers_of
 from linattn_ref.experiments.publishing.registry import BENCHES, Bench
 
-__all__ = ["add_bench"]
+__all__ = ["add"]
 
 
-def add_bench(commands: Any) -> None:
+def add(commands: Any) -> None:
     """A command per bench."""
     parser = commands.add_parser("bench", help="measure time against a named peer")
     kinds = parser.add_subparsers(title="what", required=True, metavar="WHAT")
@@ -60,10 +60,9 @@ def add_options(
         name = argument.arg
         kind, text = told.get(name, ("", ""))
         try:
-            default = bench.defaults.get(name) or ast.literal_eval(node or "None")
+            all_cores = name == "workers"
+            default = None if all_cores else bench.defaults.get(name) or ast.literal_eval(node or "None")
         except ValueError:  # it has a name
-            default = None
-        if name == "workers":  # all cores
             default = None
         option: dict[str, Any] = {"default": default, "help": text}
         if default is not None:

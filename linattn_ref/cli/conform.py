@@ -11,7 +11,7 @@ from typing import Any
 from linattn_ref import atomic
 from linattn_ref.cli.options import add_command, at_least, say, tell
 
-__all__ = ["add_conform"]
+__all__ = ["add"]
 
 # What is done instead of judging a target, and which options that uses.
 MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
@@ -119,7 +119,7 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
         if not isinstance(x, kind) or (field == "names" and not all(isinstance(name, str) for name in x.values())):
             raise NotATarget(f"{path}: {field}: expected {told}, got {x!r}")
     for field in ("names", "fixed", "given"):
-        said[field] = {**said.get(field, {}), **dict(getattr(arguments, field) or ())}
+        said[field] = said.get(field, {}) | dict(getattr(arguments, field) or ())
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
     fields = ("layout", "mask", "gate", "state", "arrays", "device")
     said |= {field: x for field in fields if (x := getattr(arguments, field))}
@@ -148,7 +148,7 @@ def pair(word: str) -> tuple[str, Any]:
         return name, value
 
 
-def add_conform(commands: Any) -> None:
+def add(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "conform", run_conform)
     option = command.add_argument

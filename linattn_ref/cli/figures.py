@@ -6,7 +6,7 @@ from typing import Any
 
 from linattn_ref.cli.options import add_command, add_drawing, at_least, given, say, workers_of
 
-__all__ = ["add_figures"]
+__all__ = ["add"]
 
 
 def run_figures(arguments: argparse.Namespace) -> None:
@@ -22,7 +22,7 @@ def run_figures(arguments: argparse.Namespace) -> None:
     gallery.make(**given(gallery.make, arguments) | how, say=say)
 
 
-def add_figures(commands: Any) -> None:
+def add(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "figures", run_figures)
     option = command.add_argument

@@ -8,10 +8,7 @@ from typing import Any
 
 from linattn_ref.cli.options import add_command, at_least, say, tell, watched
 
-__all__ = ["add_bits", "add_generate", "add_ship"]
-
-
-# --- linattn-ref generate -------------------------------------------------------------------------------------------
+__all__ = ["add"]
 
 
 def run_generate(arguments: argparse.Namespace) -> None:
@@ -47,30 +44,6 @@ def run_generate(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.out}")
 
 
-def add_generate(commands: Any) -> None:
-    """The command and its options."""
-    option = add_command(commands, "generate", run_generate).add_argument
-    _add_weights(option)
-    option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
-    option(
-        "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
-    )
-    option(
-        "--prefix-image", type=Path, metavar="FILE", help="an image to continue, of the network's size; light on dark"
-    )
-    option("--rows", type=at_least(1), metavar="R", help="rows of it that are kept (default: half)")
-    option("--seed", type=at_least(0), default=0, help="(default: 0)")
-    option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
-
-
-def _add_weights(option: Any) -> None:
-    told = "of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)"
-    option("--weights", "--checkpoint", type=Path, metavar="FILE", help=told)
-
-
-# --- linattn-ref bits -----------------------------------------------------------------------------------------------
-
-
 def run_bits(arguments: argparse.Namespace) -> None:
     """Count the bits per pixel that the test images take by a network; a minute for all of MNIST's.
 
@@ -94,18 +67,6 @@ def run_bits(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.out}")
 
 
-def add_bits(commands: Any) -> None:
-    """The command and its options."""
-    option = add_command(commands, "bits", run_bits).add_argument
-    _add_weights(option)
-    option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
-    option("--images", type=at_least(2), metavar="S", help="how many, from the first (default: all)")
-    option("--out", type=Path, default=Path("out/bits.json"), metavar="FILE.json", help="(default: %(default)s)")
-
-
-# --- linattn-ref ship -----------------------------------------------------------------------------------------------
-
-
 def run_ship(arguments: argparse.Namespace) -> None:
     """Write what a run has learned, its last checkpoint's parameters alone, in half precision."""
     from linattn_ref.experiments.learning import runs
@@ -114,8 +75,28 @@ def run_ship(arguments: argparse.Namespace) -> None:
     say(f"wrote {arguments.target}")
 
 
-def add_ship(commands: Any) -> None:
-    """The command and its options."""
+def add(commands: Any) -> None:
+    """The commands and their options."""
+    weights = "of `linattn-ref train images`, such as out/images/last.safetensors (default: those of the package)"
+    option = add_command(commands, "generate", run_generate).add_argument
+    option("--weights", "--checkpoint", type=Path, metavar="FILE", help=weights)
+    option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
+    option(
+        "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
+    )
+    option(
+        "--prefix-image", type=Path, metavar="FILE", help="an image to continue, of the network's size; light on dark"
+    )
+    option("--rows", type=at_least(1), metavar="R", help="rows of it that are kept (default: half)")
+    option("--seed", type=at_least(0), default=0, help="(default: 0)")
+    option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")
+
+    option = add_command(commands, "bits", run_bits).add_argument
+    option("--weights", "--checkpoint", type=Path, metavar="FILE", help=weights)
+    option("--data", type=Path, metavar="DIR", help="the original files (default: MNIST's, fetched once)")
+    option("--images", type=at_least(2), metavar="S", help="how many, from the first (default: all)")
+    option("--out", type=Path, default=Path("out/bits.json"), metavar="FILE.json", help="(default: %(default)s)")
+
     option = add_command(commands, "ship", run_ship).add_argument
     option("source", type=Path, metavar="DIR", help="folder of a run of `linattn-ref train`")
     option("target", type=Path, metavar="FILE.safetensors", help="the file to write, a sixth as large")

@@ -8,10 +8,7 @@ from typing import Any
 from linattn_ref.atomic import write_all
 from linattn_ref.cli.options import add_command, at_least, say
 
-__all__ = ["add_assignment", "add_grade"]
-
-
-# --- linattn-ref assignment -----------------------------------------------------------------------------------------
+__all__ = ["add"]
 
 
 def run_assignment(arguments: argparse.Namespace) -> int:
@@ -38,19 +35,6 @@ def run_assignment(arguments: argparse.Namespace) -> int:
     written = write(read(arguments.name), arguments.out, instructor=arguments.instructor)
     say(f"wrote {len(written)} files to {arguments.out}")
     return 0
-
-
-def add_assignment(commands: Any) -> None:
-    """The command and its options."""
-    option = add_command(commands, "assignment", run_assignment).add_argument
-    option("name", nargs="?", metavar="NAME", help="a sheet")
-    option("--out", type=Path, metavar="DIR", help="a new folder, or an empty one")
-    option("--instructor", action="store_true", help="the solution, answers, notes and questions for the class")
-    option("--check", action="store_true", help="grade the solution, and each mistake that the sheet names")
-    option("--list", action="store_true", help="the sheets")
-
-
-# --- linattn-ref grade ----------------------------------------------------------------------------------------------
 
 
 def run_grade(arguments: argparse.Namespace) -> int:
@@ -87,8 +71,15 @@ def sheet_of(text: str, ours: list[str]) -> str:
     return found[1]
 
 
-def add_grade(commands: Any) -> None:
-    """The command and its options."""
+def add(commands: Any) -> None:
+    """The commands and their options."""
+    option = add_command(commands, "assignment", run_assignment).add_argument
+    option("name", nargs="?", metavar="NAME", help="a sheet")
+    option("--out", type=Path, metavar="DIR", help="a new folder, or an empty one")
+    option("--instructor", action="store_true", help="the solution, answers, notes and questions for the class")
+    option("--check", action="store_true", help="grade the solution, and each mistake that the sheet names")
+    option("--list", action="store_true", help="the sheets")
+
     option = add_command(commands, "grade", run_grade).add_argument
     option("folder", type=Path, metavar="DIR", help="a folder with answer.py")
     option("--sheet", metavar="NAME", help="the sheet, where answer.py does not say, or a file of your own")

@@ -6,10 +6,7 @@ from typing import Any
 
 from linattn_ref.cli.options import add_command, add_out, say
 
-__all__ = ["add_live", "add_site", "add_slides"]
-
-
-# --- linattn-ref site -----------------------------------------------------------------------------------------------
+__all__ = ["add"]
 
 
 def run_site(arguments: argparse.Namespace) -> None:
@@ -23,22 +20,6 @@ def run_site(arguments: argparse.Namespace) -> None:
     build.make(arguments.out, **options, say=say)
 
 
-def add_site(commands: Any) -> None:
-    """The command and its options."""
-    command = add_command(commands, "site", run_site)
-    add_out(command, Path("out/site"))
-    told = "have each chapter's cells run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
-    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
-    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-    told += "its rank is (adds 48 MB, nearly all of which --run has too)"
-    command.add_argument("--sentence", action="store_true", help=told)
-    told = "leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)"
-    command.add_argument("--without", nargs="+", default=(), choices=("slides", "live"), help=told)
-
-
-# --- linattn-ref slides ---------------------------------------------------------------------------------------------
-
-
 def run_slides(arguments: argparse.Namespace) -> None:
     """Make slides of chapters, or of the whole course: one HTML file each, with notes for the speaker.
 
@@ -50,17 +31,6 @@ def run_slides(arguments: argparse.Namespace) -> None:
     build.make(arguments.chapters, arguments.out, say=say)
 
 
-def add_slides(commands: Any) -> None:
-    """The command and its options."""
-    command = add_command(commands, "slides", run_slides)
-    told = "chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes"
-    command.add_argument("chapters", nargs="+", metavar="NN|all|short", help=told)
-    add_out(command, Path("out/slides"))
-
-
-# --- linattn-ref live -----------------------------------------------------------------------------------------------
-
-
 def run_live(arguments: argparse.Namespace) -> None:
     """Write the pages that run in a browser: digits pixel by pixel, a real head token by token, the chapters' sliders.
 
@@ -70,11 +40,12 @@ def run_live(arguments: argparse.Namespace) -> None:
     from linattn_ref import clone
     from linattn_ref.lecture.live import build, frames, head, speed
 
-    if arguments.networks and (arguments.head or arguments.draw) and not arguments.speed:
+    of_clone, page = arguments.head or arguments.draw, not (arguments.head or arguments.draw or arguments.speed)
+    if arguments.networks and of_clone and not arguments.speed:
         raise ValueError("--networks: --head and --draw use none; leave it out")
-    if arguments.out and (arguments.head or arguments.draw or arguments.speed):
+    if arguments.out and not page:
         raise ValueError("--out: with --head, --draw or --speed no page is written; leave it out")
-    if arguments.head or arguments.draw or not arguments.speed:
+    if of_clone or page:
         clone.check("live")
     if arguments.head:
         head.save(head.compute(say), arguments.command_line)
@@ -84,12 +55,27 @@ def run_live(arguments: argparse.Namespace) -> None:
     if arguments.speed:
         for line in speed.told(speed.measure(arguments.networks)):
             say(line)
-    if not (arguments.head or arguments.draw or arguments.speed):
+    if page:
         say("wrote", *build.make(arguments.out or Path("out/live"), runs=arguments.networks))
 
 
-def add_live(commands: Any) -> None:
-    """The command and its options."""
+def add(commands: Any) -> None:
+    """The commands and their options."""
+    command = add_command(commands, "site", run_site)
+    add_out(command, Path("out/site"))
+    told = "have each chapter's cells run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
+    command.add_argument("--run", action="store_true", dest="run_cells", help=told)
+    told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
+    told += "its rank is (adds 48 MB, nearly all of which --run has too)"
+    command.add_argument("--sentence", action="store_true", help=told)
+    told = "leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)"
+    command.add_argument("--without", nargs="+", default=(), choices=("slides", "live"), help=told)
+
+    command = add_command(commands, "slides", run_slides)
+    told = "chapters; all: one deck for the course of two hours; short: one lecture of 90 minutes"
+    command.add_argument("chapters", nargs="+", metavar="NN|all|short", help=told)
+    add_out(command, Path("out/slides"))
+
     command = add_command(commands, "live", run_live)
     option = command.add_argument
     add_out(command, None, "out/live")

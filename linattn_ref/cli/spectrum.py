@@ -8,7 +8,7 @@ from typing import Any
 
 from linattn_ref.cli.options import KEPT, add_command, add_drawing, at_least, given, report, tell, workers_of
 
-__all__ = ["add_spectrum"]
+__all__ = ["add"]
 
 
 def run_spectrum(arguments: argparse.Namespace) -> None:
@@ -31,7 +31,7 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     report("spectrum", results, arguments, took)
 
 
-def add_spectrum(commands: Any) -> None:
+def add(commands: Any) -> None:
     """The command and its options."""
     command = add_command(commands, "spectrum", run_spectrum)
     command.set_defaults(if_interrupted=KEPT)

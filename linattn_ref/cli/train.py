@@ -11,14 +11,14 @@ from typing import Any
 from linattn_ref.cli.options import add_command, at_least, curve, in_words, say, tell, watched
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
 
-__all__ = ["add_gather", "add_train"]
+__all__ = ["add"]
 
 QUICK_STEPS = 40
 WRITES = "Writes record.jsonl (the command, seed and versions; then losses), "
 
 
-def add_train(commands: Any) -> None:
-    """A command per task, whose module is loaded when that is the command; and plans of many runs."""
+def add(commands: Any) -> None:
+    """A command per task, whose module is loaded when that is the command; plans of many runs, and what these said."""
     train = add_command(commands, "train", run_plan, "Train a network with this package's own gradients.")
     train.set_defaults(if_interrupted="; the same command goes on from the last checkpoints")
     option = train.add_argument
@@ -28,7 +28,16 @@ def add_train(commands: Any) -> None:
     option("--list", action="store_true", help="say what is done and what is left, and run nothing")
     option("--workers", type=at_least(1), metavar="N", help="processes, of a thread each (default: 1)")
     option("--dask", metavar="ADDRESS", help="a Dask scheduler, whose workers run them instead")
-    add_tasks(train.add_subparsers(title="what", metavar="WHAT"))
+    tasks = train.add_subparsers(title="what", metavar="WHAT")
+    for name, task in TASKS.items():
+        command = add_command(tasks, name, partial(run_task, name), f"{task.about}\n\n{WRITES}{task.writes}.")
+        command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
+        command.late = partial(add_options, name, command)
+
+    option = add_command(commands, "gather", run_gather).add_argument
+    option("folder", type=Path, metavar="DIR", help="the runs lie in it, each in a folder of its own")
+    option("target", type=Path, metavar="FILE.json", help="of the committed ones: figures/records/NAME.json")
+    option("--weights", nargs="+", default=(), metavar="RUN", help="of these, the weights too: FILE-RUN.safetensors")
 
 
 def run_plan(arguments: argparse.Namespace) -> None:
@@ -44,13 +53,6 @@ def run_plan(arguments: argparse.Namespace) -> None:
     for one in plan.read(arguments.plan):
         if one.name.startswith(arguments.only):
             say(f"{one.name}: {plan.steps_done(one, out)} steps, about {one.hours} hours: {plan.command(one, out)}")
-
-
-def add_tasks(commands: Any) -> None:
-    for name, task in TASKS.items():
-        command = add_command(commands, name, partial(run_task, name), f"{task.about}\n\n{WRITES}{task.writes}.")
-        command.set_defaults(if_interrupted="; the same command with --resume goes on from the last checkpoint")
-        command.late = partial(add_options, name, command)
 
 
 def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -97,9 +99,9 @@ def run_task(name: str, arguments: argparse.Namespace) -> None:
         if getattr(arguments, option):
             raise ValueError(f"--{option.replace('_', '-')}: belongs to a plan; leave out {name}, or the option")
     module = module_of(name)
-    given = {field: getattr(arguments, field) for field in ("steps", *(field for field, *_ in options_of(module)))}
+    fields = ["steps", *(field for field, *_ in options_of(module))]
     options = {"steps": QUICK_STEPS, **module.QUICK} if arguments.quick else {}
-    options |= {field: value for field, value in given.items() if value is not None}
+    options |= {field: value for field in fields if (value := getattr(arguments, field)) is not None}
     shape = module.Shape(**{field: options.pop(field) for field in module.Shape._fields if field in options})
     how = {"resume": arguments.resume, "command": arguments.command_line, "say": tell, "watch": watch}
     learned = learn.run(module.begin, arguments.out, seed=arguments.seed, shape=shape, **how, **options)
@@ -122,14 +124,6 @@ def watch(ready: Any) -> Any:
         tell(f"{ready.settings.steps} steps: {in_words(seconds)} on this machine")
 
     return loop.Watch(partial(watched, said=said), takes, lambda line: losses.append(line["loss"]))
-
-
-def add_gather(commands: Any) -> None:
-    """The command for what many runs have said."""
-    option = add_command(commands, "gather", run_gather).add_argument
-    option("folder", type=Path, metavar="DIR", help="the runs lie in it, each in a folder of its own")
-    option("target", type=Path, metavar="FILE.json", help="of the committed ones: figures/records/NAME.json")
-    option("--weights", nargs="+", default=(), metavar="RUN", help="of these, the weights too: FILE-RUN.safetensors")
 
 
 def run_gather(arguments: argparse.Namespace) -> None:

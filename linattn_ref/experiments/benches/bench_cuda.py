@@ -30,13 +30,14 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES
+from linattn_ref.experiments.benches.peers import Inputs
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.points import check_lengths
 from linattn_ref.experiments.publishing.kit import Figure, Results, markdown, style
@@ -146,7 +147,7 @@ def compute(
         Results(task=task, length=length, kernel=name, median_ms=median, min_ms=least, rounds=int(rounds), mib=mib)
         for i, length in enumerate(lengths)
         for name in calls
-        for j, task in enumerate((FORWARD, BOTH))
+        for j, task in enumerate(PASSES)
         for median, least, rounds, mib in [found[name.replace(" ", "-")][i, j]]
         if rounds
     ]
@@ -163,13 +164,6 @@ def compute(
 
 
 # --- What is compared ------------------------------------------------------------------------------------------------
-
-
-class Inputs(NamedTuple):
-    q: Any  # (B, H, N, D), a tensor on the GPU
-    k: Any
-    v: Any
-    d_out: Any
 
 
 Call = Callable[[Inputs, bool], Sequence[Any]]  # inputs, whether to go back -> out; d_q, d_k, d_v
@@ -307,7 +301,7 @@ def table(results: Results) -> str:
     names = [name for name in LOOKS if any(row.kernel == name for row in results.rows)]
     found = {(row.task, row.length, row.kernel): f"{row.median_ms:.3g}" for row in results.rows}
     lines = []
-    for task, length in itertools.product((FORWARD, BOTH), sorted({row.length for row in results.rows})):
+    for task, length in itertools.product(PASSES, sorted({row.length for row in results.rows})):
         limits = [f"{limit_ms(results, task, length, limit):.3g}" for limit in LIMITS]
         lines.append((task, length, *(found.get((task, length, name), "") for name in names), *limits))
     note = [

@@ -110,9 +110,9 @@ def draw_inputs(rng: np.random.Generator, heads: int, length: int, width: int, t
     beta: Array = rng.uniform(size=(1, heads, length))
     shape = {DELTA: None, GATED: beta.shape, CHANNELS: k.shape}[task]
     log_gate = None if shape is None else -rng.exponential(0.1, shape)
-    beta = beta.astype(np.float32)
-    q, k, v, d_out = (x.astype(np.float32) for x in (q / np.sqrt(width), k, v, d_out))
-    return Inputs(q, k, v, beta, None if log_gate is None else log_gate.astype(np.float32), d_out)
+    rows = q / np.sqrt(width), k, v, beta, log_gate, d_out
+    given: Any = (x if x is None else x.astype(np.float32) for x in rows)
+    return Inputs(*given)
 
 
 def find_naive() -> dict[str, Any]:
@@ -136,11 +136,9 @@ def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[st
 
 
 def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
+    beta = None if erase is None else inputs.beta
+    out, _, u = fast.forward(inputs.q, inputs.k, inputs.v, None, inputs.log_gate, None, beta)
     rows = inputs.q, inputs.k, v, erase, inputs.log_gate, None
-    if erase is None:
-        out, _, u = fast.forward(*rows)
-    else:
-        out, _, u = fast.forward(inputs.q, inputs.k, inputs.v, None, inputs.log_gate, None, inputs.beta)
     return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
 
 
@@ -191,14 +189,13 @@ def draw(results: Results) -> Figure:
     """Linear attention whose state corrects itself: time per token against length, forward and with the backward
     pass, without a gate, with one per head and with one per channel. One thread of a CPU, float32.
     """
-    names = {PEER: f"{PEER.partition(',')[0]} in plain PyTorch"}
     lines: dict[str, Any] = {}
     for kernel, (colour, marker) in LOOKS.items():
         for task in [GATED] if kernel == PRODUCT else TASKS:
-            name = names.get(kernel, kernel)  # of a kernel's lines one is named
-            label = name if task == GATED else f"_{name}{task}"
+            name = kernel.replace(", naive", " in plain PyTorch")
+            label = name if task == GATED else f"_{name}{task}"  # of a kernel's lines one is named
             lines[label] = colour, marker + LINES[task], {"kernel": kernel, "task": task}
-    figure = engine.draw(results, BY_PASSES, lines, "µs per token, all heads, one thread")
+    figure = engine.draw(results, BY_PASSES, lines)
     handles = [Line2D([], [], color=style.GREY, linestyle=line) for line in LINES.values()]  # type: ignore[arg-type]
     figure.legend(handles, GATES, loc="outside lower center", ncols=3)
     return figure

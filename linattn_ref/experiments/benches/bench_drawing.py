@@ -39,7 +39,7 @@ from linattn_ref.experiments.benches.bench_generation import compiled
 from linattn_ref.experiments.learning import causal_attention
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, markdown, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, markdown, style
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import post_norm
@@ -119,17 +119,17 @@ def compute(*, seed: int = 0, sizes: Mapping[str, Size] = NETWORKS, rounds: int 
     package = None if torch is None else peers.fast_transformers("builders").get(peers.FAST)
     versions = peers.versions(torch, {peers.FAST: package})
     settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
-    runs = [(name, way, batch) for name in sizes for way in WAYS for batch in BATCHES[name, way]]
+    runs = {f"{name}-{way}-{n}": (name, way, n) for name in sizes for way in WAYS for n in BATCHES[name, way]}
     tasks = {
-        f"{name}-{way}-{batch}": partial(measured, sizes[name], way, batch, rounds, seed, torch, package)
-        for name, way, batch in runs
+        task: partial(measured, sizes[name], way, batch, rounds, seed, torch, package)
+        for task, (name, way, batch) in runs.items()
     }
     with one_thread(torch), workspace():
         found = measure_all(tasks, settings, **where)
     rows = [
         _row(name, way, by, batch, sizes[name], seconds)
-        for name, way, batch in runs
-        for by, seconds in zip(packages(way, torch, package), found[f"{name}-{way}-{batch}"], strict=True)
+        for task, (name, way, batch) in runs.items()
+        for by, seconds in zip(packages(way, torch, package), found[task], strict=True)
     ]
     return Results(rounds=rounds, versions=versions, rows=tuple(rows))  # versions: of the other packages
 
@@ -165,17 +165,16 @@ def measured(size: Size, way: str, batch: int, rounds: int, seed: int, torch: An
     params, model = network(STATEFUL.get(way, way), size, rng)
     tokens = rng.integers(0, VALUES, (batch, size.numbers))
     beginning = tokens[:4, :STEPS]
-    pixels: dict[str, Pixel] = {}
     if way in STATEFUL:
         stateful = _stateful(params, model, STATEFUL[way], torch, package)
         engine.compare(way, {by: _last(one, beginning) for by, one in stateful.items()}, TOLERANCE, to=OURS)
-        pixels = {by: partial(stateful_pixel, one, one.states(batch), batch, rng) for by, one in stateful.items()}
+        pixels = [partial(stateful_pixel, one, one.states(batch), batch, rng) for one in stateful.values()]
     else:
         anew = _anew(params, model, way, torch, package)
         if way == "softmax":
             engine.compare(way, {by: (one(beginning),) for by, one in anew.items()}, TOLERANCE, to=OURS)
-        pixels = {by: partial(anew_pixel, one, tokens, rng) for by, one in anew.items()}
-    return np.transpose([_in_turn(list(pixels.values()), position, rounds) for position in size.positions])
+        pixels = [partial(anew_pixel, one, tokens, rng) for one in anew.values()]
+    return np.transpose([_in_turn(pixels, position, rounds) for position in size.positions])
 
 
 def _in_turn(pixels: Sequence[Pixel], position: int, rounds: int) -> list[float]:
@@ -261,14 +260,13 @@ def anew_pixel(one: ways.Anew, tokens: ways.Tokens, rng: Generator, position: in
 
 def best(results: Results, network: str, way: str, by: str = OURS) -> Results | None:
     """The batch size of most images per second; None where that package has no such way."""
-    rows = [row for row in results.rows if (row.network, row.way, row.by) == (network, way, by)]
+    rows = engine.rows_of(results, network=network, way=way, by=by)
     return max(rows, key=lambda row: row.images_per_second, default=None)
 
 
 def alone(results: Results, network: str, way: str, by: str = OURS) -> Results | None:
     """At batch size 1."""
-    rows = {(row.network, row.way, row.by): row for row in results.rows if row.batch == 1}
-    return rows.get((network, way, by))
+    return next(iter(engine.rows_of(results, network=network, way=way, by=by, batch=1)), None)
 
 
 def table(results: Results) -> str:
@@ -322,7 +320,11 @@ def draw(results: Results) -> Figure:
             pixel.plot(row.positions, 1e3 * row.seconds, "o-", color=COLOURS[row.way])
         pixel.set(title=f"{name}, per pixel (labels: per image)", xlabel="position", yscale="log")
         ends.append([f"{row.way.replace('stateful-softmax', 'cache')}: {_short(row.image)}" for row in rows])
-        _draw_rates(rate, [row for row in results.rows if row.network == name])
+        for way, by in dict.fromkeys((row.way, row.by) for row in engine.rows_of(results, network=name)):
+            found = engine.rows_of(results, network=name, way=way, by=by)
+            points = [row.batch for row in found], [row.images_per_second for row in found]
+            label = way.replace("stateful-softmax", "cache") if by == OURS else ""
+            rate.plot(*points, LOOKS[by], color=COLOURS[way], label=label)
         rate.set(title=f"{name}, images per second", xlabel="batch size", xscale="log", yscale="log")
     for pixel, written in zip(panels[0], ends, strict=True):  # when all limits are set
         labels.at_ends(pixel, pixel.lines, written, rows=2)
@@ -331,13 +333,6 @@ def draw(results: Results) -> Figure:
         labels.at_ends(rate, rows=2)
     panels[0][0].set(ylabel="CPU time of a pixel (ms)")
     return figure
-
-
-def _draw_rates(axes: Axes, rows: Sequence[Results]) -> None:
-    for way, by in dict.fromkeys((row.way, row.by) for row in rows):
-        points = [(row.batch, row.images_per_second) for row in rows if (row.way, row.by) == (way, by)]
-        label = way.replace("stateful-softmax", "cache") if by == OURS else ""
-        axes.plot(*zip(*points, strict=True), LOOKS[by], color=COLOURS[way], label=label)
 
 
 def _short(seconds: float) -> str:

@@ -16,6 +16,7 @@ authors' slides at ICML, the last one.
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -102,36 +103,23 @@ def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads
     return call
 
 
-def others(
-    torch: Any, attention: str, params: tuple[block.Params, ...], x: Array, heads: int
-) -> dict[str, Callable[[], Array]]:
+def others(torch: Any, attention: str, params: tuple[block.Params, ...], heads: int) -> dict[str, Callable[[Any], Any]]:
     """The layers of other packages by name; PyTorch has no linear attention."""
-    found = {"pytorch": in_pytorch(torch, params, x, heads)} if attention == "softmax" else {}
+    found: dict[str, Callable[[Any], Any]] = {}
+    if attention == "softmax":  # norms last
+        blocks, functions = [peers.leaves_of(one, torch.from_numpy) for one in params], torch.nn.functional
+        how = heads, functions.scaled_dot_product_attention, functions.relu
+        found["pytorch"] = lambda x: peers.layers(torch, blocks, x, *how, norm_first=False)
     if builders := engine.find("fast_transformers.builders"):
-        kind = {"linear": "linear", "softmax": "full"}[attention]
-        blocks = SimpleNamespace(blocks=params)
-        network = peers.encoder(torch, builders.TransformerEncoderBuilder, blocks, heads, kind)
-        given = torch.from_numpy(x)
-
-        def call() -> Array:
-            with torch.no_grad():
-                return network(given).numpy()
-
-        found[peers.FAST] = call
+        kind, given = {"linear": "linear", "softmax": "full"}[attention], SimpleNamespace(blocks=params)
+        found[peers.FAST] = peers.encoder(torch, builders.TransformerEncoderBuilder, given, heads, kind)
     return found
 
 
-def in_pytorch(torch: Any, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
-    """PyTorch's layers, norms last."""
-    functions, given = torch.nn.functional, torch.from_numpy(x)
-    blocks = [peers.leaves_of(one, torch.from_numpy) for one in params]
-    how = heads, functions.scaled_dot_product_attention, functions.relu
-
-    def call() -> Array:
-        with torch.no_grad():
-            return peers.layers(torch, blocks, given, *how, norm_first=False).numpy()
-
-    return call
+def run(torch: Any, network: Callable[[Any], Any], x: Array) -> Array:
+    with torch.no_grad():
+        out: Array = network(torch.from_numpy(x)).numpy()
+        return out
 
 
 def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[], Array]]:
@@ -140,8 +128,9 @@ def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[],
     params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(sizes.layers))
     x = rng.random((1, sizes.length, sizes.width), np.float32)
     torch = engine.find("torch")
-    peers_of = others(torch, attention, params, x, sizes.heads) if torch is not None else {}
-    return {"jit": own_layers(attention, params, x, sizes.heads), **peers_of}
+    theirs = others(torch, attention, params, sizes.heads) if torch is not None else {}
+    calls = {name: partial(run, torch, network, x) for name, network in theirs.items()}
+    return {"jit": own_layers(attention, params, x, sizes.heads), **calls}
 
 
 # --- In a process of its own ----------------------------------------------------------------------------------------
@@ -193,7 +182,7 @@ def draw(results: Results) -> Figure:
     """
     figure, axes = style.figure(1, 2, height=0.4, sharey=True)
     names = [f"{row.attention},\n{row.kernel}" for row in results.rows]
-    colours = [COLOURS.get(row.kernel, style.GREY) for row in results.rows]
+    colours = [COLOURS[row.kernel] for row in results.rows]
     seconds = [row.median_ms / 1e3 for row in results.rows], "%.1f", f"CPU seconds of {results.sizes.layers} layers"
     megabytes = [one.megabytes for one in results.memory], "%.0f", "peak, MB"
     for axis, (values, form, label) in zip(axes, (seconds, megabytes), strict=True):

@@ -11,7 +11,7 @@ read the same tokens, and their scores are compared before the clock starts.
 ``ONNX Runtime``        one graph of the whole network, its inputs bound once
 ``weights read once``   every weight loaded and added up: what a token at batch size 1 takes at least
 
-Images are drawn as `linattn_ref.models.generate` does it, sampling included (:func:`seconds_per_token`).
+Images are drawn as `linattn_ref.models.generate` does it, sampling included.
 `engine` says how time is measured.
 """
 
@@ -34,7 +34,7 @@ from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import mechanism, post_norm
 
-__all__ = ["compiled", "compute", "draw", "network", "seconds_per_token", "table"]
+__all__ = ["compiled", "compute", "draw", "network", "table"]
 
 Tokens = NDArray[np.integer[Any]]
 LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
@@ -167,43 +167,26 @@ def _read(weights: Array) -> Sequence[Array]:
 # --- Images ---------------------------------------------------------------------------------------------------------
 
 
-def seconds_per_token(
-    params: causal.Params, model: causal.Model, batch: int, count: int, rng: Generator, *, every: int = STRETCH
-) -> list[float]:
-    """CPU seconds per token of ``batch`` sequences of ``count``, each drawn from the scores before it.
-
-    Parameters
-    ----------
-    params, model
-        A network with a compiled step.
-    batch, count : int
-    rng : numpy.random.Generator
-    every : int
-        Tokens timed together: a number is returned for each such stretch.
-    """
-    packed = decoding.pack(params, model)
+def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Results:
+    """CPU time of the pixels of ``batch`` images, each drawn from the scores before it."""
+    packed = decoding.pack(*network(attention, rng))
     state = decoding.init_state(batch, packed)
     for memory in state[:2]:
         memory[...] = 0  # its pages are there before the clock starts
     tokens_t: Tokens = np.zeros(batch, np.int64)
-    seconds, start = [], time.process_time()
-    for i in range(1, count + 1):
+    pixel_ms, start = [], time.process_time()
+    for i in range(1, pixels + 1):
         scores, state = decoding.step(tokens_t, packed, state, overwrite_state=True)
         tokens_t = pick(scores, rng)
-        if i % every == 0:
+        if i % STRETCH == 0:
             now = time.process_time()
-            seconds.append((now - start) / every)
+            pixel_ms.append(1e3 * (now - start) / STRETCH)
             start = now
-    return seconds
-
-
-def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Results:
-    seconds = seconds_per_token(*network(attention, rng), batch, pixels, rng)
-    whole = STRETCH * sum(seconds)
+    whole = STRETCH * sum(pixel_ms) / 1e3
     return Results(
         attention=attention,
         batch=batch,
-        pixel_ms=tuple(1e3 * each for each in seconds),  # of all images, by stretch
+        pixel_ms=tuple(pixel_ms),  # of all images, by stretch
         seconds=whole,
         images_per_second=batch / whole,
     )
@@ -241,9 +224,7 @@ def draw(results: Results) -> Figure:
     """
     figure, (pixel, rate) = style.figure(1, 2, height=0.42)
     batches = sorted({each.batch for each in results.images})
-    for each in results.images:
-        if each.batch not in (batches[0], batches[-1]):
-            continue
+    for each in (x for x in results.images if x.batch in (batches[0], batches[-1])):
         place = STRETCH * (np.arange(len(each.pixel_ms)) + 0.5)
         look = "-" if each.batch == batches[0] else "--"
         values = [1e3 * ms / each.batch for ms in each.pixel_ms]

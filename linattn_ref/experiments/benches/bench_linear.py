@@ -25,7 +25,7 @@ no gradient is asked for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
+from linattn_ref.experiments.benches.peers import Inputs
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
@@ -60,15 +61,6 @@ LOOKS = {
     runtimes.ONNX: (style.PURPLE, "s-"),
     "multiply-adds alone": (style.GREY, ":"),
 }
-
-
-class Inputs(NamedTuple):
-    """Of a causal product, features in place of queries and keys; or of attention."""
-
-    q: Array  # (B, H, N, C)
-    k: Array  # (B, H, N, C)
-    v: Array  # (B, H, N, M)
-    d_out: Array  # (B, H, N, M)
 
 
 @engine.bench("heads", "width", "step_width", "repeats", settings={"lengths": 3, "batches": 2})
@@ -216,18 +208,17 @@ def fast_transformers_product(torch: Any, package: Any, inputs: Inputs, both: bo
 
 def fast_transformers_attention(torch: Any, package: Any, inputs: Inputs) -> Call:
     """Its module ``CausalLinearAttention``, forward and backward, on arrays in its own order ``(B, N, H, D)``."""
-    q, k, v, d_out = (torch.from_numpy(x.swapaxes(1, 2).copy()) for x in inputs)
-    module = package.attention.CausalLinearAttention(q.shape[-1])
-    triangle = package.masking.TriangularCausalMask(q.shape[1])
-    lengths = package.masking.LengthMask(torch.full((len(q),), q.shape[1]))
+    *qkv, d_out = (x.swapaxes(1, 2).copy() for x in inputs)
+    b, n, _, width = qkv[0].shape
+    module = package.attention.CausalLinearAttention(width)
+    triangle = package.masking.TriangularCausalMask(n)
+    lengths = package.masking.LengthMask(torch.full((b,), n))
 
-    def both() -> Sequence[Array]:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        out = module(*leaves, triangle, lengths, lengths)
-        out.backward(d_out)
-        return tuple(x.numpy().swapaxes(1, 2) for x in (out.detach(), *(leaf.grad for leaf in leaves)))
+    def attention(*leaves: Any) -> Any:
+        return module(*leaves, triangle, lengths, lengths)
 
-    return both
+    call = partial(peers.in_torch, torch, attention, qkv, d_out, True)
+    return lambda: [x.swapaxes(1, 2) for x in call()]
 
 
 def fla_product(naive: Any, *qkv: Any, **options: Any) -> Any:
@@ -258,8 +249,9 @@ def steps(
     alone: dict[str, Call] = {"jit": lambda: (fast.step(phi_q, phi_k, v, at_once.s, at_once.z, peers.EPS),)}
     whole: dict[str, Call] = {}
     for name, backend in engine.BACKENDS.items():
-        whole[name] = _step(backend, q, k, v, start(), overwrite_state=True)
-    whole["jit, new state"] = _step(jit, q, k, v, start(), overwrite_state=False)
+        ours = partial(linear.step, q, k, v, eps=peers.EPS, kernels=backend)
+        whole[name] = engine.going_on(partial(ours, overwrite_state=True), start())
+    whole["jit, new state"] = engine.going_on(partial(linear.step, q, k, v, eps=peers.EPS, kernels=jit), start())
     if torch is not None:
         for name, make in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
             alone[name] = make(torch, phi_q, phi_k, v, *start()[:2], features=False)
@@ -269,29 +261,19 @@ def steps(
     yield from ((STEP_KERNEL, alone), (STEP, whole))
 
 
-def _step(backend: Any, q: Array, k: Array, v: Array, state: linear.State, *, overwrite_state: bool) -> Call:
-    def step() -> Sequence[Array]:
-        nonlocal state
-        out, state = linear.step(q, k, v, state, eps=peers.EPS, kernels=backend, overwrite_state=overwrite_state)
-        return (out,)
-
-    return step
-
-
 def new_state(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
     """``q, k (B, H, C)``, ``v (B, H, M)``, ``s (B, H, C, M)``, ``z (B, H, C)``; elu + 1 of ``q, k`` if ``features``."""
-    q, k, v, *state = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
+    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
     elu = torch.nn.functional.elu
 
-    def step() -> Sequence[Array]:
+    def step(state: Any) -> tuple[Array, Any]:
         phi_q, phi_k = (elu(q) + 1, elu(k) + 1) if features else (q, k)
         s = state[0] + torch.bmm(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
         z = state[1] + phi_k
         numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
-        state[:] = s, z
-        return (numerator / ((phi_q * z).sum(1, keepdim=True) + peers.EPS),)
+        return numerator / ((phi_q * z).sum(1, keepdim=True) + peers.EPS), (s, z)
 
-    return step
+    return engine.going_on(step, (s, z))
 
 
 def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
@@ -312,14 +294,8 @@ def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bo
 def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> Call:
     """fast-transformers' module for one token, in evaluation: no gradient is asked for."""
     module = package.recurrent.attention.RecurrentLinearAttention(q.shape[-1], eps=peers.EPS).eval()
-    q, k, v, s, z = (torch.from_numpy(x) for x in (q, k, v, s, z))
-    state = [s, z]
-
-    def step() -> Sequence[Array]:
-        out, state[:] = module(q, k, v, state=state)
-        return (out,)
-
-    return step
+    q, k, v, *state = (torch.from_numpy(x) for x in (q, k, v, s, z))
+    return engine.going_on(lambda state: module(q, k, v, state=state), state)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

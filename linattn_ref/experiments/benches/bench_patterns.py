@@ -24,7 +24,7 @@ import numpy as np
 from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
-from linattn_ref.experiments.benches.peers import FAST, PYTORCH, in_torch, packed, unpacked
+from linattn_ref.experiments.benches.peers import FAST, in_torch, packed, unpacked, versions
 from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
 
 __all__ = ["compute", "draw", "table"]
@@ -149,8 +149,8 @@ def find() -> Peers:
     if torch is None:
         return Peers(None, None, None, None, {})
     packages = {"transformers": longformer and "transformers", FAST: local and "fast_transformers"}
-    found = {PYTORCH: torch, **{name: engine.find(package) for name, package in packages.items() if package}}
-    return Peers(torch, longformer, bigbird, local, {name: one.__version__ for name, one in found.items()})
+    found = {name: package and engine.find(package) for name, package in packages.items()}
+    return Peers(torch, longformer, bigbird, local, versions(torch, found))
 
 
 def calls_of_others(

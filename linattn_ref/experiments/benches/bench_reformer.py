@@ -93,8 +93,12 @@ def compute(
             if peer:
                 _compare(peer, inputs, hashing)
             for passes in PASSES:
+                ours = partial(engine.run, reformer, inputs[:2], inputs.d_out, passes, **hashing._asdict(), kernels=jit)
+                calls: dict[str, Call] = {"jit": ours}
+                if peer:
+                    calls[PEER] = partial(run_peer, peer, peer_layer(peer, hashing, heads, width), inputs, passes)
                 setting = {"length": n, "causal": causal, "passes": passes}
-                yield from engine.measure(setting, _calls(peer, inputs, hashing, passes), repeats, called="name")
+                yield from engine.measure(setting, calls, repeats, called="name")
     return {"versions": peers.versions(peer[0], {PEER: engine.find(PEER)}) if peer else {}}
 
 
@@ -145,7 +149,7 @@ def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Intege
     return tuple(peers.unpacked(x, len(inputs.qk))[0] for x in results)
 
 
-# --- Comparing and timing -------------------------------------------------------------------------------------------
+# --- Comparing ------------------------------------------------------------------------------------------------------
 
 
 def without_first_chunk(d_out: Array, order: Integers, chunk: int) -> Array:
@@ -167,22 +171,6 @@ def _compare(peer: Any, inputs: Inputs, hashing: Hash) -> None:
     their_out, *theirs = run_peer(peer, layer, inputs._replace(d_out=d_out), BOTH, buckets)
     results = {"jit": (out * kept, *reformer.backward(d_out, saved)), PEER: (their_out * kept, *theirs)}
     engine.compare(f"causal={hashing.causal}", results, TOLERANCE, outputs=("out", "d_qk", "d_v"))
-
-
-def _calls(peer: Any, inputs: Inputs, hashing: Hash, passes: str) -> dict[str, Call]:
-    """By name."""
-    *given, d_out = inputs
-    ours = partial(engine.run, reformer, given, d_out, passes, **hashing._asdict(), kernels=jit)
-    calls: dict[str, Call] = {"jit": ours}
-    if peer:
-        layer = peer_layer(peer, hashing, len(inputs.qk), inputs.qk.shape[-1])
-
-        def call() -> Sequence[Array]:
-            with peer[0].set_grad_enabled(passes == BOTH):
-                return run_peer(peer, layer, inputs, passes)
-
-        calls[PEER] = call
-    return calls
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------

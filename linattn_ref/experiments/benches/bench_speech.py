@@ -11,14 +11,15 @@ that of an epoch of the synthesised corpus, were all its utterances that long.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.data.filterbank import CHANNELS
-from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.engine import BOTH, FORWARD, TOLD
+from linattn_ref.experiments.benches import engine, peers
+from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
@@ -71,59 +72,46 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Results
     scores = (2 * rng.standard_normal((b, t, v))).astype(np.float32)
     counts, targets = rng.integers(40, 101, b), rng.integers(1, v, (b, 100))
 
-    def ours() -> Sequence[Array]:
-        loss, saved = ctc.forward(scores, targets, lengths=counts, kernels=jit)
-        return np.array(loss), ctc.backward(np.float32(1), saved).scores
-
-    calls: dict[str, Callable[[], Sequence[Array]]] = {"jit": ours}
+    one: Any = np.array(1, np.float32)  # the gradient of the loss
+    ours = partial(engine.run, ctc, (scores, targets), one, BOTH, lengths=counts, kernels=jit)
+    calls: dict[str, Call] = {"jit": ours}
     if torch is not None:
-        given = torch.tensor(scores, requires_grad=True)
         rest = torch.tensor(targets), torch.full((b,), t), torch.tensor(counts)
 
-        def theirs() -> Sequence[Array]:
-            given.grad = None
-            loss = torch.nn.functional.ctc_loss(given.log_softmax(-1).transpose(0, 1), *rest)
-            loss.backward()
-            return loss.detach().numpy(), given.grad.numpy()
+        def loss(scores: Any) -> Any:
+            return torch.nn.functional.ctc_loss(scores.log_softmax(-1).transpose(0, 1), *rest)
 
-        calls["pytorch"] = theirs
+        calls["pytorch"] = partial(peers.in_torch, torch, loss, [scores], one, True)
     # Of the gradient in float64, PyTorch's in float32 is 4e-3 of the largest entry away, and ours 5e-5.
     setting = {"piece": "CTC", "passes": BOTH, "size": f"{b} x {t} frames"}
     return engine.measure(setting, calls, repeats, tolerance=1e-2, outputs=("loss", "d_scores"))
 
 
-def time_lstm(sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:
+def time_lstm(
+    sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any
+) -> Iterator[Results]:
     """A bidirectional layer."""
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
     x, d_y = (rng.standard_normal((b, t, width)).astype(np.float32) for width in (e, 2 * h))
 
-    def ours() -> Sequence[Array]:
-        y, saved = lstm.forward(x, params, kernels=jit)
-        return y, lstm.backward(d_y, saved).x
+    def ours(passes: str) -> Sequence[Array]:
+        return engine.run(lstm, (x, params), d_y, passes, kernels=jit)[:2]  # the input's gradient is compared
 
-    calls: dict[str, dict[str, Callable[[], Sequence[Array]]]] = {
-        FORWARD: {"jit": lambda: lstm.forward(x, params, kernels=jit)[:1]},
-        BOTH: {"jit": ours},
-    }
+    calls: dict[str, dict[str, Call]] = {passes: {"jit": partial(ours, passes)} for passes in PASSES}
     if torch is not None:
-        layer = in_torch(torch, params)
-        given, outside = torch.tensor(x, requires_grad=True), torch.tensor(d_y)
+        layer, given = in_torch(torch, params), torch.tensor(x, requires_grad=True)
 
-        def theirs() -> Sequence[Array]:
-            given.grad = None
+        def theirs(x: Any) -> Any:
             layer.zero_grad()
-            y, _ = layer(given)
-            y.backward(outside)
-            return y.detach().numpy(), given.grad.numpy()
+            return layer(x)[0]
 
         calls[FORWARD]["pytorch"] = lambda: [layer(given)[0].detach().numpy()]
         calls[FORWARD]["pytorch, no_grad"] = torch.no_grad()(calls[FORWARD]["pytorch"])
-        calls[BOTH]["pytorch"] = theirs
-    setting = {"piece": "bidirectional LSTM", "passes": "", "size": f"{b} x {t}, E = {e}, H = {h}"}
-    options: dict[str, Any] = {"tolerance": 1e-4, "outputs": ("y", "d_x")}
-    found = (engine.measure(setting | {"passes": passes}, each, repeats, **options) for passes, each in calls.items())
-    return [row for rows in found for row in rows]
+        calls[BOTH]["pytorch"] = partial(peers.in_torch, torch, theirs, [x], d_y, True)
+    for passes, each in calls.items():
+        setting = {"piece": "bidirectional LSTM", "passes": passes, "size": f"{b} x {t}, E = {e}, H = {h}"}
+        yield from engine.measure(setting, each, repeats, tolerance=1e-4, outputs=("y", "d_x"))
 
 
 def in_torch(torch: Any, params: lstm.Params) -> Any:

@@ -36,13 +36,14 @@ from linattn_ref.kernels.jit.loops import delta_product
 __all__ = ["compute", "draw", "table"]
 
 CACHE, SUMS = "key/values", "sums"
+READ = "cache read once"
 CALLS = 40  # timed together at 4096 tokens, fewer after more, and up to eight times as many after fewer
 TOLERANCE = 1e-4  # of the largest number
 LOOKS = {
     "jit": (style.BLUE, "o-"),
     "reference": (style.GREY, "^-"),
     "plain NumPy": (style.VERMILLION, "D-"),
-    "cache read once": (style.BLACK, "--"),
+    READ: (style.BLACK, "--"),
     runtimes.ONNX: (style.GREEN, "x-"),
     runtimes.OPENVINO: (style.PURPLE, "s-"),
 }
@@ -96,7 +97,7 @@ def compute(
     for length in lengths:
         calls, often = of_cache(length, heads, width, rng, found), min(max(CALLS * 4096 // length, 4), 8 * CALLS)
         setting = {"task": CACHE, "size": length}
-        yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=often)
+        yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, apart=(READ,), often=often)
     for each in widths:
         yield from engine.measure({"task": SUMS, "size": each}, of_sums(each, heads, rng), repeats, often=10 * CALLS)
     for each in rules:
@@ -122,15 +123,13 @@ def of_cache(
     if length > 1:
         state = softmax.forward(q[:, :1], k[:, :-1], v[:, :-1], causal=True, state=state, kernels=jit)[1].state
     rows = state.rows
-    others: dict[str, Callable[[], Any]] = {}
-    for name, runtime in found.items():
-        others[name] = runtimes.softmax_attention(name, runtime, (q[None, :, -1:], k[None], v[None]), False)
+    qkv = q[None, :, -1:], k[None], v[None]
     return {
         "jit": partial(_step, jit, token, state),
         "reference": partial(_step, reference, token, state),
         "plain NumPy": partial(_plain, *token, rows.k, rows.v, length),
-        "cache read once": partial(_read, rows.k, rows.v),
-        **others,
+        READ: lambda: (read_all(rows.k), read_all(rows.v)),
+        **{name: runtimes.softmax_attention(name, runtime, qkv, False) for name, runtime in found.items()},
     }
 
 
@@ -148,37 +147,22 @@ def _plain(q: Array, k: Array, v: Array, k_cache: Array, v_cache: Array, length:
     return ((weights[:, None] @ v_cache[:, :length])[:, 0],)  # (H, M)
 
 
-def _read(k: Array, v: Array) -> Sequence[Array]:
-    read_all(k)
-    read_all(v)
-    return ()
-
-
 # --- Sums -----------------------------------------------------------------------------------------------------------
 
 
 def of_sums(width: int, heads: int, rng: Generator) -> dict[str, Callable[[], object]]:
     """A token by each mechanism that keeps two sums."""
     q, k, v = rng.standard_normal((3, heads, width)).astype(np.float32)
-    omega = rng.standard_normal((width, width)).astype(np.float32)
+    omega = {"omega": rng.standard_normal((width, width)).astype(np.float32)}
     calls: dict[str, Callable[[], object]] = {}
-    for name, module, more in (("jit", linear, ()), ("performer", performer, (omega,)), ("rfa", rfa, (omega,))):
-        start = partial(module.init_state, (heads,), width, width, *more, dtype=np.float32)
-        in_place = partial(module.step, kernels=jit, overwrite_state=True)
-        calls[name] = _going_on(in_place, (q, k, v), start(), *more)
+    for name, module, more in (("jit", linear, {}), ("performer", performer, omega), ("rfa", rfa, omega)):
+        start = partial(module.init_state, (heads,), width, width, **more, dtype=np.float32)
+        in_place = partial(module.step, q, k, v, **more, kernels=jit, overwrite_state=True)
+        calls[name] = engine.going_on(in_place, start())
     at_first = linear.init_state((heads,), width, width, dtype=np.float32)
-    calls["linear, new state"] = _going_on(partial(linear.step, kernels=jit), (q, k, v), at_first)
+    calls["linear, new state"] = engine.going_on(partial(linear.step, q, k, v, kernels=jit), at_first)
     calls["state passed over"] = partial(pass_over, start().s)
     return calls
-
-
-def _going_on(step: Callable[..., Any], token: tuple[Array, ...], state: Any, *more: Array) -> Call:
-    def go_on() -> Sequence[Array]:
-        nonlocal state
-        out, state = step(*token, state, *more)
-        return (out,)
-
-    return go_on
 
 
 # --- The rules ------------------------------------------------------------------------------------------------------
@@ -197,14 +181,12 @@ def of_rule(rule: str, batch: int, heads: int, width: int, rng: Generator, runti
     start = partial(module.init_state, (batch, heads), width, width, dtype=np.float32)
 
     def ours(backend: Any, overwrite_state: bool) -> Call:
-        step = partial(module.step, **more, kernels=backend, overwrite_state=overwrite_state)
-        return _going_on(step, (q, k, v), start(kernels=backend))
+        step = partial(module.step, q, k, v, **more, kernels=backend, overwrite_state=overwrite_state)
+        return engine.going_on(step, start(kernels=backend))
 
     s, scale = start(kernels=jit).s, width**-0.5
     whole = {"jit": ours(jit, True), "jit, new state": ours(jit, False), "reference": ours(reference, False)}
-    alone: dict[str, Call] = {
-        "jit": lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),),
-    }
+    alone: dict[str, Call] = {"jit": lambda: (delta_product.step(q, k, v, None, gate, s, beta=beta, scale=scale),)}
     if runtime is not None:
         rows: list[Any] = [None if x is None else np.expand_dims(x, 2) for x in (q, k, v, beta, gate)]
         whole[RUN] = runtimes.linear_attention(runtime, *rows, scale=scale, goes_on=True)

@@ -154,9 +154,8 @@ def training_step(
 def products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
     """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``."""
     rng = np.random.default_rng(0)
-    x, out = (
-        {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair} for _ in range(2)
-    )
+    x = {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair}
+    out = {size: np.empty_like(one) for size, one in x.items()}
     weights = [(rng.standard_normal(size, np.float32), np.empty(size, np.float32)) for size in sizes]
 
     def call() -> None:
@@ -289,8 +288,7 @@ def peak_of(name: str, setting: Setting, seed: int) -> int:
     torch = engine.find("torch")
 
     def build_and_run(layers: int) -> None:
-        one = setting._replace(layers=layers)
-        step = steps(one, seed, torch)[name]()
+        step = steps(setting._replace(layers=layers), seed, torch)[name]()
         for _ in range(3):
             step()
 

@@ -30,8 +30,8 @@ from linattn_ref.experiments.publishing.kit import Array, Figure, Results, label
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["BACKENDS", "BOTH", "BY_PASSES", "FORWARD", "PASSES", "TOLD", "Call", "Lines", "Measured"]
-__all__ += ["bench", "causal_lines", "check_counts", "compare", "compared", "draw", "find", "measure", "ours", "page"]
-__all__ += ["per_token", "rows_of", "run", "table"]
+__all__ += ["bench", "causal_lines", "check_counts", "compare", "compared", "draw", "find", "going_on", "measure"]
+__all__ += ["ours", "page", "per_token", "rows_of", "run", "table"]
 
 BACKENDS = {"jit": jit, "reference": reference}
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
@@ -60,7 +60,7 @@ def find(module: str) -> Any:
         return None
 
 
-def run(page: Any, arrays: Sequence[Array], d_out: Array, passes: str, **options: Any) -> Sequence[Array]:
+def run(page: Any, arrays: Sequence[Any], d_out: Array, passes: str, **options: Any) -> Sequence[Array]:
     """The output of a page's ``forward``, and with ``BOTH`` passes the gradients."""
     out, saved = page.forward(*arrays, **options)
     return (out, *page.backward(d_out, saved)) if passes == BOTH else (out,)
@@ -204,6 +204,17 @@ def _often(call: Callable[[], object], times: int) -> None:
         call()
 
 
+def going_on(step: Callable[[Any], tuple[Array, Any]], state: Any) -> Call:
+    """Calls a step of the recurrent form, each with the state that the one before returned."""
+
+    def call() -> Sequence[Array]:
+        nonlocal state
+        out, state = step(state)
+        return (out,)
+
+    return call
+
+
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
@@ -211,15 +222,6 @@ def rows_of(results: Any, **wanted: Any) -> list[Results]:
     """The rows, of results or of a list of them, with these values."""
     rows = results.rows if isinstance(results, Results) else results
     return [row for row in rows if wanted.items() <= row.items()]
-
-
-def by_setting(rows: Iterable[Results]) -> dict[tuple[Any, ...], dict[str, Results]]:
-    """Each setting's rows by kernel."""
-    found: dict[tuple[Any, ...], dict[str, Results]] = {}
-    for row in rows:
-        *setting, kernel = list(row.values())[:-4]
-        found.setdefault(tuple(setting), {})[kernel] = row
-    return found
 
 
 def table(
@@ -244,14 +246,17 @@ def table(
     unit : (str, float)
         And how many of it are a millisecond.
     """
-    found = by_setting(rows)
-    names = dict.fromkeys([*order, *(name for kernels in found.values() for name in kernels)])
-    others = [name for name in names if name != "jit" and any(name in kernels for kernels in found.values())]
+    found: dict[tuple[Any, ...], dict[str, Results]] = {}
+    for row in rows:
+        *setting, kernel = list(row.values())[:-4]
+        found.setdefault(tuple(setting), {})[kernel] = row
+    there = dict.fromkeys(name for kernels in found.values() for name in kernels)
+    others = [name for name in dict.fromkeys([*order, *there]) if name in there and name != "jit"]
     lines = []
-    for setting, kernels in found.items():
+    for key, kernels in found.items():
         time = f"{unit[1] * kernels['jit'].median_ms:.2f} {unit[0]}"
         ratios = (f"{row.ratio_median:.2f} ({row.ratio_min:.2f})" if row else "" for row in map(kernels.get, others))
-        shown = [{True: "yes", False: "no"}[cell] if isinstance(cell, bool) else str(cell) for cell in cells(setting)]
+        shown = [{True: "yes", False: "no"}[cell] if isinstance(cell, bool) else str(cell) for cell in cells(key)]
         lines.append([*shown, time, *ratios])
     return markdown.table([*header, "jit", *others], lines, "l" * len(header) + "r")
 
@@ -278,7 +283,7 @@ def per_token(row: Results) -> float:
 
 
 def _length(row: Results) -> int:
-    return int(row["length"] if "length" in row else row["size"])
+    return int(row.get("length") or row["size"])
 
 
 Lines = Mapping[str, tuple[str, str, Mapping[str, Any]]]  # by label: colour, matplotlib's format, which rows
@@ -305,26 +310,24 @@ def draw(
 ) -> Figure:
     """A panel for each title, of those rows that have its values: a value against the length, one line per kernel."""
     figure, axes = style.figure(1, len(panels), height=0.45, sharey=True)
-    drawn: list[list[tuple[str, str, list[tuple[int, float]]]]] = []
+    beside: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}
     for axis, (title, where) in zip(axes, panels.items(), strict=True):
-        axis.set(title=title, xlabel="N = L", xscale="log", **({"yscale": "log"} if log else {}))
-        found = [(colour, look, rows_of(rows, **where, **which)) for colour, look, which in lines.values()]
-        drawn.append([(colour, look, [(_length(x), value(x)) for x in inside]) for colour, look, inside in found])
-        labels.ticks(axis, sorted({length for *_, points in drawn[-1] for length, _ in points}))
-    for axis, curves in zip(axes, drawn, strict=True):
-        for name, (colour, look, points) in zip(lines, curves, strict=True):
+        axis.set(title=title, xlabel="N = L", xscale="log", yscale="log" if log else "linear")
+        lengths: set[int] = set()
+        for name, (colour, look, which) in lines.items():
+            points = [(_length(row), value(row)) for row in rows_of(rows, **where, **which)]
             if points:
                 axis.plot(*zip(*points, strict=True), look, color=colour, label=name if len(points) > 1 else "")
+            if len(points) == 1:
+                labels.at(axis, *points[0], f"{name}:\nno longer one was run", colour, **beside)
+            lengths |= {length for length, _ in points}
+        labels.ticks(axis, sorted(lengths))
     axes[0].set_ylabel(label)
     if log:
         axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes[0].yaxis.set_major_formatter("{x:g}")
     else:
         axes[0].set_ylim(bottom=0)  # after all are drawn: they share the axis
-    for axis, curves in zip(axes, drawn, strict=True):
-        for name, (colour, _, points) in zip(lines, curves, strict=True):
-            if len(points) == 1:  # beside its point
-                beside: dict[str, Any] = {"ha": "left", "va": "center", "xytext": (6, 0)}
-                labels.at(axis, *points[0], f"{name}:\nno longer one was run", colour, **beside)
+    for axis in axes:
         labels.at_ends(axis, width=20)
     return figure

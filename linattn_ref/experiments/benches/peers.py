@@ -14,18 +14,19 @@ import the package needs Triton.
 
 import importlib.metadata
 import importlib.util
+import runpy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.experiments.benches.engine import find
 from linattn_ref.op import Array
 
-__all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "at_once", "encoder", "fast_transformers"]
-__all__ += ["in_torch", "layers", "leaves_of", "loop", "naive_file", "packed", "tensors", "unpacked", "version"]
-__all__ += ["versions"]
+__all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "Inputs", "at_once", "encoder"]
+__all__ += ["fast_transformers", "in_torch", "layers", "leaves_of", "loop", "naive_file", "packed", "tensors"]
+__all__ += ["unpacked", "version", "versions"]
 
 PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
@@ -33,16 +34,22 @@ FLA_ROWS = 64  # of its chunks, of which a length must be a multiple
 EPS = 1e-6  # of linear attention's denominator
 
 
+class Inputs(NamedTuple):
+    """Of attention; or of a causal product, features in place of queries and keys. Arrays, or tensors on the GPU."""
+
+    q: Any  # (B, H, N, D)
+    k: Any  # (B, H, N, D)
+    v: Any  # (B, H, N, M)
+    d_out: Any  # (B, H, N, M)
+
+
 # --- Who is there ---------------------------------------------------------------------------------------------------
 
 
 def fast_transformers(*parts: str) -> dict[str, Any]:
     """The package, under the name it has in a table, and its other build; those that can be imported with all parts."""
-    found = {}
-    for name, package in FAST_TRANSFORMERS.items():
-        if all(find(f"{package}.{part}") for part in parts):
-            found[name] = importlib.import_module(package)
-    return found
+    there = {x: y for x, y in FAST_TRANSFORMERS.items() if all(find(f"{y}.{part}") for part in parts)}
+    return {name: importlib.import_module(package) for name, package in there.items()}
 
 
 def naive_file(folder: str) -> Any:
@@ -50,35 +57,26 @@ def naive_file(folder: str) -> Any:
     spec = importlib.util.find_spec("fla")
     if spec is None or not spec.submodule_search_locations:
         return None
-    path = Path(spec.submodule_search_locations[0]) / "ops" / folder / "naive.py"
-    spec = importlib.util.spec_from_file_location(f"fla_naive_{folder}", path)
-    if spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return SimpleNamespace(**runpy.run_path(f"{spec.submodule_search_locations[0]}/ops/{folder}/naive.py"))
     except (ImportError, OSError):  # einops, or the file, is missing
         return None
-    return module
 
 
-def version(*packages: str) -> str:
-    """Of the first that is installed."""
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "of unknown version"
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
 
 
 def versions(torch: Any, packages: Mapping[str, Any]) -> dict[str, str]:
     """Version of each package that takes part; of flash-linear-attention there may be a file alone."""
     found = {} if torch is None else {PYTORCH: torch.__version__}
-    named = {name: package for name, package in packages.items() if package is not None}
-    return found | {
-        name: version("fla-core") if name == FLA else one.__version__.partition("-")[0] for name, one in named.items()
-    }
+    for name, package in packages.items():
+        if package is not None:
+            found[name] = version("fla-core") if name == FLA else package.__version__.partition("-")[0]
+    return found
 
 
 def packed(x: Array) -> Array:

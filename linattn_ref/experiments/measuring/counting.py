@@ -88,10 +88,10 @@ class CountedArray(np.ndarray):
     ) -> Any:
         if ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot):
             raise TypeError(REFUSED.format(ufunc.__name__))
-        inputs = tuple(_plain(x) for x in inputs)
+        inputs = tuple(map(_plain, inputs))
         options = {name: _plain(x) for name, x in options.items()}
         if out is not None:
-            options["out"] = tuple(_plain(x) for x in out)
+            options["out"] = tuple(map(_plain, out))
         result = getattr(ufunc, method)(*inputs, **options)
         if ufunc is np.matmul:
             self.counts.multiply_adds += np.size(result) * inputs[0].shape[-1]
@@ -121,17 +121,14 @@ def _plain(x: Any) -> Any:
 
 def kept_bytes(saved: Any) -> int:
     """Bytes of all arrays in ``saved``, an array or nested tuples of anything; memory met twice counts once."""
-    found: dict[tuple[int, int], int] = {}
-
-    def visit(x: Any) -> None:
+    left, found = [saved], set()
+    while left:
+        x = left.pop()
         if isinstance(x, np.ndarray):
-            found[x.__array_interface__["data"][0], x.nbytes] = x.nbytes
+            found.add((x.__array_interface__["data"][0], x.nbytes))
         elif isinstance(x, (tuple, list)):
-            for part in x:
-                visit(part)
-
-    visit(saved)
-    return sum(found.values())
+            left += x
+    return sum(size for _, size in found)
 
 
 def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:

@@ -59,14 +59,12 @@ def results(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], addr
 
 def run_on_worker(function: Callable[..., Any], *arguments: Any) -> Any:
     """``function(*arguments)``, with one BLAS thread for each thread of this process."""
-    _one_thread_from_now_on()
+    limit_once(1)
     return function(*arguments)
 
 
-@functools.cache
-def _one_thread_from_now_on() -> None:
-    """For the whole process: a limit that one task ends at its end would end for the tasks beside it too."""
-    threadpool_limits(1)
+# For the whole process: a limit that one task ends at its end would end for the tasks beside it too.
+limit_once = functools.cache(threadpool_limits)
 
 
 @contextlib.contextmanager

@@ -104,16 +104,13 @@ def fit(mixing: Mixing, start: Parameters, heads: Heads, sentences: Sequence[int
     rate : float
         The first steps move every entry by about this much.
     """
-    parameters = [x.copy() for x in start]
-    states = [adam.init_state(x) for x in start]
+    parameters = tuple(x.copy() for x in start)
+    state = adam.init_state(parameters)
     for step, s in enumerate(sentences):
         gradients = loss_gradients(mixing, parameters, heads, s)
         now = rate * (1 + math.cos(math.pi * step / len(sentences))) / 2
-        states = [
-            adam.step(x, g, state, learning_rate=now, betas=BETAS, eps=TINY)
-            for x, g, state in zip(parameters, gradients, states, strict=True)
-        ]
-    return tuple(parameters)
+        state = adam.step(parameters, gradients, state, learning_rate=now, betas=BETAS, eps=TINY)
+    return parameters
 
 
 def loss_gradients(mixing: Mixing, parameters: Sequence[Array], heads: Heads, s: int) -> Parameters:

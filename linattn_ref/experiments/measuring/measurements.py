@@ -21,37 +21,29 @@ from linattn_ref.experiments.publishing import record
 from linattn_ref.op import Array
 from linattn_ref.training.folder import alone
 
-__all__ = ["load", "measure_all", "store"]
-
-SETTINGS = "settings.json"
+__all__ = ["measure_all"]
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Keep the parts that are there if ``resume``, else clear them away."""
-    path, settings = folder / SETTINGS, json.loads(json.dumps(settings))  # tuples are lists, as in the file
+    path, settings = folder / "settings.json", json.loads(json.dumps(settings))  # tuples are lists, as in the file
     for half_written in folder.glob(".*.part"):  # of a run that was killed
         half_written.unlink()
     if resume and path.exists():
-        before = _read_settings(path)
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            before = None
+        if not isinstance(before, dict):
+            raise ValueError(f"resume: {path} is damaged; without that file the run begins anew")
         changed = [key for key in {**before, **settings} if before.get(key) != settings.get(key)]
         if changed:
             was = "; ".join(f"{key} was {before.get(key)}, is {settings.get(key)}" for key in changed)
             raise ValueError(f"resume: the results in {folder} were made with other settings: {was}")
         return
-    path.unlink(missing_ok=True)
-    for leftover in folder.glob("*.npy"):
-        leftover.unlink()
+    for leftover in (path, *folder.glob("*.npy")):
+        leftover.unlink(missing_ok=True)
     write_all({path: json.dumps(settings, indent=2) + "\n"})
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        settings = None
-    if not isinstance(settings, dict):
-        raise ValueError(f"resume: {path} is damaged; without that file the run begins anew")
-    return settings
 
 
 def store(folder: Path, name: str, values: Array) -> None:

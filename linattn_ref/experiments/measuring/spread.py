@@ -3,7 +3,6 @@
 The processes import the function's module: it must stay light (no drawing).
 """
 
-import contextlib
 import functools
 import os
 import threading
@@ -50,7 +49,8 @@ def spread(
         return
     workers = min(workers, len(calls))
     one = function if workers == 1 else functools.partial(_in_worker, os.getpid(), function)
-    with _processes(workers):
+    many: dict[str, Any] = {"backend": "loky", "n_jobs": workers, "inner_max_num_threads": 1}
+    with joblib.parallel_config(**many if workers > 1 else {"backend": "sequential"}):
         parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
         results = parallel(joblib.delayed(one)(*call) for call in calls)
         try:
@@ -61,19 +61,7 @@ def spread(
         finally:
             with warnings.catch_warnings(action="ignore"):  # that tasks are cancelled, where the caller stops early
                 results.close()
-
-
-@contextlib.contextmanager
-def _processes(workers: int) -> Iterator[None]:
-    """Who does joblib's work inside this block."""
-    if workers == 1:
-        with joblib.parallel_config("sequential"):
-            yield
-    else:
-        with joblib.parallel_config("loky", n_jobs=workers, inner_max_num_threads=1):
-            try:
-                yield
-            finally:  # or they would idle on, and their CPU time would not be ours yet
+            if workers > 1:  # or they would idle on, and their CPU time would not be ours yet
                 get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 

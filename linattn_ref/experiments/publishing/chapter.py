@@ -86,10 +86,8 @@ def _text_of(module: str, path: str) -> str:
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None:
         raise ValueError(f"no source of the module {module}")
-    file = Path(spec.origin)
-    for part in rest:
-        inside = file.parent / part
-        file = inside / "__init__.py" if inside.is_dir() else inside.with_suffix(".py")
+    inside = Path(spec.origin).parent.joinpath(*rest)
+    file = Path(spec.origin) if not rest else inside / "__init__.py" if inside.is_dir() else inside.with_suffix(".py")
     text = file.read_text(encoding="utf-8")
     node: Any = ast.parse(text)
     for part in path.split(".") if path else ():
@@ -126,17 +124,14 @@ def show(draw: Callable[..., Figure], *arguments: Any, alt: str, look: str = "pa
         What the figure shows, for a reader who cannot see it.
     look : {"paper", "projector"}
     """
+    stored = io.BytesIO()
     with style.use(look):
         figure = draw(*arguments, **options)
-        display(_image(figure, alt))
-
-
-def _image(figure: Figure, alt: str) -> Image:
-    stored = io.BytesIO()
-    # 256 colours take a third of the bytes, and a committed notebook is to stay below a megabyte.
-    in_few_colours(figure, DPI, 256).save(stored, format="png", optimize=True)  # no version: the same bytes everywhere
-    width = round(figure.get_figwidth() * DISPLAY_DPI)
-    return Image(stored.getvalue(), format="png", width=width, alt=alt)
+        # 256 colours take a third of the bytes, and a committed notebook is to stay below a megabyte. No version: the
+        # same bytes everywhere.
+        in_few_colours(figure, DPI, 256).save(stored, format="png", optimize=True)
+        width = round(figure.get_figwidth() * DISPLAY_DPI)
+        display(Image(stored.getvalue(), format="png", width=width, alt=alt))
 
 
 def in_few_colours(figure: Figure, dpi: int, count: int) -> PIL.Image.Image:

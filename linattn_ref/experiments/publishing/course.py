@@ -10,7 +10,6 @@ begins.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ WORDS, LINES = 200, 15  # per minute
 SITTING = 45  # minutes
 BREAK = "**A break.**"
 CELL = re.compile(r"^# %%(.*)$", re.MULTILINE)
-HEADING = re.compile(r"^(##?) (.+)$", re.MULTILINE)
+HEADING = re.compile(r"^(?=##? .)", re.MULTILINE)
 LECTURE = "00_short"  # the deck of the short route
 
 # What can be left out on a first reading, by chapter: titles of sections.
@@ -86,33 +85,24 @@ def sections(path: Path) -> list[Section]:
 def of_text(text: str) -> list[Section]:
     """The sections of a chapter from its text, a jupytext source of percent cells."""
     found: list[Section] = []
-    sitting = 0
-    for title, minutes, breaks in _pieces(text):
-        sitting += breaks
-        if title is not None:
-            found.append(Section(title, minutes, sitting))
-        elif found:
-            last = found[-1]
-            found[-1] = Section(last.title, last.minutes + minutes, last.sitting)
-    return found
-
-
-def _pieces(text: str) -> Iterator[tuple[str | None, float, bool]]:
-    """A heading or None, the minutes of what follows, and whether a break comes first."""
+    sitting, after_break = 0, False
     parts = CELL.split(text)
-    breaks = False
     for head, body in zip(parts[1::2], parts[2::2], strict=True):
-        if "[markdown]" not in head:
-            yield None, sum(bool(line.strip()) for line in body.splitlines()) / LINES, False
-            continue
-        prose = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.splitlines())
-        begin, title = 0, None
-        for heading in (*HEADING.finditer(prose), None):
-            piece = prose[begin : heading.start() if heading else None]
-            yield title, len(piece.split()) / WORDS, breaks and title is not None
-            breaks = (breaks and title is None) or BREAK in piece
-            if heading:
-                begin, title = heading.start(), heading[2]
+        lines = [line for line in body.splitlines() if line.strip()]
+        if "[markdown]" in head:
+            prose = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)
+            pieces = [(piece, len(piece.split()) / WORDS) for piece in HEADING.split(prose)]
+        else:
+            pieces = [("", len(lines) / LINES)]
+        for piece, minutes in pieces:
+            if HEADING.match(piece):
+                sitting += after_break
+                after_break = False
+                found.append(Section(piece.partition("\n")[0].lstrip("#")[1:], minutes, sitting))
+            elif found:
+                found[-1] = found[-1]._replace(minutes=found[-1].minutes + minutes)
+            after_break |= BREAK in piece
+    return found
 
 
 def sittings(path: Path) -> list[float]:

@@ -77,7 +77,7 @@ def make(
     for name in names:
         left -= MINUTES.get(name, 0)
         if redraw and name != "tables":
-            draw_again(name, out, style_name=style_name)
+            _draw_record(json.loads((out / f"{name}.json").read_text(encoding="utf-8")), out, style_name)
             say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
         elif name != "tables" and (reason := _missing(name, out)):
             say(f"{name}: left as it is, since {reason}")
@@ -140,11 +140,6 @@ def save(name: str, results: Any, out: Path, *, command: str, seed: int, style_n
     return _draw_record(record.document(results, name, command=command, seed=seed, **table), out, style_name)
 
 
-def draw_again(name: str, out: Path, *, style_name: str) -> None:
-    """Draw one figure from its record; who measured its numbers, how and where stays as it is."""
-    _draw_record(json.loads((out / f"{name}.json").read_text(encoding="utf-8")), out, style_name)
-
-
 def _draw_record(document: dict[str, Any], out: Path, style_name: str) -> list[Path]:
     """Save the figure of a record, and this with the caption and, of a bench, the table as they are now."""
     name = document["name"]
@@ -171,26 +166,18 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         "(`.json`), and the drawing for print (`.pdf`) and for slides and pages (`.svg`).\n",
     ]
     for one in records:
-        name, versions = one["name"], one["versions"]
-        bench = [_reading(name), f"{one['table']}\n", f"On {one['machine']['processor']}.\n"] if "table" in one else []
+        name, versions, bench = one["name"], one["versions"], []
+        if "table" in one:  # which the docstring says how to read, below its first line
+            told = (inspect.getdoc(catalogue.module_of(name).table) or "").partition("\n\n")[2]
+            reading = " ".join(told.split()) or READING
+            bench = [f"{reading}\n", f"{one['table']}\n", f"On {one['machine']['processor']}.\n"]
         made_with = ", ".join(f"{package} {version}" for package, version in versions.items())
         files = ", ".join(f"[{ending}]({name}.{ending})" for ending in ("svg", "pdf", "json"))
         parts += [
             f"## {name.replace('_', ' ')}\n",
             f"![{name.replace('_', ' ')}]({name}.png)\n",
-            f"{_escaped(one['caption'])}\n",
+            re.sub(r"([\\`*_~<>|\[\]])", r"\\\1", one["caption"]) + "\n",
             *bench,
             f"`{one['command']}` · seed {one['seed']} · {made_with} · {files}\n",
         ]
     return "\n".join(parts)
-
-
-def _reading(name: str) -> str:
-    """How to read the table of a bench: what the docstring of its ``table`` says below the first line."""
-    told = (inspect.getdoc(catalogue.module_of(name).table) or "").partition("\n\n")[2]
-    return f"{' '.join(told.split()) or READING}\n"
-
-
-def _escaped(text: str) -> str:
-    """Plain text as Markdown that shows it."""
-    return re.sub(r"([\\`*_~<>|\[\]])", r"\\\1", text)

@@ -43,43 +43,31 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
 YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 
 
-def memory(results: Mapping[str, Any], attention: str, kernel: str) -> float:
-    """The peak of a training step over PyTorch's least."""
-    peaks = {row["kernel"]: row["megabytes"] for row in results["memory"] if row["attention"] == attention}
-    return float(peaks[kernel] / min(peak for name, peak in peaks.items() if name.startswith("pytorch")))
-
-
-def threads(results: Mapping[str, Any], attention: str) -> float:
-    """The speed-up of two threads, over that of products that share nothing."""
-    row = next(row for row in results["threads"] if row["attention"] == attention)
-    return float(row["ratio"] / row["limit"])
-
-
-def reading(results: Mapping[str, Any]) -> float:
-    """The time in which every weight is read once, over that of a token."""
-    row = next(row for row in results["rows"] if row.get("batch") == 1 and row.get("kernel") == "weights read once")
-    return float(row["ratio_median"])
+def record_of(figures: Path, bench: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((figures / f"{bench}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def shares(figures: Path) -> str:
     """In one sentence, from the records in ``figures``."""
-    training, generation = (
-        json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))["results"]
-        for name in ("bench_training", "bench_generation")
-    )
-    linear, softmax = (memory(training, attention, "jit") for attention in ("linear", "softmax"))
-    gained = [threads(training, attention) for attention in ("linear", "softmax")]
+    training, generation = (record_of(figures, bench)["results"] for bench in ("bench_training", "bench_generation"))
+    taken, gained = [], []  # memory, over PyTorch's least; speed-up, over that of products that share nothing
+    for attention in ("linear", "softmax"):
+        peaks = {row["kernel"]: row["megabytes"] for row in training["memory"] if row["attention"] == attention}
+        taken.append(peaks["jit"] / min(peak for name, peak in peaks.items() if name.startswith("pytorch")))
+        gained += [row["ratio"] / row["limit"] for row in training["threads"] if row["attention"] == attention]
+    ratios = {(row.get("batch"), row.get("kernel")): row["ratio_median"] for row in generation["rows"]}
     return (
-        f"That training step takes {linear:.0%} of PyTorch's memory (softmax {softmax:.0%}); "
+        f"That training step takes {taken[0]:.0%} of PyTorch's memory (softmax {taken[1]:.0%}); "
         f"two threads reach {gained[0]:.0%} (softmax {gained[1]:.0%}) of the speed-up of products that share nothing; "
-        f"{reading(generation):.0%} of that token's time is needed to read every weight once."
+        f"{ratios[1, 'weights read once']:.0%} of that token's time is needed to read every weight once."
     )
 
 
 def gpu(figures: Path) -> str:
     """The same ratio on a GPU, at the greatest length that both kernels came to."""
-    results = json.loads((figures / "bench_cuda.json").read_text(encoding="utf-8"))["results"]
-    rows = (row for row in results["rows"] if row["task"] == "forward + backward")
+    results = record_of(figures, "bench_cuda")["results"]
+    rows = (row for row in results["rows"] if row["task"] == BOTH)
     ms = {(row["kernel"], row["length"]): row["median_ms"] for row in rows}
 
     def ratio(ours: str, theirs: str) -> str:
@@ -92,7 +80,7 @@ def gpu(figures: Path) -> str:
         f"against {theirs}"
         for ours, theirs in peers.items()
     ]
-    told = f"On an {results['device']}, causal, forward + backward: {'; '.join(found)}."
+    told = f"On an {results['device']}, causal, {BOTH}: {'; '.join(found)}."
     return f"{told} Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
 
 
@@ -100,7 +88,7 @@ def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
     lines = []
     for bench, rows in ROWS.items():
-        record = json.loads((figures / f"{bench}.json").read_text(encoding="utf-8"))
+        record = record_of(figures, bench)
         for what, wanted in rows.items():
             row = hardest(record["results"], wanted)
             ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"

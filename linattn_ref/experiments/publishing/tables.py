@@ -92,16 +92,11 @@ def mechanism(module: ModuleType) -> Mechanism:
     doc = inspect.getdoc(module) or ""
     title, source = re.findall(r"^([^(:,.]+?)(?: \(([^)]+)\))?[:,.]", doc)[0]
     fields = dict(re.findall(r"^:(\w+): (.+)$", doc, re.MULTILINE))
-    missing = [f":{field}:" for field in FIELDS if field not in fields]
-    if missing:
-        lacks = ", ".join(missing)
-        raise ValueError(
-            f"{module.__name__}: its docstring needs {lacks}; see linattn_ref/experiments/publishing/tables.py"
-        )
-    parameters = tuple(inspect.signature(module.forward).parameters)
-    own = tuple(parameter for parameter in parameters if parameter not in COMMON)
-    chosen = {field: fields[field] for field in FIELDS}
-    return Mechanism(module.__name__, title, source or "–", chosen, hasattr(module, "step"), own)
+    if missing := ", ".join(f":{field}:" for field in FIELDS if field not in fields):
+        where = "linattn_ref/experiments/publishing/tables.py"
+        raise ValueError(f"{module.__name__}: its docstring needs {missing}; see {where}")
+    own = tuple(name for name in inspect.signature(module.forward).parameters if name not in COMMON)
+    return Mechanism(module.__name__, title, source or "–", fields, hasattr(module, "step"), own)
 
 
 def chapters(folder: Path) -> list[Chapter]:
@@ -117,12 +112,12 @@ def chapter(path: Path) -> Chapter:
     ValueError
         It has no heading in a Markdown cell.
     """
-    lines = [line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    heading = next((i for i, line in enumerate(lines) if line.startswith("# ")), None)
+    lines = (line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
+    heading = next((line for line in lines if line.startswith("# ")), None)
     if heading is None:
         raise ValueError(f"{path}: expected a line '# # Title', the chapter's heading")
-    below = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines[heading + 1 :])))  # a paragraph
-    return Chapter(path.stem, lines[heading].removeprefix("# "), below)
+    below = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines)))  # a paragraph
+    return Chapter(path.stem, heading.removeprefix("# "), below)
 
 
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
@@ -155,12 +150,9 @@ def chapters_table(rows: Sequence[Chapter], folder: Path) -> str:
 
 def evening_table(folder: Path) -> str:
     """The stops of the evening, as Markdown, for a page in the chapters' ``folder``."""
-    lines = [
-        (f"[{path.stem[:2].lstrip('0')}]({path.stem}.ipynb)", "; ".join(titles), why, f"{minutes:.0f}")
-        for path, titles, minutes, why in course.evening(folder)
-    ]
-    total = sum(minutes for *_, minutes, _ in course.evening(folder))
-    lines.append(("", "", "together", f"{total:.0f}"))
+    stops = course.evening(folder)
+    lines = [(_link(path), "; ".join(titles), why, f"{minutes:.0f}") for path, titles, minutes, why in stops]
+    lines.append(("", "", "together", f"{sum(minutes for *_, minutes, _ in stops):.0f}"))
     return "\n".join(markdown.table(("chapter", "read the opening and", "for", "minutes"), lines, "lllr"))
 
 
@@ -170,7 +162,7 @@ def weeks_table(folder: Path) -> str:
     for week, name in enumerate(sheet.names(), 1):
         asked = sheet.read(name)
         paths = [next(folder.glob(f"{number}_*.py")) for number in asked.chapters]
-        links = ", ".join(f"[{path.stem[:2].lstrip('0')}]({path.stem}.ipynb)" for path in paths)
+        links = ", ".join(map(_link, paths))
         decks = sum(_minutes_of_deck(folder / "slides" / f"{path.stem}.md") for path in paths)
         minutes = f"{sum(sum(course.sittings(path)) for path in paths):.0f}"
         lines.append((str(week), links, minutes, str(decks), f"`{name}`: {asked.title}", asked.hours))
@@ -182,11 +174,10 @@ def routes_table(folder: Path) -> str:
     """The three routes, as Markdown, for README.md; ``folder`` has the chapters."""
     stops = course.evening(folder)
     minutes = [sum(course.sittings(folder / f"{row.name}.py")) for row in chapters(folder)]
-    numbers = [path.name[:2].lstrip("0") for path, *_ in stops]
+    *numbers, last = (path.name[:2].lstrip("0") for path, *_ in stops)
     talk = _minutes_of_deck(folder / "slides" / f"{course.LECTURE}.md")
-    parts = f"parts of chapters {', '.join(numbers[:-1])} and {numbers[-1]}"
     lines = [
-        ("One evening", parts, _hours(sum(s[2] for s in stops))),
+        ("One evening", f"parts of chapters {', '.join(numbers)} and {last}", _hours(sum(s[2] for s in stops))),
         ("One lecture", "`linattn-ref slides short`, one deck with its spoken text", f"{talk} minutes"),
         ("The whole", f"{len(minutes)} chapters, none of them longer than two sittings", _hours(sum(minutes))),
     ]
@@ -199,6 +190,11 @@ def gradient() -> str:
     (after,) = (i for i, line in enumerate(lines) if line.strip().startswith('"""'))
     code = inspect.cleandoc("\n".join(line for line in lines[after + 1 :] if "return " not in line))
     return f"```py\n{code}\n```"
+
+
+def _link(path: Path) -> str:
+    """To a chapter by its number."""
+    return f"[{path.stem[:2].lstrip('0')}]({path.stem}.ipynb)"
 
 
 def _hours(minutes: float) -> str:
