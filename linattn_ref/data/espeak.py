@@ -16,8 +16,6 @@ References
 eSpeak NG 1.52, ``src/include/espeak-ng/speak_lib.h``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import io
 import json

@@ -128,10 +128,9 @@ def _sha256(content: bytes) -> str:
 def _from_release(name: str) -> bytes:
     try:
         with urllib.request.urlopen(RELEASE + name, timeout=PATIENCE) as answer:
-            content: bytes = answer.read()
+            return answer.read()
     except (OSError, HTTPException) as error:
         raise FetchError(f"{RELEASE}: {getattr(error, 'reason', error)}") from error
-    return content
 
 
 def _from_mirror(cache: PathLike | None, progress: Say, name: str) -> bytes:

@@ -20,8 +20,6 @@ References
 Lee and Hon (1989), "Speaker-independent phone recognition using hidden Markov models", Table I.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +34,7 @@ from linattn_ref.data.splits import PARTS, Part
 from linattn_ref.op import Array
 from linattn_ref.telling import Progress, Say, silent
 
-__all__ = ["FOLDED", "PHONES", "Sound", "read", "read_sound"]
+__all__ = ["FOLDED", "PHONES", "read", "read_sound"]
 
 SOUNDS = (".wav", ".flac")
 OTHERS = (
@@ -50,24 +48,9 @@ PHONES = (
     *("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh"),
     *("k", "l", "m", "n", "ng", "ow", "oy", "p", "r", "s", "sh", "sil", "t", "th", "uh", "uw", "v", "w", "y", "z"),
 )
-FOLDED = {
-    **{name: name for name in PHONES},
-    "ao": "aa",
-    "ax": "ah",
-    "ax-h": "ah",
-    "axr": "er",
-    "hv": "hh",
-    "ix": "ih",
-    "el": "l",
-    "em": "m",
-    "en": "n",
-    "nx": "n",
-    "eng": "ng",
-    "zh": "sh",
-    "ux": "uw",
-    "q": "",
-    **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil"),
-}
+TOLD_AS = "ao aa, ax ah, ax-h ah, axr er, hv hh, ix ih, el l, em m, en n, nx n, eng ng, zh sh, ux uw"
+FOLDED = {name: name for name in PHONES} | dict(pair.split() for pair in TOLD_AS.split(", ")) | {"q": ""}
+FOLDED |= dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil")
 
 
 class Recording(NamedTuple):
@@ -129,9 +112,8 @@ def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpu
         say(f"{folder}: {len(changed)} of {len(found)} transcripts have {kinds}: {example}")
     heard = [_hear(each) for each in progress(found)]
     names = PHONES if all(phones) else transcripts.LETTERS
-    parts = {
-        part: _part([one for one in zip(found, heard, strict=True) if one[0].part == part], names) for part in PARTS
-    }
+    pairs = list(zip(found, heard, strict=True))
+    parts = {part: _part([pair for pair in pairs if pair[0].part == part], names) for part in PARTS}
     for note, count in Counter(note for each in heard for note in each.notes).items():
         say(f"{folder}: {count} of {len(heard)} sounds {note}")
     content = hashlib.sha256("".join(each.sha256 for each in heard).encode())
@@ -140,14 +122,6 @@ def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpu
 
 
 # --- Sounds -----------------------------------------------------------------------------------------------------------
-
-
-class Sound(NamedTuple):
-    """A sound as it is in a file."""
-
-    samples: Array  # (samples,), the first channel, from -1 to 1
-    rate: int
-    channels: int
 
 
 class Heard(NamedTuple):
@@ -159,8 +133,8 @@ class Heard(NamedTuple):
     sha256: str
 
 
-def read_sound(path: Path) -> Sound:
-    """WAV, FLAC, or TIMIT's NIST SPHERE.
+def read_sound(path: Path) -> tuple[Array, int, int]:
+    """WAV, FLAC, or TIMIT's NIST SPHERE: samples of the first channel, from -1 to 1; samples per second; channels.
 
     Raises
     ------
@@ -177,7 +151,7 @@ def read_sound(path: Path) -> Sound:
         samples, rate = soundfile.read(path, always_2d=True)
     except soundfile.LibsndfileError as error:
         raise ValueError(f"{path}: not a sound that can be read ({error.error_string})") from None
-    return Sound(samples[:, 0], rate, samples.shape[1])
+    return samples[:, 0], rate, samples.shape[1]
 
 
 def _hear(one: Recording) -> Heard:

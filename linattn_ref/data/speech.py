@@ -12,14 +12,13 @@ It is made once, by a seed, and kept in the cache directory with its hash: some 
 (`linattn_ref.data.filterbank`), not the sound, which a second call of :func:`speaker` makes again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,8 +173,7 @@ def _arrays(settings: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """All parts, as arrays."""
     found = splits.split(splits.read_labelled(fetch.open_content(fetch.REVIEWS)))
     arrays: dict[str, Any] = {}
-    sound, names = hashlib.sha256(), set()
-    said: set[str] = set()
+    sound, names, said = hashlib.sha256(), set[str](), set[str]()
     for part in splits.PARTS:
         count, each = settings["speakers"][part], settings["each"]
         texts = [text for text in sentences(part, found[part].texts) if text not in said]
@@ -185,10 +183,7 @@ def _arrays(settings: dict[str, Any], progress: Progress) -> dict[str, Any]:
             raise ValueError(f"speakers: {part} has {len(texts)} sentences, {count} speakers need {count * each}")
         chosen = [[texts[i] for i in order[s * each : (s + 1) * each]] for s in range(count)]
         with ThreadPoolExecutor(2) as pool:
-            done = pool.map(
-                lambda s, part=part, chosen=chosen: _one(part, s, chosen[s], settings["seed"]), range(count)
-            )
-            all_of = list(progress(done))
+            all_of = list(progress(pool.map(partial(_one, part, seed=settings["seed"]), range(count), chosen)))
         for _, spoken, _ in all_of:
             for one in spoken:
                 sound.update(one.samples.tobytes())

@@ -7,8 +7,6 @@ places are in the same part. Of texts that differ in capitals or spaces alone, t
 ['training', 'training', 'test']
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
@@ -19,12 +17,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTS", "SOURCES", "Labelled", "Part", "part_of", "read_labelled", "split"]
+__all__ = ["PARTS", "Labelled", "Part", "part_of", "read_labelled", "split"]
 
 Part = Literal["training", "validation", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
 SHARES = {"test": 10, "validation": 5}  # of 100; the rest is for training
-SOURCES = ("imdb", "rotten_tomatoes")
 
 
 class Labelled(NamedTuple):
@@ -44,7 +41,7 @@ def read_labelled(file: zipfile.Path | Path, source: str | None = None) -> Label
     file : path
         ``linattn_ref.data.fetch.open_content(linattn_ref.data.fetch.REVIEWS)``, say.
     source : str, optional
-        Only those of that source: `SOURCES` of that package.
+        Only those of that source: in that package "imdb" or "rotten_tomatoes".
 
     Raises
     ------

@@ -10,8 +10,6 @@ number that is no count up to the billions (2nd, -5, .25, 1,50,000, 3 000) and a
 errors, since any rule would be a guess.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -5,12 +5,10 @@ JSON beside them. It is written to a temporary file and renamed, so that a proce
 whole one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from linattn_ref.op import Array
 
 __all__ = ["Checkpoint", "load", "restore", "save"]
 
-Tree = TypeVar("Tree")
 FACTS = "facts"  # the key of the JSON in the file's metadata
 
 
@@ -50,8 +47,7 @@ def save(path: str | os.PathLike[str], trees: Any, facts: dict[str, Any]) -> Non
     from safetensors.numpy import save as to_bytes
 
     arrays = {name: np.asarray(array, order="C") for name, array in leaves(trees)}  # one without axes stays so
-    content = to_bytes(arrays, metadata={FACTS: json.dumps(facts)})
-    write_all({Path(path): lambda temporary: temporary.write_bytes(content)})
+    write_all({Path(path): to_bytes(arrays, metadata={FACTS: json.dumps(facts)})})
 
 
 def load(path: str | os.PathLike[str]) -> Checkpoint:
@@ -76,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise ValueError(f"{path} is no checkpoint, or a damaged one ({error})") from error
 
 
-def restore(tree: Tree, checkpoint: Checkpoint, name: str) -> None:
+def restore(tree: Any, checkpoint: Checkpoint, name: str) -> None:
     """Write the arrays called ``name....`` over those of ``tree``, of the same names, shapes and dtypes.
 
     Raises

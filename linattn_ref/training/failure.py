@@ -1,7 +1,5 @@
 """When training fails: a loss or gradient that is NaN or infinite, a loss that exploded, and where that begins."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

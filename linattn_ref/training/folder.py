@@ -8,15 +8,13 @@ result.json        what a task has measured in the end, if it does
 .lock              held by the process that writes there; the system lets go of it when that process ends
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
 import operator
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from reprlib import repr as shortened
@@ -150,7 +148,11 @@ def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int,
         _check_own(out, facts)
     if resume and (out / LAST).exists():
         found = checkpoint.load(out / LAST)
-        earlier, step, best = _how_far(out / LAST, found.facts)
+        try:
+            earlier, step = dict(found.facts["facts"]), operator.index(found.facts["step"])
+            best = float(found.facts["best"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{out / LAST} does not say how far its run had come ({error!r})") from error
         said = _earlier_facts(out, earlier, facts, step)
         if step > steps:
             raise ValueError(f"steps: the run in {out} has come to step {step} already, got {steps}")
@@ -174,12 +176,10 @@ def _check_own(out: Path, facts: Mapping[str, Any]) -> None:
     """
     said = read_record(out)
     try:
-        earlier, now = (
-            {key: x for key, x in one.items() if key not in MAY_DIFFER} for one in (said[0]["facts"], facts)
-        )
-    except (AttributeError, IndexError, KeyError, TypeError):
+        earlier = dict(said[0]["facts"])
+    except (IndexError, KeyError, TypeError, ValueError):
         return  # nothing is lost
-    if differing := list(_differing(earlier, now)):
+    if differing := list(_differing(earlier, facts, MAY_DIFFER)):
         raise ValueError(f"out: another run was begun in {out}: {', '.join(differing)}; give another folder")
 
 
@@ -198,14 +198,6 @@ def add(out: Path, log: Log, params: Any, state: Any, line: dict[str, Any], seco
     return new
 
 
-def _how_far(path: Path, said: Mapping[str, Any]) -> tuple[dict[str, Any], int, float]:
-    """A checkpoint's facts, its step, and the lowest loss so far."""
-    try:
-        return dict(said["facts"]), operator.index(said["step"]), float(said["best"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not say how far its run had come ({error!r})") from error
-
-
 def _earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any], step: int) -> dict[str, Any]:
     """What the record of a run in ``out`` is to say first, of which ``earlier`` was said, and now ``now``.
 
@@ -217,13 +209,10 @@ def _earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]
     ValueError
         Something else than the command differs.
     """
-    compared = {key: value for key, value in earlier.items() if key not in ("command", "lengthened")}
-    said = {key: value for key, value in now.items() if key != "command"}
-    before, after = compared.get("steps"), said.get("steps")
+    before, after = earlier.get("steps"), now.get("steps")
     lengthened = before == step and isinstance(after, int) and after > step
-    if lengthened:
-        compared["steps"] = after
-    if differing := list(_differing(compared, said)):
+    compared = {**earlier, "steps": after} if lengthened else earlier
+    if differing := list(_differing(compared, now, ("command", "lengthened"))):
         told = f"resume: the run in {out} is one with other settings: {', '.join(differing)}"
         unfinished = isinstance(before, int) and isinstance(after, int) and step < before < after
         raise ValueError(told + "; it can be lengthened once it has come to its end" * unfinished)
@@ -233,12 +222,14 @@ def _earlier_facts(out: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]
     return {**earlier, "steps": after, "lengthened": [*earlier.get("lengthened", []), more]}
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """Each key that does not have the same value in both, with both."""
-    for key in {**before, **now}:
+def _differing(
+    before: Mapping[str, Any], now: Mapping[str, Any], may: Sequence[str] = (), within: str = ""
+) -> Iterator[str]:
+    """Each key, but those that may differ, that does not have the same value in both, with both."""
+    for key in [key for key in {**before, **now} if key not in may]:
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differing(old, new, f"{within}{key}.")
+            yield from _differing(old, new, within=f"{within}{key}.")
         elif (old != new and json.dumps(old) != json.dumps(new)) or (key in before) != (key in now):
             told = [shortened(side[key]) if key in side else "nothing" for side in (before, now)]
             yield f"{within}{key} (there {told[0]}, here {told[1]})"

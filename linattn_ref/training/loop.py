@@ -7,15 +7,13 @@ A run that has come to its end may be lengthened: resumed with more steps, it go
 length has there. `linattn_ref.training.folder` says what lies in a run's folder, where one run at a time writes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,18 +27,6 @@ from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check
 
 __all__ = ["Settings", "Task", "TrainingError", "Watch", "loss_and_gradients", "run", "step"]
 __all__ += ["BEST", "LAST", "RECORD", "RESULT", "TIMES", "check_folder", "read_record", "read_times"]
-
-
-class Optimiser(Protocol):
-    """What moves parameters: `adam` and the others of `linattn_ref.training` are modules that do."""
-
-    @property
-    def init_state(self) -> Callable[[Any], Any]:
-        """Of params, the state before the first step: a NamedTuple that counts its ``steps``."""
-
-    @property
-    def step(self) -> Callable[..., Any]:
-        """Of params, grads, state and ``learning_rate``: moves the parameters in place, returns the next state."""
 
 
 class Task(NamedTuple):
@@ -61,7 +47,9 @@ class Settings(NamedTuple):
 
     steps: int
     learning_rate: Callable[[int], float]  # of a step, counted from 0
-    optimiser: Optimiser = adam
+    # Moves parameters, as modules of `linattn_ref.training` do: ``init_state(params)`` is the state before the first
+    # step, a NamedTuple that counts its ``steps``; ``step(params, grads, state, learning_rate=...)`` returns the next
+    optimiser: Any = adam
     options: Mapping[str, Any] = {}  # of its step  # never written to
     accumulate: int = 1  # batches per step
     clip: float | None = None  # the largest norm of the gradient

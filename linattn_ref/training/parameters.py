@@ -26,8 +26,6 @@ array([[3., 3., 3.],
        [3., 3., 3.]])
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 

@@ -5,7 +5,6 @@ alone, in half precision. :data:`SHIPPED` is such a file, a network with linear 
 its ``facts`` hold the command that trained it.
 """
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import linattn_ref.data
 from linattn_ref.atomic import write_all
 from linattn_ref.data import fetch
 from linattn_ref.experiments.learning import images, runs
-from linattn_ref.experiments.learning.images import Shape
+from linattn_ref.experiments.learning.images import Pixels, Shape
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import check_temperature, generate, pick
@@ -35,7 +34,6 @@ GAP = 2  # pixels between two images of a grid
 GREY = 128
 ORIENTATION = 0x0112  # the EXIF tag
 
-Pixels = NDArray[np.integer]
 Bytes = NDArray[np.uint8]
 
 
@@ -121,12 +119,9 @@ def draw(
         ``count``, ``begun`` or ``temperature`` does not fit: it is named before anything is drawn.
     """
     check_sizes(count=count)
-    sample: Callable[..., Pixels] = pick
-    if network.head == "softmax":
-        check_temperature(temperature)
-    else:
-        logistic_mixture.check_temperature(temperature)
-        sample = logistic_mixture.sample
+    of_mixture = logistic_mixture.check_temperature, logistic_mixture.sample
+    check, sample = of_mixture if network.head == "mixture" else (check_temperature, pick)
+    check(temperature)
     pixels = int(np.prod(network.shape))
     first = np.full((count, 1), images.BEGIN)
     if begun is not None:

@@ -8,8 +8,6 @@ the rate is divided after eight tenths of the steps, where theirs is after three
 places and four at 128 (`causal_attention`), where theirs has 64 at any length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, NamedTuple

@@ -26,21 +26,11 @@ SHAPE = Shape()
 LONGER = Shape(length=128)  # the paper's, of which the words have up to 62 symbols
 EARLY = 3000  # updates, after which the authors' code divides the rate by ten
 M = style.MECHANISMS
-LOOK = {  # colour, line
-    "softmax": (M["softmax"], "-"),
-    "linear": (M["linear"], "-"),
-    "lsh-1": (M["reformer"], ":"),
-    "lsh-4": (M["reformer"], "-"),
-    "performer": (M["performer"], "-"),
-    "local": (M["local"], "-"),
-}
-
-
-FIELDS = "seeds steps cpu_seconds loss accuracy processor"
+LOOK = {name: (M.get(name, M["reformer"]), "-") for name in NAMES} | {"lsh-1": (M["reformer"], ":")}  # colour, line
 
 
 class Curve(Stored):
-    """The runs of one kind, `FIELDS` of `seeds.put_together`; all evaluated after the same steps.
+    """The runs of one kind, as `seeds.put_together` has them; all evaluated after the same steps.
 
     The loss is in nats per symbol, of the sequences read since the last evaluation, each for the first time; accuracy
     is the share of the symbols that are told, of sequences that are the same each time.
@@ -70,7 +60,8 @@ def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
         if told in curves:
             raise ValueError(f"record: {name} has the attention and the network of another kind")
         # no sequence is read twice, so the loss of training is one on new words
-        curves[told] = Curve(seeds.put_together(FIELDS, of_one_kind, loss=seeds.stacked(of_one_kind, "training_loss")))
+        loss, fields = seeds.stacked(of_one_kind, "training_loss"), "seeds steps cpu_seconds loss accuracy processor"
+        curves[told] = Curve(seeds.put_together(fields, of_one_kind, loss=loss))
 
     def by_attention(shape: Shape, reduce_after: int | None = None) -> dict[str, Curve]:
         asked = {name: (name, shape, reduce_after) for name in NAMES}

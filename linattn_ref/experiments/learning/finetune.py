@@ -41,6 +41,8 @@ __all__ = ["QUICK", "Examples", "Shape", "begin", "interval", "learn", "task"]
 
 ROWS = 16  # texts that an evaluation reads at a time
 QUICK = {"length": 32, "batch": 4, "examples": 64, "watched": 32, "tested": 32, "k": 0}
+TEXTS = "CSV of text, label, source (default: film reviews, fetched once)"
+START = "go on from what a run with softmax attention has learned"
 
 
 class Shape(NamedTuple):
@@ -118,17 +120,13 @@ def tested(params: Params, given: Examples, model: Model) -> dict[str, Any]:
 def begin(
     *,
     model: Annotated[Path | None, Option("a BERT or RoBERTa (default: all-MiniLM-L6-v2, fetched once)", "DIR")] = None,
-    data: Annotated[
-        Path | None, Option("CSV of text, label, source (default: film reviews, fetched once)", "FILE")
-    ] = None,
+    data: Annotated[Path | None, Option(TEXTS, "FILE")] = None,
     source: Annotated[str, Option("of the texts: imdb, rotten_tomatoes")] = "imdb",
     attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
     k: Price = 64,
     sharing: Shared = "headwise",
     fitted: Annotated[bool, Option("linformer's E and F begin fitted to the network, not as mean pooling")] = False,
-    start_from: Annotated[
-        Path | None, Option("go on from what a run with softmax attention has learned", "DIR", word="--start")
-    ] = None,
+    start_from: Annotated[Path | None, Option(START, "DIR", word="--start")] = None,
     steps: int = 500,
     peak: Peak = 1e-4,
     seed: int = 0,

@@ -72,13 +72,6 @@ class Shape(NamedTuple):
     batch: Annotated[int, Option("images per step", "B")] = 8
 
 
-class Batch(NamedTuple):
-    """What one step learns from."""
-
-    pixels: Pixels  # (B, N)
-    model: Model
-
-
 def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator) -> Model:
     """The network without what it learns."""
     return Model(causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=length), shape.heads)
@@ -125,25 +118,19 @@ def surprise(scores: Array, pixels: Pixels, head: str) -> tuple[Any, Any]:
     return cross_entropy.forward(scores, pixels, kernels=jit)
 
 
-def d_surprise(d_loss: Any, saved: Any, head: str) -> Array:
-    """The gradient of the scores."""
-    if head == "mixture":
-        return logistic_mixture.backward(d_loss, saved).params
-    return cross_entropy.backward(d_loss, saved).scores
-
-
 def task(attention: str, head: str, shape: Shape, training: Pixels, watched: Pixels) -> loop.Task:
     """The mean surprise over all pixels; ``training (images, N)``, ``watched`` the images of evaluations."""
-    length = training.shape[1]
+    length, of_loss = training.shape[1], logistic_mixture if head == "mixture" else cross_entropy
 
-    def batch(rng: np.random.Generator) -> Batch:
+    def batch(rng: np.random.Generator) -> tuple[Pixels, Model]:
         chosen = training[rng.integers(len(training), size=shape.batch)]
-        return Batch(chosen.astype(np.int64), model_of(attention, shape, length, rng))
+        return chosen.astype(np.int64), model_of(attention, shape, length, rng)
 
-    def learn(params: Params, given: Batch, share: float) -> tuple[float, Params]:
-        scores, saved = causal.forward(shifted(given.pixels), params, given.model)
-        loss, surprised = surprise(scores, given.pixels, head)
-        d_scores = d_surprise(share, surprised, head).astype(scores.dtype, copy=False)
+    def learn(params: Params, given: tuple[Pixels, Model], share: float) -> tuple[float, Params]:
+        pixels, model = given
+        scores, saved = causal.forward(shifted(pixels), params, model)
+        loss, surprised = surprise(scores, pixels, head)
+        d_scores = of_loss.backward(share, surprised)[0].astype(scores.dtype, copy=False)
         return share * float(loss), causal.backward(d_scores, saved).params
 
     def evaluate(params: Params) -> dict[str, float]:
@@ -174,7 +161,7 @@ def bits(
     return whole / pixels.shape[1], (whole - first) / (pixels.shape[1] - 1)
 
 
-def read(folder: Path | None, collection: str = "mnist") -> digits.Digits | cifar.Images:
+def read(folder: Path | None, collection: str = "mnist") -> digits.Images:
     """The images of a folder, or the digits of the package, fetched once."""
     if collection not in COLLECTIONS:
         raise ValueError(f"collection: expected one of {', '.join(COLLECTIONS)}, got {collection!r}")

@@ -45,31 +45,27 @@ def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> 
     missing = [command for command in chain if command not in of]
     if missing:
         raise ValueError(f"record: {name} goes on from {missing[0]!r}, which is not in it")
-    steps: list[Array] = []
-    minutes: list[Array] = []
-    bits: list[Array] = []
-    anew: list[int] = []
-    planned = 0
+    parts: list[tuple[Array, Array, Array]] = []  # of each run: steps, minutes, bits
+    planned = [0]  # steps until each begins, and until the end
     for command, after in zip(chain, [*chain[1:], None], strict=True):
         run = of[command]
-        first, spent = run.facts.get("start", {}).get("steps", 0), minutes[-1][-1] if minutes else 0.0
+        first, spent = run.facts.get("start", {}).get("steps", 0), parts[-1][1][-1] if parts else 0.0
         last = run.facts["steps"] if after is None else of[after].facts["start"]["steps"] - first
         kept = run.steps <= last
-        steps.append(first + run.steps[kept])
-        minutes.append(spent + run.cpu_seconds[kept] / 60)
-        bits.append(run.curves["bits"][kept])
-        planned += last
-        anew.append(planned * run.facts["shape"]["batch"])
+        parts.append((first + run.steps[kept], spent + run.cpu_seconds[kept] / 60, run.curves["bits"][kept]))
+        planned.append(planned[-1] + last)
+    batch = run.facts["shape"]["batch"]
+    steps, minutes, bits = map(np.concatenate, zip(*parts, strict=True))
     return Results(
         name=name,
         commands=chain,  # that trained it, each going on from the weights of the one before
         attention=run.facts["attention"],
         head=run.facts["head"],  # what is said of a pixel
-        steps_planned=planned,  # of all commands; the rate reaches 0 at the end of each
-        images=np.concatenate(steps) * run.facts["shape"]["batch"],  # (evaluations,), seen
-        cpu_minutes=np.concatenate(minutes),  # (evaluations,)
-        bits=np.concatenate(bits),  # (evaluations,), over all 784 pixels
-        anew=tuple(anew[:-1]),  # images seen when a run went on from another, with a rate that began anew
+        steps_planned=planned[-1],  # of all commands; the rate reaches 0 at the end of each
+        images=steps * batch,  # (evaluations,), seen
+        cpu_minutes=minutes,  # (evaluations,)
+        bits=bits,  # (evaluations,), over all 784 pixels
+        anew=tuple(n * batch for n in planned[1:-1]),  # images seen when a run went on from another, at a new rate
     )
 
 

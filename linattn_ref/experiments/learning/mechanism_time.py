@@ -60,9 +60,7 @@ def compute(
         points, rounds = (Point(32, 8, 1),), 1
     check_lengths([point.length for point in points], rounds)
     settings = {"points": [tuple(point) for point in points], "rounds": rounds, "seed": seed}
-    groups = {
-        str(point.length): Group([*TITLES], point.length, rounds, (point, seed), memory=False) for point in points
-    }
+    groups = {str(p.length): Group([*TITLES], p.length, rounds, (p, seed), memory=False) for p in points}
     found = measure_points(both_passes, groups, settings, warm_up=0, **where).seconds
     # The least of the rounds: what a machine that does something else at times adds is never less than nothing.
     least = [{name: seconds.min() for name, seconds in of.items()} for of in found.values()]  # of each point

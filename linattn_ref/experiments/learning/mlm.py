@@ -44,6 +44,7 @@ HIDDEN = 0.15  # of the tokens
 TO_MASK, TO_RANDOM = 0.8, 0.1  # of the hidden ones
 HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluation, or as many as there are
 TOKENIZER = "tokenizer.json"
+RATIO = "of linformer's projections, times the others' (default: 1 / N)"
 ADAM = {"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True}
 QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500, "k": 0}
 QUICK |= {"cut": 300}  # texts
@@ -210,9 +211,7 @@ def begin(
     k: Price = 64,
     sharing: Shared = "headwise",
     pooled: Annotated[bool, Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
-    own_rate: Annotated[
-        float | None, Option("of linformer's projections, times the others' (default: 1 / N)", "R")
-    ] = None,
+    own_rate: Annotated[float | None, Option(RATIO, "R")] = None,
     drawn: Annotated[bool, Option("the network begins as drawn; its heads look beside, otherwise")] = False,
     steps: int = 2000,
     peak: Peak = 2e-3,

@@ -17,8 +17,6 @@ With ``start = "NAME"`` each goes on from the run of the earlier table ``[NAME]`
 What would count lies in each folder before its run begins, and ``linattn-ref gather`` takes it over into the record.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -42,7 +42,7 @@ from linattn_ref.telling import Say
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
-__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "error_rates", "measured"]
+__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "measured"]
 __all__ += ["probabilities", "read", "scores_of", "task", "utterance"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
@@ -51,6 +51,7 @@ PATIENCE = 3  # evaluations
 BEAM = 8  # prefixes
 LEAST = 20  # phonemes of the utterance that is looked at
 SEEN = 0.05  # a symbol that is nowhere as likely is left out
+SOUNDS = "recordings, as TIMIT or LibriSpeech has them (default: synthesised)"
 
 
 class Shape(NamedTuple):
@@ -163,22 +164,20 @@ def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
 
 
 def measured(params: Any, attention: str, shape: Shape, corpus: Corpus) -> dict[str, Any]:
-    """Error rates, and an utterance to look at; of synthesised speech neither voice nor sentence was met before."""
-    found = in_order(corpus.parts["test"])
-    rates = error_rates(params, attention, shape, found)
-    return {"corpus": corpus.name, **rates, "utterance": utterance(params, attention, shape, found, corpus)}
+    """Shares of phonemes that are wrong, by the likeliest path and by a beam, and an utterance to look at.
 
-
-def error_rates(params: Any, attention: str, shape: Shape, found: Sorted) -> dict[str, Any]:
-    """Shares of phonemes that are wrong, by the likeliest path and by a beam."""
-    greedy, beam = [], []
+    Of synthesised speech neither voice nor sentence was met before.
+    """
+    found, greedy, beam = in_order(corpus.parts["test"]), [], []
     for given in batches(attention, shape, found):
         scores, _ = scores_of(params, given, shape)
         greedy += ctc_decoding.greedy(scores, frames=given.lengths)
         beam += [each[0].labels for each in ctc_decoding.prefix_beam(scores, width=BEAM, frames=given.lengths)]
     meant = [labels.tolist() for labels in found.labels]
     rates = {"greedy": ctc_decoding.error_rate(greedy, meant), "beam": ctc_decoding.error_rate(beam, meant)}
-    return {**rates, "width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
+    sizes = {"width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
+    shown = utterance(params, attention, shape, found, corpus)
+    return {"corpus": corpus.name, **rates, **sizes, "utterance": shown}
 
 
 def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: Corpus) -> dict[str, Any]:
@@ -212,10 +211,7 @@ def probabilities(scores: Array) -> Array:
 
 def begin(
     *,
-    data: Annotated[
-        Path | Corpus | None,
-        Option("recordings, as TIMIT or LibriSpeech has them (default: synthesised)", "DIR"),
-    ] = None,
+    data: Annotated[Path | Corpus | None, Option(SOUNDS, "DIR")] = None,
     attention: Annotated[str, Option(choices=NAMES)] = "linear",
     steps: int = 10_000,
     peak: Annotated[float, Option("the first, and highest, learning rate", "RATE")] = 2e-3,

@@ -62,10 +62,8 @@ def left_out(corpus: Corpus) -> dict[Part, int]:
     for part, found in corpus.parts.items():
         counts[part] = len(found.labels) - len(fitting(found))
         if counts[part] == len(found.labels):
-            each = 10 * EVERY
-            raise ValueError(
-                f"corpus: each utterance for {part} has more labels than frames, of which one is {each} ms"
-            )
+            ms = 10 * EVERY
+            raise ValueError(f"corpus: each utterance for {part} has more labels than frames, of which one is {ms} ms")
     return counts
 
 

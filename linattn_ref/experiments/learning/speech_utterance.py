@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import runs, seeds
 from linattn_ref.experiments.learning.speech_curves import COLOURS, TITLES
 from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
@@ -21,7 +21,8 @@ NAMED = 0.5  # a label that is likelier than this is named
 
 def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     """From the committed runs, those of the first seed, or from another file of `runs.gather`."""
-    found = {name.rpartition("-")[0]: run.facts["result"]["utterance"] for name, run in _first(record).items()}
+    kinds = seeds.kinds(runs.gathered(record))
+    found = {name: of_one_kind[0].facts["result"]["utterance"] for name, of_one_kind in kinds.items()}
     one = next(iter(found.values()))
     networks = {
         name: Results(
@@ -41,12 +42,6 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     )
 
 
-def _first(record: Path) -> dict[str, runs.Run]:
-    gathered = runs.gathered(record)
-    least = min(run.facts["seed"] for run in gathered.values())
-    return {name: run for name, run in gathered.items() if run.facts["seed"] == least}
-
-
 def draw(results: Results) -> Figure:
     """An utterance of the test part, synthesised by eSpeak NG: its filterbank (40 log-mel channels, normalised per
     voice) with the phonemes where eSpeak NG begins them. Below, for three of the networks, are the probability of the
@@ -54,10 +49,8 @@ def draw(results: Results) -> Figure:
     phoneme comes.
     """
     shown = {name: heard for name, heard in results.networks.items() if name != "lsh-4"}
-    count = len(shown)
-    figure, axes = style.figure(
-        1 + count, 1, height=0.34 + 0.19 * count, sharex=True, height_ratios=[1.7, *[1] * count]
-    )
+    n = len(shown)
+    figure, axes = style.figure(1 + n, 1, height=0.34 + 0.19 * n, sharex=True, height_ratios=[1.7, *[1] * n])
     seconds = len(results.features) * STEP
     axes[0].imshow(
         results.features.T, origin="lower", aspect="auto", cmap="magma", extent=(0, seconds, 0, 40), vmin=-2, vmax=2.5

@@ -19,7 +19,7 @@ class Task(NamedTuple):
     """What the command says of itself."""
 
     about: str
-    writes: str  # beside the record
+    writes: str = "times.jsonl and the checkpoints"  # beside the record
 
 
 TASKS = {
@@ -27,13 +27,9 @@ TASKS = {
         "Train a small transformer to write, a character at a time, and let it.",
         "last.safetensors and best.safetensors",
     ),
-    "duplication": Task(
-        'Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).',
-        "times.jsonl and the checkpoints",
-    ),
+    "duplication": Task('Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).'),
     "images": Task(
         'Train a small transformer to draw digits, a pixel at a time ("Transformers are RNNs", section 4.2).',
-        "times.jsonl and the checkpoints",
     ),
     "mlm": Task(
         "Train a small bidirectional transformer to say which tokens were hidden (Linformer, Figure 3).",

@@ -2,8 +2,7 @@
 
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.experiments.schematics.drawing import Sheet, picture
-from linattn_ref.experiments.schematics.parts import Box
+from linattn_ref.experiments.schematics.drawing import Box, Sheet, picture
 
 __all__ = ["block"]
 

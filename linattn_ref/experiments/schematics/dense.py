@@ -3,32 +3,14 @@
 from linattn_ref.attention.long_short import pattern
 from linattn_ref.experiments.publishing.pairs import paint
 from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.experiments.schematics.drawing import Sheet, picture
-from linattn_ref.experiments.schematics.parts import (
-    ABOUT,
-    EQUALS,
-    OF_SUMS,
-    PHI_K,
-    PHI_Q,
-    PRODUCT,
-    TOY,
-    Box,
-    Cells,
-    E,
-    F,
-    Ghost,
-    K,
-    O,
-    Part,
-    Q,
-    Stack,
-    V,
-    becomes,
-    sums,
-)
+from linattn_ref.experiments.schematics.drawing import TOY, Box, Cells, Ghost, Part, Sheet, Sign, Stack, picture
+from linattn_ref.experiments.schematics.parts import EQUALS, OF_SUMS, PHI_K, PHI_Q, PRODUCT, K, O, Q, V, becomes, sums
 from linattn_ref.op import Mask
 
 __all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
+
+E = Box("$E$", "R", "L", "fixed")  # Linformer's, learned
+F = Box("$F$", "R", "L", "fixed")
 
 
 @picture("Softmax attention: every query meets every key")
@@ -72,7 +54,7 @@ def nystromformer(sheet: Sheet) -> None:
     lines = "\n".join(f"${name}$ = softmax of ${product}$" for name, product in made)
     sheet.text(x + 4, 13.5, lines, ha="left", size=1.2, linespacing=1.7)
     f, a, b = Box("$F$", "N", "R", "weights"), Box("$A^{+}$", "R", "R", "weights"), Box("$B$", "R", "L", "weights")
-    sheet.row(1, 0, Ghost(label="$P$: never\nmade"), ABOUT, f, PRODUCT, a, PRODUCT, b, PRODUCT, V, EQUALS, O)
+    sheet.row(1, 0, Ghost(label="$P$: never\nmade"), Sign("≈", 1.0), f, PRODUCT, a, PRODUCT, b, PRODUCT, V, EQUALS, O)
 
 
 @picture("Linear attention: the sums over the keys come first")

@@ -11,7 +11,7 @@ toy's ``N`` and as wide as its ``D``. One colour has one meaning (`style.ROLES`)
 A product of boxes whose letters do not fit is an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -20,25 +20,88 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.textpath import TextPath
 
-from linattn_ref.experiments.publishing.kit import PAIRS, Axes, Figure, Results, style
-from linattn_ref.experiments.schematics.parts import (
-    LETTER,
-    TOY,
-    Box,
-    Cells,
-    Ghost,
-    Item,
-    Part,
-    Sign,
-    columns_of,
-    rows_of,
-)
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, NDArray, Results, style
 
-__all__ = ["WIDTH", "Picture", "Sheet", "picture", "tint"]
+__all__ = ["LETTER", "TOY", "WIDTH", "Box", "Cells", "Ghost", "Part", "Picture", "Sheet", "Sign", "Stack", "picture"]
+__all__ += ["tint"]
 
 WIDTH = 60.0  # units, of every picture: so a token is as large in all of them
 GAP = 1.2  # on both sides of a sign
 TITLE, SMALL = 1.3, 1.0  # of fonts, in units
+TOY = {"N": 9, "L": 9, "D": 3, "M": 3, "C": 4, "m": 4, "R": 2, "1": 1}  # how long a side of a letter is drawn
+LETTER = 1.4  # of the font that names an array, in units
+
+
+# --- What stands on a sheet ---------------------------------------------------------------------------------------
+
+
+class Box(NamedTuple):
+    """An array: its name, the letters of its rows and columns, and what it is."""
+
+    name: str
+    rows: str
+    columns: str
+    role: str  # of style.ROLES
+
+    @property
+    def T(self) -> "Box":  # as in NumPy
+        """The transposed."""
+        return Box(f"{self.name.removesuffix('$')}^\\top$", self.columns, self.rows, self.role)
+
+
+class Ghost(NamedTuple):
+    """The matrix that is never made: a dashed, empty square; perhaps with a box inside, at left."""
+
+    rows: str = "N"
+    columns: str = "L"
+    inside: Box | None = None
+    label: str = "never\nmade"
+
+
+class Cells(NamedTuple):
+    """The same square with the few entries that there are, each in the colour of its kind (`pairs.PAIRS`)."""
+
+    kinds: NDArray[Any]  # (N, L), as `pairs.paint` makes them; 0 is none
+    rows: str = "N"
+    columns: str = "L"
+    strength: NDArray[Any] | None = None  # (N, L), from 0 to 1, how much of the colour
+    label: str = ""
+
+
+class Stack(NamedTuple):
+    """Boxes that touch, one below the other."""
+
+    boxes: tuple[Box, ...]
+
+
+class Sign(NamedTuple):
+    """Between two boxes."""
+
+    text: str
+    width: float
+    product: bool = False
+    arrow: bool = False
+
+
+Part = Box | Ghost | Cells | Stack
+Item = Part | Sign | Sequence[Part]  # a list: side by side, touching
+
+
+def rows_of(item: Any) -> str:
+    """The letters of its rows."""
+    if isinstance(item, Stack):
+        return " + ".join(box.rows for box in item.boxes)
+    return str(item[0].rows if isinstance(item, list) else item.rows)
+
+
+def columns_of(item: Any) -> str:
+    """The letters of its columns."""
+    if isinstance(item, list):
+        return " + ".join(map(columns_of, item))
+    return str((getattr(item, "inside", None) or item).columns)
+
+
+# --- The sheet ----------------------------------------------------------------------------------------------------
 
 
 class Sheet:
@@ -47,8 +110,13 @@ class Sheet:
     def __init__(self, sizes: Mapping[str, int] = TOY, *, unit: float = 1.0) -> None:
         self.sizes, self.unit = {**TOY, **sizes}, unit
         self.boxes: list[Box] = []
-        self.marks: list[Callable[[Axes, float], object]] = []  # of the axes and a unit in points
         self.low, self.high, self.left, self.right = 0.0, 0.0, 0.0, 0.0
+        self.inches = matplotlib.rcParams["figure.figsize"][0] / WIDTH  # all letters and lines grow with the page
+        self.points = 72 * self.inches
+        self.drawn = Figure()
+        self.drawn.set_layout_engine("none")
+        self.axes = self.drawn.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
 
     def row(self, x: float, y: float, *items: Item) -> float:
         """Put items side by side from ``x`` on, centred on ``y``; the ``x`` where they end.
@@ -121,41 +189,30 @@ class Sheet:
 
     def line(self, start: tuple[float, float], end: tuple[float, float], **look: Any) -> None:
         """From one point to another, without a head."""
-        self.marks.append(lambda axes, unit: axes.plot(*zip(start, end, strict=True), linewidth=0.08 * unit, **look))
+        self.axes.plot(*zip(start, end, strict=True), linewidth=0.08 * self.points, **look)
 
     def text(self, x: float, y: float, text: str, *, size: float = SMALL, **look: Any) -> None:
         """Text in the middle of ``(x, y)``, unless told otherwise."""
         self._reach(x, y - 0.6, y + 0.6)
-        look = {"ha": "center", "va": "center", **look}
-        self.marks.append(lambda axes, unit: axes.text(x, y, text, fontsize=size * unit, **look))
+        self.axes.text(x, y, text, fontsize=size * self.points, **{"ha": "center", "va": "center", **look})
 
     def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """From one point to another."""
         self._reach(start[0], start[1], end[1])
-
-        def mark(axes: Axes, unit: float) -> None:
-            patch = FancyArrowPatch(start, end, arrowstyle="-|>", color="black", shrinkA=0, shrinkB=0)
-            patch.set(mutation_scale=1.3 * unit, linewidth=0.15 * unit)
-            axes.add_patch(patch)
-
-        self.marks.append(mark)
+        patch = FancyArrowPatch(start, end, arrowstyle="-|>", color="black", shrinkA=0, shrinkB=0)
+        patch.set(mutation_scale=1.3 * self.points, linewidth=0.15 * self.points)
+        self.axes.add_patch(patch)
 
     def figure(self, title: str) -> Figure:
         """The picture under its title."""
         low, high = self.low - 0.5, self.high + 3.2
-        unit = matplotlib.rcParams["figure.figsize"][0] / WIDTH  # inches: all letters and lines grow with the page
-        drawn = Figure(figsize=(WIDTH * unit, (high - low) * unit))
-        drawn.set_layout_engine("none")
-        axes = drawn.add_axes((0, 0, 1, 1))
         if self.right - self.left > WIDTH - 1:
             raise ValueError(f"the picture is {self.right - self.left:.1f} wide, the page {WIDTH - 1}")
         left = (self.left + self.right - WIDTH) / 2
-        axes.set(xlim=(left, left + WIDTH), ylim=(low, high), aspect="equal")
-        axes.set_axis_off()
-        for mark in self.marks:
-            mark(axes, 72 * unit)
-        axes.text(left + 0.7, high - 0.4, title, fontsize=TITLE * 72 * unit, ha="left", va="top", fontweight="bold")
-        return drawn
+        self.drawn.set_size_inches(WIDTH * self.inches, (high - low) * self.inches)
+        self.axes.set(xlim=(left, left + WIDTH), ylim=(low, high), aspect="equal")
+        self.text(left + 0.7, high - 0.4, title, size=TITLE, ha="left", va="top", fontweight="bold")
+        return self.drawn
 
     # --- What they are made of --------------------------------------------------------------------------------------
 
@@ -166,11 +223,7 @@ class Sheet:
     def _frame(self, x: float, y: float, width: float, height: float, *, line: float = 0.15, **look: Any) -> None:
         self._reach(x, y - height / 2, y + height / 2)
         self._reach(x + width, y)
-
-        def mark(axes: Axes, unit: float) -> None:
-            axes.add_patch(Rectangle((x, y - height / 2), width, height, linewidth=line * unit, **look))
-
-        self.marks.append(mark)
+        self.axes.add_patch(Rectangle((x, y - height / 2), width, height, linewidth=line * self.points, **look))
 
     def _letters(self, x: float, y: float, width: float, height: float, rows: str, columns: str) -> None:
         """The lengths of the sides, at the left and above; a side of 1 goes without saying."""

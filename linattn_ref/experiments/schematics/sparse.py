@@ -1,6 +1,6 @@
 """The mechanisms with few pairs: scores where there is a pair, and one softmax per row; who is sorted beside whom."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 from linattn_ref.experiments.publishing.restore import Results
-from linattn_ref.experiments.schematics.drawing import Picture, Sheet, picture, tint
-from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT, Cells, K, O, Q, V, becomes
+from linattn_ref.experiments.schematics.drawing import Cells, Picture, Sheet, picture, tint
+from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT, K, O, Q, V, becomes
+from linattn_ref.op import Mask
 
 __all__ = ["CHUNK", "bigbird", "block_local", "local", "longformer", "reformer", "sparse_transformer"]
 
@@ -24,9 +25,15 @@ SQUARE, STRIDE = 16, 4  # tokens of Sparse Transformer, a square, and of Reforme
 CHUNK, BUCKETS = 4, 4
 
 
-def sizes(tokens: int = TOKENS) -> dict[str, int]:
+def sizes(tokens: int) -> dict[str, int]:
     """The toy's."""
     return {"N": tokens, "L": tokens, "D": tokens // 3, "M": tokens // 3}
+
+
+def painted(tokens: int, patterns: Mapping[str, Sequence[tuple[str, Mask]]]) -> Results:
+    """What a picture of patterns has: of each its layers, later ones over earlier ones, and last the diagonal."""
+    own = ("the query itself", np.eye(tokens, dtype=bool))
+    return Results(sizes=sizes(tokens), patterns={name: paint([*layers, own]) for name, layers in patterns.items()})
 
 
 def pattern(title: str) -> Callable[[Callable[..., Results]], Picture]:
@@ -62,10 +69,8 @@ def local() -> Results:
 
     The window, and the dilated one beside it.
     """
-    own = np.eye(TOKENS, dtype=bool)
     near = {"window": patterns.local(TOKENS, window=2), "dilated": patterns.local(TOKENS, window=2, dilation=2)}
-    layers = {name: [("window or block", pairs), ("the query itself", own)] for name, pairs in near.items()}
-    return Results(sizes=sizes(), patterns={name: paint(each) for name, each in layers.items()})
+    return painted(TOKENS, {name: [("window or block", pairs)] for name, pairs in near.items()})
 
 
 @pattern("Block-local attention: blocks that know nothing of each other")
@@ -75,11 +80,9 @@ def block_local() -> Results:
 
     The blocks, and the causal ones beside them.
     """
-    own = np.eye(TOKENS, dtype=bool)
     kinds = {"blocks": False, "causal": True}
     blocks = {name: patterns.block_local(TOKENS, block=6, causal=causal) for name, causal in kinds.items()}
-    layers = {name: [("window or block", pairs), ("the query itself", own)] for name, pairs in blocks.items()}
-    return Results(sizes=sizes(), patterns={name: paint(each) for name, each in layers.items()})
+    return painted(TOKENS, {name: [("window or block", pairs)] for name, pairs in blocks.items()})
 
 
 @pattern("Longformer: a window, and tokens that see all and are seen by all")
@@ -90,9 +93,7 @@ def longformer() -> Results:
     The pattern.
     """
     both = patterns.longformer(TOKENS, window=2, global_tokens=[0])
-    near, own = patterns.local(TOKENS, window=2), np.eye(TOKENS, dtype=bool)
-    whole = paint([("global", both), ("window or block", near), ("the query itself", own)])
-    return Results(sizes=sizes(), patterns={"": whole})
+    return painted(TOKENS, {"": [("global", both), ("window or block", patterns.local(TOKENS, window=2))]})
 
 
 @pattern("BigBird: blocks in a window, global ones, and random ones")
@@ -107,9 +108,7 @@ def bigbird(*, rng: Generator) -> Results:
     everything = patterns.bigbird(n, block=BLOCK, global_blocks=(0,), random_blocks=drawn)
     star = patterns.bigbird(n, block=BLOCK, window_blocks=1, global_blocks=(0,))
     near = patterns.bigbird(n, block=BLOCK, global_blocks=())
-    own = np.eye(n, dtype=bool)
-    layers = [("random", everything), ("global", star), ("window or block", near), ("the query itself", own)]
-    return Results(sizes=sizes(n), patterns={"": paint(layers)})
+    return painted(n, {"": [("random", everything), ("global", star), ("window or block", near)]})
 
 
 @pattern("Sparse Transformer: near keys, and one in l of the rest")
@@ -120,7 +119,6 @@ def sparse_transformer() -> Results:
 
     The strided pattern, and the fixed one beside it.
     """
-    own = np.eye(SQUARE, dtype=bool)
     heads = {
         "strided": [patterns.sparse_transformer(SQUARE, kind=k, stride=STRIDE) for k in ("strided_only", "local_only")],
         "fixed": [
@@ -128,11 +126,8 @@ def sparse_transformer() -> Results:
             patterns.block_local(SQUARE, block=STRIDE, causal=True),
         ],
     }
-    painted = {
-        name: paint([("second head", far), ("window or block", near), ("the query itself", own)])
-        for name, (far, near) in heads.items()
-    }
-    return Results(sizes=sizes(SQUARE), patterns=painted)
+    layers = {name: [("second head", far), ("window or block", near)] for name, (far, near) in heads.items()}
+    return painted(SQUARE, layers)
 
 
 def hashed(*, rng: Generator) -> Results:

@@ -11,7 +11,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.data import fetch
-from linattn_ref.data.digits import Digits
+from linattn_ref.data.digits import Images
 from linattn_ref.experiments.learning import drawing, images, images_drawn, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.experiments.publishing.restore import restore
@@ -316,7 +316,7 @@ def test_bits_are_not_written_over_the_weights(tmp_path, monkeypatch, capsys):
 def test_bits_are_written_with_their_errors(tmp_path, monkeypatch, capsys):
     write_checkpoint(tmp_path / "w.safetensors")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
-    monkeypatch.setattr(images, "read", lambda *_: Digits(pixels, np.zeros(5), pixels, np.zeros(5)))
+    monkeypatch.setattr(images, "read", lambda *_: Images(pixels, np.zeros(5), pixels, np.zeros(5)))
     words = ["bits", "--weights", str(tmp_path / "w.safetensors"), "--out", str(tmp_path / "bits.json")]
     assert cli.main([*words, "--images", "4"]) == 0
     assert "of 4 test images" in capsys.readouterr().out

@@ -5,7 +5,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.data import cifar
-from linattn_ref.data.digits import Digits
+from linattn_ref.data.digits import Images
 from linattn_ref.experiments.learning import drawing, images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.nn import positions
@@ -20,7 +20,7 @@ def digits(monkeypatch):
     """Two kinds of stripes."""
     rng = np.random.default_rng(0)
     training = np.repeat(rng.integers(0, 2, (40, 28, 1)) * 200 + 20, 28, axis=2).astype(np.uint8)
-    found = Digits(training, np.zeros(40, np.uint8), training[:6], np.zeros(6, np.uint8))
+    found = Images(training, np.zeros(40, np.uint8), training[:6], np.zeros(6, np.uint8))
     monkeypatch.setattr(images, "read", lambda *_: found)
     return found
 

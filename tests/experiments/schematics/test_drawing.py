@@ -4,8 +4,8 @@ from matplotlib.patches import Rectangle
 
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.publishing.pairs import PAIRS, paint
-from linattn_ref.experiments.schematics.drawing import WIDTH, Sheet
-from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT, Box, Cells, Ghost, Stack
+from linattn_ref.experiments.schematics.drawing import WIDTH, Box, Cells, Ghost, Sheet, Stack
+from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT
 
 Q, K = Box("Q", "N", "D", "queries"), Box("K", "D", "L", "keys")
 
