@@ -591,7 +591,8 @@ print("forward reads phi(Q) and phi(K)", len(reads["a"]) // q.size, "times, V an
 # $$\nabla_{v_j} \ell = A_j^\top \phi(k_j) = \sum_{i \ge j} G_i\, (\phi(q_i)^\top \phi(k_j))
 # = \overleftarrow{\mathcal P}\big(\phi(K), \phi(Q), G\big)_j$$
 #
-# with the state $A$. That makes four products, two states, and one kernel.
+# with the state $A$. That makes four products of one kind, with two states. The package has one kernel for the output
+# and one for the three gradients, and both are made of the same functions for tiles.
 
 
 # %%
@@ -903,14 +904,20 @@ DEVICES = {"A100 (40 GB)": Device(19.5e12, 1.555e12), "H100 (SXM)": Device(67e12
 
 
 def parts(t, c, m, size=4):
-    """Operations and bytes of one chunk of ``t`` rows in each part, if every block reads its arrays once."""
+    """Operations and bytes of one chunk of ``t`` rows in each part, if every block reads its arrays once.
+
+    A number has ``size`` bytes; those of states have four.
+    """
     across, down = -(-m // t), -(-c // t)  # tiles
     state = c * m
     return {
         "a thread per number": (2 * t * c * m, size * 2 * t * c * m),  # of the sums, as in the chapter's first kernel
-        "sums": (2 * t * c * m, size * (t * c * across + t * m * down + state)),
-        "scan": (2 * state, size * 2 * state),
-        "forward": (2 * (t * t * c * across + t * c * m + t * t * m), size * (2 * t * c * across + state + 2 * t * m)),
+        "sums": (2 * t * c * m, size * (t * c * across + t * m * down) + 4 * state),
+        "scan": (2 * state, 4 * 2 * state),
+        "forward": (
+            2 * (t * t * c * across + t * c * m + t * t * m),
+            size * (2 * t * c * across + 2 * t * m) + 4 * state,
+        ),
     }
 
 
@@ -1126,8 +1133,37 @@ print(f"linear, N = 1024: {ms['linear', 1024] / counts['linear']:.2f} ms per lau
 # - Linear attention in bfloat16 overtakes PyTorch's softmax between 16 384 and 65 536 tokens. At 262 144 it is 40 times
 #   as fast.
 #
-# The roofline says how much is left. At a million tokens, forward, the limit is 2.7 ms in float32 and 1.0 in bfloat16
-# by the copy and the products measured in the same run. The kernels took 61 and 19.
+# The roofline says how much is left. For its bandwidth and rate take those of a copy and of a product of matrices,
+# which were measured in the same run. Forward, any kernel has to make the products $\phi(K)^\top V$ and $\phi(Q)\, S$,
+# and to move its four arrays once. Our three steps, one after the other, do what the roofline's table has for them. (In
+# bfloat16 their states are still of float32.)
+
+# %%
+measured = chapter.record("bench_cuda")["results"]
+LONGEST = 4**10
+
+
+def least(x, operations, moved):
+    """Milliseconds that a device needs for these in every chunk of eight heads."""
+    return 1e3 * 8 * LONGEST / 64 * max(operations / x.rate, moved / x.bandwidth)
+
+
+rows = []
+for name, size, rate in (("linear", 4, "matrix_tflops"), ("linear bfloat16", 2, "bfloat16_tflops")):
+    h200 = Device(1e12 * measured[rate], 1e9 * measured["copy_gb_s"])
+    steps = [part for step, part in parts(64, 64, 64, size).items() if step != "a thread per number"]
+    (took,) = (
+        row["median_ms"]
+        for row in measured["rows"]
+        if (row["kernel"], row["task"], row["length"]) == (name, "forward", LONGEST)
+    )
+    any_kernel = least(h200, 2 * 2 * 64**3, size * 4 * 64**2)
+    rows.append((name, f"{any_kernel:.1f}", f"{sum(least(h200, *part) for part in steps):.1f}", f"{took:.0f}"))
+chapter.table((f"milliseconds, N = {LONGEST:,}", "any kernel, at least", "our three steps, at least", "measured"), rows)
+
+# %% [markdown]
+# Any kernel needs at least 2.7 ms in float32 and 1.0 ms in bfloat16, and our three steps at least 6.6 and 3.6 ms. They
+# took 61 and 19 ms, with the feature map and the denominator, which are not counted here.
 
 # %% [markdown]
 # ## Where to go from here

@@ -751,7 +751,7 @@ chapter.explore(
 # <details><summary>Solution</summary>
 #
 # $T$ is used twice, so it gets the sum of two gradients: (3), and the transpose of that of the last layer's $W =
-# T^\top$ from (5). In the package the two are added by `into`, in one array. The cell checks this along random
+# T^\top$ from (5). In the package, `tied` in `training/parameters.py` adds the two. The cell checks this along random
 # directions.
 #
 # </details>

@@ -17,7 +17,7 @@
 # 7. compute the gradient of the gate from numbers that are available anyway.
 #
 # You need chapters 7 (the causal product, its gradient, chunks) and 10 (gates). Nothing is trained. Equations with
-# letters are this chapter's; those with numbers are those of the source that is shown.
+# letters are this chapter's. Those with numbers are `delta_rule`'s and, from (12) on, `chunked_delta`'s.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -220,7 +220,8 @@ print("state:", *(f"{sign:2.0f}" for sign in signs[:12, 0]))
 # The usual claim is that the delta rule stores more. Let us check. We take random unit keys, $C = M = 64$, and a list
 # of 512 values. After everything is written, each key is read. The *error* is squared and relative. The *recall* is the
 # share of answers whose nearest value among the 512 is the right one. We compare the sum and the delta rule, first with
-# $\beta = 1$, with a sum that fades by $g = 31/32$ per token.
+# $\beta = 1$, with a sum that fades by $g = 31/32$ per token. (The source below has numbers of its own: (1) is the sum
+# (a), (2) the sum that fades, and (3) the delta rule (d).)
 
 # %%
 chapter.source(write_fade_erase.answers, doc=False)
@@ -370,14 +371,16 @@ chapter.table(
 #   decay. Gated DeltaNet and Kimi Delta Attention define it so: $I - \beta_t k_t k_t^\top$ multiplies the state that
 #   $\alpha_t$ has already multiplied. RWKV-7 (exercise 1) reads $S_{i-1}$. The outputs (4) are those after the write.
 # - *Which mask stands in the chunk's output?* Section 3.3 of Gated DeltaNet prints $Q K^\top * M$ with $M$ the causal
-#   mask of zeros and ones. It must be the mask that includes the decay, with the ratios $\rho_{ij}$ of (14) below.
+#   mask of zeros and ones. It must be the mask that includes the decay, with the ratios $\rho_{ij}$ of (12) below.
 #   Readers have asked about both ([mask](https://github.com/NVlabs/GatedDeltaNet/issues/15),
 #   [order](https://github.com/fla-org/flash-linear-attention/issues/885)).
 #
 # There is no denominator. A state that fades needs no mean, and networks that use it normalise the output afterwards.
 # Queries and keys of the delta rule are divided by their lengths, and queries by $\sqrt C$ as well. `gated_linear` is
 # the first half of the table and `delta` the second. Both run one loop, `delta_rule`. The numbers (1) to (11) are those
-# of its docstring.
+# of its docstring. (Two other sources below have numbers of their own. In `delta`, (1) divides queries and keys by
+# their lengths, and (2) is this rule, (1) to (4), with the table's $e$ and value. In `decay_gate`, (1) makes a gate
+# from the token, and (2) is its gradient.)
 
 # %%
 chapter.source(delta_rule.forward, doc=False)
@@ -586,13 +589,19 @@ print(f"output {i}, rescaled by {t}:", rescaled[i].round(3), f" with a gate of {
 #
 # $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
 #
-# and put it into (2). With $A_{ij} = e_i^\top (\rho_{ij} * k_j)$ for $j < i$, 0 elsewhere, and rows stacked,
+# and put it into (2). Let $A$ hold what row $i$ finds of earlier keys at $e_i$, and $P$ what it finds at $q_i$, with 0
+# elsewhere:
+#
+# $$A_{ij} = e_i^\top (\rho_{ij} * k_j) \ \text{ for } j < i, \qquad
+# P_{ij} = q_i^\top (\rho_{ij} * k_j) \ \text{ for } j \le i \qquad (12)$$
+#
+# Then, with rows stacked,
 #
 # $$u_i = v_i - S^\top (c_i * e_i) - \sum_{j < i} A_{ij} u_j \qquad \Longleftrightarrow \qquad
 # (I + A)\, U = V - (c * E)\, S \qquad (13)$$
 #
 # It is a lower triangular system with ones on the diagonal, so it can always be solved, from the first row to the last.
-# Once $U$ is known, the rest is linear attention's chunk. With $P_{ij} = q_i^\top (\rho_{ij} * k_j)$ for $j \le i$:
+# Once $U$ is known, the rest is linear attention's chunk:
 #
 # $$O = (c * Q)\, S + P U \quad (14) \qquad S' = c_T * S + (\rho_T * K)^\top U \quad (15)$$
 #
@@ -716,12 +725,11 @@ for i in range(N):
 # the state. The equations as they stand make eight, because (1) writes a faded copy and (3) an outer product. Without
 # copies there are six. Two rearrangements save more:
 #
-# $$u = v - (g \odot e)^\top S \quad (i) \qquad
-#   S'^\top q = (g \odot q)^\top S + (k \cdot q)\, u \quad (j)$$
+# $$u = v - S^\top (g * e) \quad (i) \qquad S'^\top q = S^\top (g * q) + (k^\top q)\, u \quad (j)$$
 #
-# By $(i)$ the decay becomes part of the reading and of the writing, and costs no pass. By $(j)$ both readings are of
-# the state *before* the token, so that they share one sweep. A second sweep reads and writes. If it follows soon, what
-# it reads is still in the nearest cache.
+# with $S$ the state before the token and $S'$ the one after it. By $(i)$ the decay becomes part of the reading and of
+# the writing, and costs no pass. By $(j)$ both readings are of the state *before* the token, so that they share one
+# sweep. A second sweep reads and writes. If it follows soon, what it reads is still in the nearest cache.
 
 
 # %%
@@ -848,17 +856,18 @@ print("last output by the rule:", two_gates[-1].round(3), " by the formula:", ex
 print("both gates equal:", one_gate[-1].round(3), " Kimi Delta Attention:", kimi[-1].round(3))
 
 # %% [markdown]
-# **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own, $u_i = \beta_i (v_i - \tilde
-# S_i^\top p_i)$. In flash-linear-attention's layer it is a learned part of the key, $p_i = d\, k_i$ with one $d$ from
-# 0 to 1 per head. (Some of $p_i$ is also taken from the query, which does not concern the state.) Which eigenvalue
-# does the transition have along the key? What happens for $d = 1/2$ if a key is written again and again with the same
-# value?
+# **3. Comba** (Hu et al. 2025) looks at the state along a vector $p_i$ of its own, and before the state fades, $u_i =
+# \beta_i (v_i - S_{i-1}^\top p_i)$. In flash-linear-attention's layer it is a learned part of the key, $p_i = d\, k_i$
+# with one $d$ from 0 to 1 per head. (A multiple of $p_i$ is also subtracted from the query. That changes what is read,
+# not the state.) Take no gate. Which eigenvalue does the transition have along the key? What happens for $d = 1/2$ if a
+# key is written again and again with the same value?
 #
 # <details><summary>Solution</summary>
 #
-# $e_i = \beta_i p_i$, and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$ the repeated write is $x
-# \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d = 1/2$. Comba erases less than
-# it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$). The cell checks the case $d = 1/2$.
+# $e_i = \beta_i p_i$ (with a gate, divided by it), and the eigenvalue along $k$ is $1 - \beta d$. With $x = S^\top k$
+# the repeated write is $x \leftarrow x + \beta (v - d x)$, which comes to rest at $v / d$: twice the value for $d =
+# 1/2$. Comba erases less than it writes, somewhere between the delta rule ($d = 1$) and the sum ($d = 0$). The cell
+# checks the case $d = 1/2$.
 #
 # </details>
 
@@ -871,13 +880,19 @@ print("what is read, in values, after 1, 2, 5 and 60 writes:", *(repeated[[0, 1,
 # %% [markdown]
 # **4. Based** (Arora et al. 2024) uses sums, and takes the first terms of the exponential's series as its similarity,
 # $1 + q^\top k / \sqrt D + (q^\top k)^2 / 2 D$, together with a small window of softmax attention. Which feature map
-# of chapter 6 is that, and how large is the state for $D = 16$? What is gained over a state of $16 \times M$?
+# of chapter 6 is that, and how large is the state for $D = 16$? What is gained over a state of $16 \times M$, if the
+# entries of keys are drawn from a standard normal distribution, so that keys are about $\sqrt D$ long? And if the same
+# keys are divided by their lengths?
 #
 # <details><summary>Solution</summary>
 #
 # It is `linear` with `taylor_exp(2)`, where $q$ and $k$ are scaled by $D^{-1/4}$ each. The state has $C = 1 + D + D^2 =
-# 273$ channels (or 153, with each pair once). By the error $(n - 1)/C$, more channels hold more keys. This is the other
-# answer to a full state: take a larger one, where the delta rule manages the one that it has.
+# 273$ channels (or 153, with each pair once). If features are divided by their lengths, the error of (b) is $n - 1$
+# times the mean square of $\phi(k_i)^\top \phi(k_j)$. For random directions in 273 channels that would be $1/273$, but
+# all features share the constant 1. For keys about $\sqrt D$ long the mean square is about $1/40$. That is less than
+# the $1/16$ of the keys themselves, so more keys are held. For keys of length 1 all features are nearly alike, and
+# nothing is gained: the error is ten times that of the keys themselves. So there is another answer to a full state than
+# to manage it, as the delta rule does. Take a larger one, but do not expect all of its channels to count.
 #
 # </details>
 
@@ -893,11 +908,27 @@ weights = np.tril(1 + score + score**2 / 2)
 based, _ = linear.forward(q_16 / D**0.25, k_16 / D**0.25, v, feature_map=phi, causal=True)
 np.testing.assert_allclose(based, weights @ v / (weights.sum(axis=1, keepdims=True) + 1e-6), atol=1e-9)
 
+n, rows = 64, []
+keys, values = rng.standard_normal((200, n, D)), unit(rng.standard_normal((200, n, 64)))
+for name, x in {
+    "keys": keys,
+    "features of keys": phi.forward(keys / D**0.25)[0],
+    "features of keys of length 1": phi.forward(unit(keys) / D**0.25)[0],
+}.items():
+    products = unit(x) @ unit(x).swapaxes(-1, -2)
+    square = (products[:, ~np.eye(n, dtype=bool)] ** 2).mean()
+    error = ((products @ values - values) ** 2).sum(axis=-1).mean()
+    assert abs(error / ((n - 1) * square) - 1) < 0.02  # (b)
+    rows.append((name, x.shape[-1], 1 / square, error))
+chapter.table((f"{n} keys in a sum", "channels", "channels that count: 1 / mean square", "squared error of (b)"), rows)
+of_keys, of_features, of_short = (row[-1] for row in rows)
+assert of_features < of_keys / 2 < of_short / 10
+
 # %% [markdown]
 # ## What to remember
 #
-# - A sum of $n$ keys in $C$ channels has the squared error $(n - 1)/C$, and for a key that comes back it returns the
-#   sum.
+# - A sum of $n$ random keys of length 1 in $C$ channels has the squared error $(n - 1)/C$, and for a key that comes
+#   back it returns the sum.
 # - The delta rule is one step of least squares on the newest token. With a small $\beta$ it holds as many keys as the
 #   sum. With a large one it holds fewer, but the *last* value of each, and the recent keys on a stream of any length.
 #   Old keys are erased by new keys that are similar.

@@ -8,7 +8,7 @@ Every row needs the state that the row before it leaves. Within a chunk of ``T``
 by multiplication only, because a quotient of two ``c`` is 0 / 0 after a gate of 0. Row ``i`` then reads the state
 ``S~_i = diag(c_i) S + sum_{j<i} (ratio_ij * k_j)^T u_j``, and with
 
-    A_ij = e_i . (ratio_ij * k_j)  for j < i,   P_ij = q_i . (ratio_ij * k_j)  for j <= i
+    A_ij = e_i . (ratio_ij * k_j)  for j < i,   P_ij = q_i . (ratio_ij * k_j)  for j <= i    (12)
 
 the rule's (2) becomes a triangular system for the rows of ``U``, and its (3) and (4) become products. The
 numbers of the equations go on from ``delta_rule.py``.
@@ -89,7 +89,7 @@ def forward(
     key_mask: Bool[Array, "... N"] | None = None,
     state: State | None = None,
 ) -> tuple[Array, Saved]:
-    """Equations (13)-(15); arguments and results are those of `delta_rule.forward`."""
+    """Equations (12)-(15); arguments and results are those of `delta_rule.forward`."""
     k, v = shown(k, key_mask), shown(v, key_mask)
     e = np.zeros_like(k) if erase is None else shown(erase, key_mask)
     gate, s = gate_rows(log_gate, q, key_mask), (state or nothing(k, v)).s
@@ -97,7 +97,7 @@ def forward(
     for rows in chunks(q):
         noted.append(s)
         c, _, met = products(gate[rows], k[rows])
-        a, p = np.tril(pairs(e[rows], met), -1), pairs(q[rows], met)
+        a, p = np.tril(pairs(e[rows], met), -1), pairs(q[rows], met)  # (12)
         u[rows] = solve(a, v[rows] - (c * e[rows]) @ s)  # (13)
         out[rows] = (c * q[rows]) @ s + mix(p, u[rows])  # (14)
         s = c[..., -1:, :].mT * s + met[..., -1, :, :].mT @ u[rows]  # (15)
@@ -113,7 +113,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
     for rows, s in reversed([*zip(chunks(saved.q), saved.noted, strict=True)]):
         q, k, e, gate, u, g = (x[rows] for x in (*saved[:5], d_out))
         c, ratio, met = products(gate, k)
-        a, p = np.tril(pairs(e, met), -1), pairs(q, met)
+        a, p = np.tril(pairs(e, met), -1), pairs(q, met)  # (12)
         c_end, ratio_end = c[..., -1:, :], ratio[..., -1, :, :]
         r = solve_transposed(a, p.mT @ g + met[..., -1, :, :] @ d_s)  # (16)
         d_a, d_p = -np.tril(r @ u.mT, -1), np.tril(g @ u.mT)  # (17)
