@@ -187,9 +187,9 @@ results = feature_maps_figure.compute(seed=0)
 chapter.show(
     feature_maps_figure.draw,
     results,
-    alt="Left: the relative error of the truncated series, above 1 for scores below -3 in all orders shown, near 1 for "
-    "scores above the order. Middle: counted multiply-adds, slope 2 for softmax and 1 for three feature maps. Right: "
-    "the crossover grows as D for elu + 1 and as D squared for quadratic maps",
+    alt="Left: the relative error of the truncated series, above 1 for scores below -3 in all orders shown, tending to "
+    "1 for scores well above the order. Middle: counted multiply-adds, slope 2 for softmax and 1 for three feature "
+    "maps. Right: the crossover grows as D for elu + 1 and as D squared for quadratic maps",
 )
 for order, errors in zip(results.orders, results.errors, strict=True):
     beyond = feature_maps_figure.remainder_bound(results.scores, order) / np.exp(results.scores)

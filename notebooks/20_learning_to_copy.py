@@ -591,7 +591,8 @@ assert (
     < resources.curves["lsh-4"].seconds[0]
     < 1.5 * linear.seconds[0]
 )
-assert all(more > less for more, less in zip(linear.peak, softmax.peak, strict=False))
+for peaks in zip(*(curve.peak for curve in resources.curves.values()), strict=False):  # at one length
+    assert max(peaks) < 1.12 * min(peaks)
 for curve in resources.curves.values():
     assert 0.9 < curve.memory_growth.exponent < 1.1
 chapter.table(
@@ -604,9 +605,9 @@ chapter.table(
 
 # %% [markdown]
 # The paper's figure has quadratic memory for softmax because its matrix is kept. The online kernel keeps no matrix.
-# Then memory is linear in the length with any of the four, and a little *more* with linear attention than with softmax,
-# because linear attention keeps its features. Only the time distinguishes them. At 512 tokens a step with softmax
-# attention takes little longer than one with linear attention, and one with four rounds of hashing nearly half as long
+# Then memory is linear in the length with any of the four, and they lie within some tenth of one another. Only the time
+# distinguishes them. At 512 tokens a step with softmax attention takes little longer than one with linear attention,
+# and one with four rounds of hashing nearly half as long
 # again.
 #
 # ## Exercises

@@ -14,7 +14,8 @@ ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
 # Those that have one; but for the spectrum, which reads a network in that too.
 QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
 IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
-OF_THE_MACHINE = {"decoding", "attention_cost", "causal_cost"}  # seconds, and bytes in use at once
+OF_THE_MACHINE = {"decoding", "attention_cost", "causal_cost"}  # they have some of these:
+MEASURED = {"seconds", "ratio", "at_once", "peak"}  # times, and bytes in use at once; all else is counted
 COMMANDS = {"bench_cuda": "linattn-ref bench cuda --resume"}  # a machine was lent for minutes
 LONG = {"write_fade_erase", "moving_content", "rfa_decay"}  # seconds
 
@@ -86,3 +87,18 @@ def test_the_same_seed_gives_the_same_and_another_gives_another(name):
     text = json.dumps(record.plain(quick(name)), allow_nan=False)
     assert json.dumps(record.plain(gallery.compute(name, quick=True))) == text
     assert json.dumps(record.plain(quick(name, seed=1))) != text
+
+
+@pytest.mark.parametrize("name", sorted(OF_THE_MACHINE))
+def test_what_a_record_counted_is_what_this_code_counts(name):
+    """At the lengths of the quick size, with which the record begins."""
+    stored = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["results"]
+    assert_begins_with(stored, record.plain(quick(name)))
+
+
+def assert_begins_with(stored, found):
+    if isinstance(found, dict):
+        for key in found.keys() - MEASURED:
+            assert_begins_with(stored[key], found[key])
+    else:
+        assert (stored[: len(found)] if isinstance(found, list) else stored) == found

@@ -12,13 +12,15 @@ numbers:
 multiply-adds, forward   ``N L (D + M)``            ``N L (D + M)``
 multiply-adds, backward  ``2 N L (D + M)``          ``2 N L (D + M) + N L D``: again (1)
 kept beyond the inputs   ``N L``                    ``N (M + 2)``
-in use at once, about    ``4 N L``                  ``6 N TILE + N (2 D + 2 M)``
+in use at once, about    ``max(4 N L, 3 N L + W)``  ``6 N TILE + N (2 D + 2 M)``
 =======================  =========================  ==========================================
 
 The first three rows are exact; what the online form keeps of a row is its output, the largest score and the sum. In the
 last, the dense form has the scores, their exponentials, the quotients of these, and P, which are the quotients again
-where the sum is not 0. The online form reads ``TILE`` keys at a time: three arrays ``(N, TILE)`` of the last tile
-are still there when the next one's weights are made, which takes three more, beside the output and three gradients.
+where the sum is not 0. With few tokens its backward pass has more: P, ``dP``, ``dA`` and ``W = (N + L) (D + M) + L D``,
+which are the output, three gradients, and one of them before it is scaled. The online form reads ``TILE`` keys at a
+time: from the second tile on, three arrays ``(N, TILE)`` of the last tile are still there when the next one's weights
+are made, which takes three more, beside the output and three gradients.
 """
 
 from collections.abc import Sequence
@@ -58,7 +60,7 @@ def compute(
     """
     n = np.array(lengths, np.int64)
     pairs, d, m = n * n, key_width, value_width
-    dense = 3 * pairs * (d + m), pairs, 4 * pairs
+    dense = 3 * pairs * (d + m), pairs, np.maximum(4 * pairs, 3 * pairs + n * (3 * d + 2 * m))
     online = 3 * pairs * (d + m) + pairs * d, n * (m + 2), n * (6 * online_softmax.TILE + 2 * d + 2 * m)
     inputs = [[rng.standard_normal((i, w)).astype(dtype) for w in (d, d, m, m)] for i in lengths]  # q, k, v, d_out
     return Results(

@@ -11,7 +11,7 @@ mechanism stands for (`TARGETS`). That is softmax attention for most; for one th
 and for LSH attention, where queries are keys, softmax attention with ``K = Q / |Q|``, nobody attending to itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,30 +37,21 @@ from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generato
 __all__ = ["TARGETS", "WAYS", "Way", "compute", "draw", "measure"]
 
 BEHIND = "#D8D8D8"  # lines of the other families
-# A column of the figure each: its title, and the names of its lines
+# A column of the figure each: its title, and its lines
 FAMILIES = {
-    "fewer keys": {
-        "linformer": "Linformer,\nmean pooling",
-        "nystromformer": "Nyström-\nformer",
-        "long_short": "Long-Short",
-    },
-    "features": {"linear": "linear,\nelu + 1", "performer": "Performer", "rfa": "RFA"},
-    "fewer pairs": {
-        "local": "window",
-        "longformer": "Longformer",
-        "bigbird": "BigBird",
-        "sparse_transformer": "Sparse T.",
-        "reformer": "LSH",
-    },
+    "fewer keys": ("linformer", "nystromformer", "long_short"),
+    "features": ("linear", "performer", "rfa"),
+    "fewer pairs": ("local", "longformer", "bigbird", "sparse_transformer", "reformer"),
 }
+# Names of lines that are not the first words of a label
+NAMES = {"linformer": "Linformer,\nmean pooling", "nystromformer": "Nyström-\nformer", "linear": "linear,\nelu + 1"}
+NAMES |= {"sparse_transformer": "Sparse T."}
 
 # --- What is measured ----------------------------------------------------------------------------------------------
 
 BLOCK = 16  # tokens per block of BigBird
 NEAR = 32  # width of Long-Short's segments, tokens per chunk of LSH attention
 BUCKETS = 16
-
-Forward = Callable[[Array, Array, Array], Array]  # (q, k, v) -> out
 
 
 class Way(NamedTuple):
@@ -74,8 +65,8 @@ class Way(NamedTuple):
     sizes: tuple[int, ...]
     target: str = "softmax"
 
-    def make(self, size: int, n: int, d: int, rng: Generator) -> Forward:
-        """The mechanism at one size, for ``n`` tokens of width ``d``."""
+    def make(self, size: int, n: int, d: int, rng: Generator) -> Callable[[Array, Array, Array], Array]:
+        """The mechanism at one size, for ``n`` tokens of width ``d``: ``q, k, v -> out``."""
         beside: dict[str, Any] = {"window": NEAR, "block": BLOCK, "chunk": NEAR, "buckets": BUCKETS, self.field: size}
         sizes = mechanisms.Sizes(n, d, global_tokens=(0, n - 1), **beside)
         own = mechanisms.learned(self.name, sizes, rng) | mechanisms.options(self.name, sizes, rng)
@@ -102,16 +93,11 @@ WAYS = {
 }
 
 
-def shared(q: Array, k: Array) -> Array:
-    """Softmax attention of queries to themselves as keys of length 1, nobody to itself: ``(..., N, N)``."""
-    others = ~np.eye(q.shape[-2], dtype=np.bool_)
-    return patterns.matrix(q, unit(q)[0], others)
-
-
-TARGETS: dict[str, Callable[[Array, Array], Array]] = {
+TARGETS: dict[str, Callable[[Array, Array], Array]] = {  # q, k -> P (..., N, N)
     "softmax": softmax.matrix,
     "causal": lambda q, k: softmax.matrix(q, k, causal=True),
-    "shared": shared,
+    # Of queries to themselves as keys of length 1, nobody to itself
+    "shared": lambda q, k: patterns.matrix(q, unit(q)[0], ~np.eye(q.shape[-2], dtype=np.bool_)),
 }
 
 
@@ -210,13 +196,13 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _draw_family(axis: Axes, results: Results, field: str, family: Mapping[str, str]) -> None:
+def _draw_family(axis: Axes, results: Results, field: str, family: Sequence[str]) -> None:
     dodge = {name: 1.1 ** (i + 1) for i, name in enumerate(family)}  # bars stand apart
     for name, curve in results.ways.items():
         way, colour, errors = WAYS[name], style.MECHANISMS[name], getattr(curve, field)
         if name in family:
             face = colour if way.target == "softmax" else "white"
-            look = {"mfc": face, "ms": 4, "zorder": 3, "label": family[name]}
+            look = {"mfc": face, "ms": 4, "zorder": 3, "label": NAMES.get(name, way.label.partition(",")[0])}
             with_range(axis, curve.cost, errors, way.line, colour=colour, at=curve.cost[-1] * dodge[name], **look)
         else:
             axis.plot(curve.cost, errors.median, "-", color=BEHIND, lw=0.8)

@@ -54,8 +54,8 @@ SHARED_AT_ONCE, SHARED_OF_SYSTEM = 128, 1024  # bytes of a block, given out in s
 def room(limits: Limits, registers: int, shared: int, threads: int = THREADS) -> dict[str, int]:
     """How many blocks fit by each limit, for ``registers`` per thread and ``shared`` bytes per block."""
     warps = -(-threads // WARP)
-    of_a_warp = _rounded_up(registers * WARP, REGISTERS_AT_ONCE)
-    of_a_block = _rounded_up(shared + SHARED_OF_SYSTEM, SHARED_AT_ONCE)
+    of_a_warp = -(-registers * WARP // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE  # rounded up
+    of_a_block = -(-(shared + SHARED_OF_SYSTEM) // SHARED_AT_ONCE) * SHARED_AT_ONCE
     return {
         "registers": limits.registers // of_a_warp // warps,
         "shared memory": limits.shared // of_a_block,
@@ -67,10 +67,6 @@ def room(limits: Limits, registers: int, shared: int, threads: int = THREADS) ->
 def resident_warps(limits: Limits, registers: int, shared: int, threads: int = THREADS) -> int:
     """Warps that a multiprocessor keeps at a time."""
     return min(room(limits, registers, shared, threads).values()) * -(-threads // WARP)
-
-
-def _rounded_up(x: int, unit: int) -> int:
-    return -(-x // unit) * unit
 
 
 # --- Compiling ------------------------------------------------------------------------------------------------------

@@ -44,12 +44,6 @@ class Setting(NamedTuple):
     width: int = 64  # W = D = M = C
 
 
-class Inputs(NamedTuple):
-    d_out: Array  # (H, N, W)
-    qkv: tuple[Array, ...]  # (H, N, W) each
-    parameters: tuple[Array, ...]  # what else the method takes
-
-
 Formula = Callable[[int, Setting], int]
 
 
@@ -63,20 +57,20 @@ class Method(NamedTuple):
     parameters: Callable[[int, Setting, Generator], tuple[Array, ...]] = lambda n, setting, rng: ()
 
 
-def run(method: Method, inputs: Inputs) -> int:
+def run(method: Method, inputs: tuple[Array, ...]) -> int:
     """Forward, then backward, as in training; the bytes that were kept in between beyond the inputs."""
-    given = (*inputs.qkv, *inputs.parameters)
+    d_out, *given = inputs
     _out, saved = method.forward(*given)  # the output stays: it is in use during the backward pass
     kept = kept_bytes((given, saved)) - kept_bytes(given)
-    method.backward(inputs.d_out, saved)
+    method.backward(d_out, saved)
     return kept
 
 
-def draw_inputs(method: Method, n: int, setting: Setting, seed: int) -> Inputs:
-    """Standard normal inputs, which no cost depends on."""
+def draw_inputs(method: Method, n: int, setting: Setting, seed: int) -> tuple[Array, ...]:
+    """Standard normal ``d_out, q, k, v (H, N, W)``, which no cost depends on, and what else the method takes."""
     rng = np.random.default_rng(seed)
-    d_out, *qkv = rng.standard_normal((4, setting.heads, n, setting.width), np.float32)
-    return Inputs(d_out, tuple(qkv), method.parameters(n, setting, rng))
+    arrays = rng.standard_normal((4, setting.heads, n, setting.width), np.float32)
+    return (*arrays, *method.parameters(n, setting, rng))
 
 
 def prepared(name: str, n: int, setting: Setting, seed: int) -> Callable[[], int]:

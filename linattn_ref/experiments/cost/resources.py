@@ -37,9 +37,7 @@ PAIRS = (
     ("online_causal", "linear_causal"),
     ("dense", "linformer"),
     ("online", "linformer"),
-    ("online", "lsh_1"),
-    ("online", "lsh_4"),
-    ("online", "lsh_8"),
+    *(("online", f"lsh_{rounds}") for rounds in (1, 4, 8)),
 )
 M = style.MECHANISMS
 # name in METHODS -> (label, colour, line)
@@ -106,16 +104,6 @@ def compute(
     ChildProcessError
         A measuring process failed, such as for lack of memory.
     """
-    _check(lengths, rounds, methods)
-    settings = {"lengths": lengths, "rounds": rounds, "seed": seed, "methods": methods, **setting._asdict()}
-    groups = {
-        str(n): Group(methods_at(n, methods), n, rounds_at(n, rounds), (setting, seed), n >= MEMORY_FROM)
-        for n in lengths
-    }
-    return summarise(measure_points(prepared, groups, settings, warm_up=WARM_UP, **where), lengths, rounds, setting)
-
-
-def _check(lengths: Sequence[int], rounds: int, methods: Sequence[str]) -> None:
     check_lengths(lengths, rounds)
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
@@ -123,10 +111,14 @@ def _check(lengths: Sequence[int], rounds: int, methods: Sequence[str]) -> None:
     for name in methods:
         count = sum(name in methods_at(n, methods) for n in lengths if n >= MEMORY_FROM)
         if count < 2:
-            end = METHODS[name].longest
-            raise ValueError(
-                f"lengths: {name} needs two from {MEMORY_FROM} {f'to {end}' if end else 'on'}, got {count}"
-            )
+            reach = f"to {METHODS[name].longest}" if METHODS[name].longest else "on"
+            raise ValueError(f"lengths: {name} needs two from {MEMORY_FROM} {reach}, got {count}")
+    settings = {"lengths": lengths, "rounds": rounds, "seed": seed, "methods": methods, **setting._asdict()}
+    groups = {
+        str(n): Group(methods_at(n, methods), n, rounds_at(n, rounds), (setting, seed), n >= MEMORY_FROM)
+        for n in lengths
+    }
+    return summarise(measure_points(prepared, groups, settings, warm_up=WARM_UP, **where), lengths, rounds, setting)
 
 
 def rounds_at(n: int, least: int) -> int:
@@ -209,7 +201,16 @@ def _draw_time(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
         curve = results.curves[name]
         told = f"{label} $N^{{{curve.time_growth.exponent:.2f}}}$"
         axis.plot(curve.lengths, curve.seconds, LOOK[name][2], color=LOOK[name][1], label=told)
-    _mark_crossings(axis, results, names)
+
+    # A ring on a curve where it falls below that of online softmax attention
+    size = 2.4 * matplotlib.rcParams["lines.markersize"]
+    for pair in results.pairs:
+        if pair.faster.length is not None and pair.high.startswith("online") and {pair.low, pair.high} <= set(names):
+            curve = results.curves[pair.low]
+            seconds = np.exp(np.interp(np.log(pair.faster.length), np.log(curve.lengths), np.log(curve.seconds)))
+            colour = LOOK[pair.low][1]
+            axis.plot(pair.faster.length, seconds, "o", color=colour, markersize=size, fillstyle="none", zorder=4)
+
     axis.set_xticks(results.lengths[:: 1 + len(results.lengths) // 5])
     axis.minorticks_off()
     axis.set_ylim(5e-4, 30)
@@ -227,17 +228,6 @@ def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None
     axis.set_ylim(4, 600)
     labels.ticks(axis, [5, 10, 20, 50, 100, 200, 500], along="y")
     labels.at_ends(axis, rows=2)
-
-
-def _mark_crossings(axis: Axes, results: Results, names: Mapping[str, str]) -> None:
-    """A ring on a curve where it falls below that of online softmax attention."""
-    size = 2.4 * matplotlib.rcParams["lines.markersize"]
-    for pair in results.pairs:
-        if pair.faster.length is not None and pair.high.startswith("online") and {pair.low, pair.high} <= set(names):
-            curve = results.curves[pair.low]
-            seconds = np.exp(np.interp(np.log(pair.faster.length), np.log(curve.lengths), np.log(curve.seconds)))
-            colour = LOOK[pair.low][1]
-            axis.plot(pair.faster.length, seconds, "o", color=colour, markersize=size, fillstyle="none", zorder=4)
 
 
 def table(results: Results) -> str:

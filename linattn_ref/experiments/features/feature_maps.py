@@ -28,7 +28,7 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.publishing.kit import Axes, Figure, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, labels, style
 
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
@@ -94,16 +94,12 @@ def pairs_with_scores(
 def truncation_errors(x: NDArray[np.float64], y: NDArray[np.float64], order: int) -> NDArray[np.float64]:
     """``|phi(x) . phi(y) - exp(x.y)|`` of pairs ``(P, D)``, ``phi`` the map ``taylor_exp(order)``."""
     phi = feature_maps.taylor_exp(order).forward
-    error: NDArray[np.float64] = abs((phi(x)[0] * phi(y)[0]).sum(axis=-1) - np.exp((x * y).sum(axis=-1)))
-    return error
+    return abs((phi(x)[0] * phi(y)[0]).sum(axis=-1) - np.exp((x * y).sum(axis=-1)))
 
 
 def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float64]:
     """The right side of (1)."""
-    bound: NDArray[np.float64] = (
-        abs(score) ** (order + 1) / math.factorial(order + 1) * np.maximum(1, np.exp(score))  # (1)
-    )
-    return bound
+    return abs(score) ** (order + 1) / math.factorial(order + 1) * np.maximum(1, np.exp(score))  # (1)
 
 
 # --- Multiply-adds --------------------------------------------------------------------------------------------------
@@ -145,44 +141,34 @@ def draw(results: Results) -> Figure:
     squared for the quadratic kernel's monomials, D squared where all products are kept.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.42)
-    _draw_errors(left, results)
-    _draw_counts(middle, results)
-    _draw_crossovers(right, results)
-    return figure
-
-
-def _draw_errors(axes: Axes, results: Results) -> None:
     grid = np.linspace(results.scores.min(), results.scores.max(), 201)
-    for p, errors, colour in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
-        axes.plot(results.scores, errors, ".", color=colour)
-        axes.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=colour, label=f"order {p}")
-    axes.axhline(1, linestyle="--", color=style.GREY)
-    axes.set(title="error of exp(x·y), cut off", xlabel="score x·y", ylabel="relative error")
-    axes.set(yscale="log", ylim=(1e-8, 1e6))
-    labels.at_ends(axes)
+    for p, errors, shade in zip(results.orders, results.errors, style.sequence(len(results.orders)), strict=True):
+        left.plot(results.scores, errors, ".", color=shade)
+        left.plot(grid, remainder_bound(grid, p) / np.exp(grid), "-", color=shade, label=f"order {p}")
+    left.axhline(1, linestyle="--", color=style.GREY)
+    left.set(title="error of exp(x·y), cut off", xlabel="score x·y", ylabel="relative error")
+    left.set(yscale="log", ylim=(1e-8, 1e6))
+    labels.at_ends(left)
 
-
-def _draw_counts(axes: Axes, results: Results) -> None:
     n, d = results.lengths, results.width
     black = style.MECHANISMS["softmax"]
-    axes.plot(n, results.softmax, "D", color=black)
-    axes.plot(n, 2 * n**2 * d, "-", color=black, label="softmax")
+    middle.plot(n, results.softmax, "D", color=black)
+    middle.plot(n, 2 * n**2 * d, "-", color=black, label="softmax")
     for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
-        axes.plot(n, results.linear[phi.name], marker, color=colour)
-        axes.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
-    axes.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
-    labels.ticks(axes, n[::2])
-    labels.at_ends(axes)
+        middle.plot(n, results.linear[phi.name], marker, color=colour)
+        middle.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
+    middle.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
+    labels.ticks(middle, n[::2])
+    labels.at_ends(middle)
 
-
-def _draw_crossovers(axes: Axes, results: Results) -> None:
     d = results.widths
     for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
-        axes.plot(d, results.crossovers[phi.name], marker, color=colour)
+        right.plot(d, results.crossovers[phi.name], marker, color=colour)
         formula = [crossover_formula(phi.width(int(each)), each, each) for each in d]
-        axes.plot(d, formula, "-", color=colour, label=name)
-    axes.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
-    axes.set(title="crossover length N", xscale="log", yscale="log", xlabel="width D = M")
-    labels.ticks(axes, d)
-    axes.set_ylim(axes.get_ylim()[0], 2 * axes.get_ylim()[1])
-    labels.at_ends(axes)
+        right.plot(d, formula, "-", color=colour, label=name)
+    right.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
+    right.set(title="crossover length N", xscale="log", yscale="log", xlabel="width D = M")
+    labels.ticks(right, d)
+    right.set_ylim(right.get_ylim()[0], 2 * right.get_ylim()[1])
+    labels.at_ends(right)
+    return figure

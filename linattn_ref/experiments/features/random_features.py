@@ -93,8 +93,7 @@ def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64
     x = np.zeros((len(distances), width))
     x[:, 0] = distances  # and y = 0: s = x for all three kinds
     y = np.zeros_like(x)
-    ratio: NDArray[np.float64] = rf.mse(kind, x, y, width, orthogonal=True) / rf.mse(kind, x, y, width)
-    return ratio
+    return rf.mse(kind, x, y, width, orthogonal=True) / rf.mse(kind, x, y, width)
 
 
 def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], trials: int, rng: Generator) -> Results:
@@ -124,8 +123,29 @@ def draw(results: Results) -> Figure:
     _draw_errors(length, results.lengths, results.points_length, results.by_length)
     length.set(title=f"By length, at {results.turn:g} degrees", xlabel="length |x| = |y|")
     labels.at_ends(length, rows=2)
-    _draw_gain(gain, results)
-    _draw_kernels(kernels, results)
+
+    places = {"trig": (1, 0.3), "positive": (1.1, 1), "hyperbolic": (0.5, 0.56)}
+    for kind, (colour, _) in LOOKS.items():
+        narrow, *_, wide = results.gain[kind]
+        gain.plot(results.distances, narrow, "-", color=colour)
+        gain.plot(results.distances, wide, ":", color=colour)
+        labels.at(gain, *places[kind], kind, colour)
+    for width, line in zip((results.widths[0], results.widths[-1]), "-:", strict=True):
+        gain.plot([], [], line, color=style.GREY, label=f"m = D = {width}")
+    gain.axhline(1, color=style.GREY, linewidth=0.8)
+    gain.set(xlabel="|x − y| (trig), |x + y| (others)", ylabel="mean squared error, ratio", ylim=(0, 1.1))
+    gain.set_title("Orthogonal over independent")
+    gain.legend(loc="lower right")
+
+    m = np.array(results.directions)
+    colours = style.BLACK, style.PURPLE, style.BROWN, style.SKY
+    for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
+        kernels.plot(m, curve.stated, "-", color=colour, label=name)
+        _points(kernels, m, curve.measured, fmt=marker, color=colour)
+    kernels.set(title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error")
+    kernels.set(xscale="log", yscale="log")
+    labels.ticks(kernels, m)
+    labels.at_ends(kernels, rows=2)
     return figure
 
 
@@ -145,33 +165,6 @@ def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = 
     shown = mean > 0
     errors = np.array([mean - low, high - mean])[:, shown]
     axes.errorbar(x[shown], mean[shown], errors, elinewidth=0.8, **look)  # type: ignore[arg-type]
-
-
-def _draw_gain(axes: Axes, results: Results) -> None:
-    places = {"trig": (1, 0.3), "positive": (1.1, 1), "hyperbolic": (0.5, 0.56)}
-    for kind, (colour, _) in LOOKS.items():
-        narrow, *_, wide = results.gain[kind]
-        axes.plot(results.distances, narrow, "-", color=colour)
-        axes.plot(results.distances, wide, ":", color=colour)
-        labels.at(axes, *places[kind], kind, colour)
-    for width, line in zip((results.widths[0], results.widths[-1]), "-:", strict=True):
-        axes.plot([], [], line, color=style.GREY, label=f"m = D = {width}")
-    axes.axhline(1, color=style.GREY, linewidth=0.8)
-    axes.set(xlabel="|x − y| (trig), |x + y| (others)", ylabel="mean squared error, ratio", ylim=(0, 1.1))
-    axes.set_title("Orthogonal over independent")
-    axes.legend(loc="lower right")
-
-
-def _draw_kernels(axes: Axes, results: Results) -> None:
-    m = np.array(results.directions)
-    colours = style.BLACK, style.PURPLE, style.BROWN, style.SKY
-    for (name, curve), marker, colour in zip(results.kernels.items(), "os^D", colours, strict=True):
-        axes.plot(m, curve.stated, "-", color=colour, label=name)
-        _points(axes, m, curve.measured, fmt=marker, color=colour)
-    axes.set(title="Other kernels, of x − y", xlabel="directions m", ylabel="mean squared error")
-    axes.set(xscale="log", yscale="log")
-    labels.ticks(axes, m)
-    labels.at_ends(axes, rows=2)
 
 
 def slope(results: Results, name: str) -> float:

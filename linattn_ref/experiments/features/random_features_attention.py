@@ -21,24 +21,14 @@ from linattn_ref.kernels import jit
 
 __all__ = ["compute", "draw"]
 
-Draw = Callable[..., Array]  # m, D, rng -> omega (m, D)
-
-
-DRAWS: dict[str, Draw] = {
+DRAWS: dict[str, Callable[..., Array]] = {  # m, D, rng -> omega (m, D)
     "independent": feature_maps.gaussian,
     "orthogonal": feature_maps.orthogonal_gaussian,
     "regular": partial(feature_maps.orthogonal_gaussian, regular=True),
 }
-WAYS: tuple[tuple[performer.Kind, str], ...] = (
-    ("trig", "independent"),
-    ("trig", "orthogonal"),
-    ("positive", "independent"),
-    ("positive", "orthogonal"),
-    ("positive", "regular"),
-    ("hyperbolic", "independent"),
-    ("hyperbolic", "orthogonal"),
-    ("relu", "orthogonal"),
-)
+BOTH = ("independent", "orthogonal")
+KINDS: dict[performer.Kind, Sequence[str]] = {"trig": BOTH, "positive": [*DRAWS], "hyperbolic": BOTH, "relu": BOTH[1:]}
+WAYS = [(kind, draw) for kind, draws in KINDS.items() for draw in draws]
 # Those that are drawn: kind, draw -> what is written beside the line, its colour, its look
 LOOKS = {
     ("trig", "orthogonal"): ("trig", style.FEATURES["trig"], "o-"),

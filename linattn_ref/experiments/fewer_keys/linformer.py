@@ -31,11 +31,11 @@ from linattn_ref.experiments.measuring.heads import (
     spread,
 )
 from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, over_reduced, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["RATE", "WAYS", "compute", "draw", "returned"]
+__all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "returned"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
@@ -53,13 +53,7 @@ NOT_USABLE = {
     "svd": ("truncated SVD", style.BLACK),
 }
 WAYS = USABLE | NOT_USABLE
-SHARING_LABELS = {
-    "mean_pooling": "mean pooling",
-    "none": "each its own",
-    "headwise": "headwise",
-    "key_value": "key-value",
-    "layerwise": "layerwise",
-}
+SHARINGS = {"mean_pooling": "mean pooling", "none": "each its own", "key_value": "key-value"}
 
 
 QUICK: dict[str, Any] = {"reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
@@ -123,10 +117,6 @@ def ways_at(
     _, layers, n_heads, length, _ = heads.k.shape
     dtype = heads.k.dtype
 
-    def with_matrices(matrices: Parameters, sentences: Sequence[int] = unseen) -> tuple[Array, Array]:
-        e, f = matrices
-        return each_error(heads, sentences, MATRICES.applied((e, f)), lambda q, k: linformer.matrix(q, k, e) @ f)
-
     def max_pooled(q: Array, k: Array, v: Array) -> Array:
         return softmax.forward(q, linformer.max_pool(k, r)[0], linformer.max_pool(v, r)[0], kernels=jit)[0]
 
@@ -135,16 +125,15 @@ def ways_at(
     pool = linformer.mean_pool(r, length, dtype)
     start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2
     convolutions = fit(CONVOLUTIONS, (mean_convolutions(r, heads),) * 2, heads, order, rate=RATE)
+    one_sentence = fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE)
     jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
     return {
-        "gaussian": with_matrices(random),
+        "gaussian": errors_of(random, heads, unseen),
         "max": each_error(heads, unseen, max_pooled),
-        "mean": with_matrices((pool, pool)),
-        "fitted": with_matrices(fit(MATRICES, start, heads, order, rate=RATE)),
+        "mean": errors_of((pool, pool), heads, unseen),
+        "fitted": errors_of(fit(MATRICES, start, heads, order, rate=RATE), heads, unseen),
         "convolution": each_error(heads, unseen, CONVOLUTIONS.applied(convolutions)),
-        "one_sentence": with_matrices(
-            fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE), sentences=unseen[:1]
-        ),
+        "one_sentence": errors_of(one_sentence, heads, unseen[:1]),
         "theorem_1": each_error(
             heads,
             unseen,
@@ -152,6 +141,12 @@ def ways_at(
             lambda q, k: (softmax.matrix(q, k) @ jl.T) @ jl,
         ),
     }
+
+
+def errors_of(matrices: Parameters, heads: Heads, sentences: Sequence[int]) -> tuple[Array, Array]:
+    """The errors of Linformer with ``e`` and ``f``."""
+    e, f = matrices
+    return each_error(heads, sentences, MATRICES.applied(matrices), lambda q, k: linformer.matrix(q, k, e) @ f)
 
 
 def mean_convolutions(r: int, heads: Heads) -> Array:
@@ -215,12 +210,7 @@ def draw(results: Results) -> Figure:
     usable.set(title="Output, on new texts", ylabel="relative error")
     not_usable.set_title("Output, with the answer known")
     matrix.set(title="Matrix", ylabel="relative error")
-    _draw_sharing(sharing, results)
-    return figure
 
-
-def _draw_sharing(axes: Axes, results: Results) -> None:
-    """Error by sharing mode, on unseen sentences and on those of the fit; bars from the least text to the largest."""
     modes = list(results.sharing.values())
     rows = np.arange(len(modes))
     looks = ("output", style.BLUE, "new texts", "left"), ("seen", style.GREY, "fitted texts", "right")
@@ -228,15 +218,16 @@ def _draw_sharing(axes: Axes, results: Results) -> None:
         by_text = np.stack([getattr(mode, name).by_sentence for mode in modes])  # (modes, S)
         mean = by_text.mean(axis=1)
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)
-        axes.errorbar(mean, rows, xerr=reach, fmt="o", color=colour)
-        labels.at(axes, mean[1], rows[1], label, colour, ha=side, xytext=(0, 6))
-    ticks = [f"{SHARING_LABELS[name]}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
-    axes.set_yticks(rows, ticks)
-    axes.set(
-        title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error", ylim=(len(modes) - 0.5, -0.5)
-    )
-    low, high = axes.get_xlim()
-    axes.set_xlim(low - 0.7 * (high - low), high + 0.3 * (high - low))  # room for the names
+        sharing.errorbar(mean, rows, xerr=reach, fmt="o", color=colour)
+        labels.at(sharing, mean[1], rows[1], label, colour, ha=side, xytext=(0, 6))
+    ticks = [f"{SHARINGS.get(name, name)}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
+    sharing.set_yticks(rows, ticks)
+    sharing.set(title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error")
+    sharing.set_ylim(len(modes) - 0.5, -0.5)
+    low, high = sharing.get_xlim()
+    sharing.set_xlim(low - 0.7 * (high - low), high + 0.3 * (high - low))  # room for the names
+
+    return figure
 
 
 def _thousands(parameters: int) -> str:

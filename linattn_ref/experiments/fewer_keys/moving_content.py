@@ -49,22 +49,21 @@ def compute(
         Of Adam, each with sequences of its own.
     """
     shown = 8 if 8 in reduced else reduced[-1]
-    errors: dict[str, list[float]] = {"long_short": [], "linformer": [], "longer": []}
+    errors = []
     for r in reduced:
         w_p = train_long_short(r, length, steps, np.random.default_rng(seed))
         e, f = train_linformer(r, length, steps, np.random.default_rng(seed))
         test, longer = (draw_batch(np.random.default_rng(seed + 1), n, size=512) for n in (length, 4 * length))
-        errors["long_short"].append(long_short_loss(w_p, test)[0])
-        errors["longer"].append(long_short_loss(w_p, longer)[0])
-        errors["linformer"].append(linformer_loss(e, f, test)[0])
+        losses = long_short_loss(w_p, test), linformer_loss(e, f, test), long_short_loss(w_p, longer)
+        errors.append([loss for loss, *_ in losses])
         if r == shown:
             maps = weights_by_place(w_p, e, f, length, np.random.default_rng(seed + 2))
     return Results(
         length=length,  # L
         reduced=np.array(reduced),  # (T,), R
-        long_short=np.array(errors["long_short"]),  # (T,), mean squared error; that of answering 0 is 1
-        linformer=np.array(errors["linformer"]),  # (T,)
-        longer=np.array(errors["longer"]),  # (T,), of long_short, trained at L, at 4 L
+        long_short=np.array(errors)[:, 0],  # (T,), mean squared error; that of answering 0 is 1
+        linformer=np.array(errors)[:, 1],  # (T,)
+        longer=np.array(errors)[:, 2],  # (T,), of long_short, trained at L, at 4 L
         map_long_short=maps[0],  # (L, L), weights of the last query by place of the mark
         map_linformer=maps[1],  # (L, L)
         shown=shown,  # R of the maps

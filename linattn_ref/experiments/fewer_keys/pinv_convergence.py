@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
 
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
@@ -158,45 +158,36 @@ def draw(results: Results) -> Figure:
     best.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.46)
-    _draw_convergence(left, results)
-    _draw_share(middle, results)
-    _draw_landmarks(right, results)
-    return figure
-
-
-def _draw_convergence(axes: Axes, results: Results) -> None:
     steps = range(results.most_iterations + 1)
     floor = 1e-13
-    axes.set(title="error, by condition number", xlabel="iterations", ylabel="relative error", yscale="log")
-    axes.set_ylim(floor, 100)
+    left.set(title="error, by condition number", xlabel="iterations", ylabel="relative error", yscale="log")
+    left.set_ylim(floor, 100)
     for i, (kappa, colour) in enumerate(zip(results.conditions, style.sequence(len(results.conditions)), strict=True)):
-        axes.plot(steps, np.maximum(results.predicted[i], floor / 10), "-", color=colour, linewidth=1)
-        axes.plot(steps, np.maximum(results.newton[i], floor / 10), ":", color=colour, linewidth=1)
-        axes.plot(steps, results.measured[i], "o", color=colour)
+        left.plot(steps, np.maximum(results.predicted[i], floor / 10), "-", color=colour, linewidth=1)
+        left.plot(steps, np.maximum(results.newton[i], floor / 10), ":", color=colour, linewidth=1)
+        left.plot(steps, results.measured[i], "o", color=colour)
         falls = int(np.argmax(results.measured[i] < 0.5))
-        labels.at(axes, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
+        labels.at(left, falls, 1, f"{kappa:.0f}" if kappa < 1000 else f"$10^{{{math.log10(kappa):.0f}}}$", colour)
     for look, name in (("o", "measured"), ("-", "recursion"), (":", "Newton–Schulz")):
-        axes.plot([], [], look, color=style.GREY, label=name)
+        left.plot([], [], look, color=style.GREY, label=name)
     under: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}  # the label, where no line passes
-    axes.legend(**under, ncols=3, columnspacing=1, handlelength=1.6, borderpad=0)
+    left.legend(**under, ncols=3, columnspacing=1, handlelength=1.6, borderpad=0)
 
-
-def _draw_share(axes: Axes, results: Results) -> None:
-    axes.set(title="share of 1/σ reached", xlabel="$\\sigma / \\sqrt{|A|_1 |A|_\\infty}$", xscale="log", ylim=(0, 1.15))
+    middle.set(title="share of 1/σ reached", xlabel="$\\sigma / \\sqrt{|A|_1 |A|_\\infty}$", xscale="log")
+    middle.set_ylim(0, 1.15)
     shades = style.sequence(len(results.filtered))
     for n, shares, colour in zip(results.filtered_iterations, results.filtered, shades, strict=True):
-        axes.plot(results.singular_values, shares, color=colour)
+        middle.plot(results.singular_values, shares, color=colour)
         name = f"{n}\nsteps" if n == results.filtered_iterations[0] else str(n)
         half = results.singular_values[int(np.argmax(shares > 0.5))]
-        labels.at(axes, half, 0.5, name, colour, xytext=(-3, 0), ha="right", va="center")
-    axes.axvline(1 / results.reach, color=style.GREY, linestyle=":")
-    labels.at(axes, 1 / results.reach, 1.05, "half, after 6", style.GREY, ha="left", xytext=(3, 0))
+        labels.at(middle, half, 0.5, name, colour, xytext=(-3, 0), ha="right", va="center")
+    middle.axvline(1 / results.reach, color=style.GREY, linestyle=":")
+    labels.at(middle, 1 / results.reach, 1.05, "half, after 6", style.GREY, ha="left", xytext=(3, 0))
 
-
-def _draw_landmarks(axes: Axes, results: Results) -> None:
     for layer, colour in enumerate(style.sequence(results.real.shape[1])):
-        axes.plot(results.landmarks, results.real[:, layer], "o-", color=colour, label=f"layer {layer}")
-    axes.axhline(results.reach, color=style.GREY, linestyle=":", label="6 steps\nreach")
-    axes.set(title="condition of real landmarks", xlabel="landmarks $R$", xscale="log", yscale="log")
-    labels.ticks(axes, results.landmarks)
-    labels.at_ends(axes)
+        right.plot(results.landmarks, results.real[:, layer], "o-", color=colour, label=f"layer {layer}")
+    right.axhline(results.reach, color=style.GREY, linestyle=":", label="6 steps\nreach")
+    right.set(title="condition of real landmarks", xlabel="landmarks $R$", xscale="log", yscale="log")
+    labels.ticks(right, results.landmarks)
+    labels.at_ends(right)
+    return figure

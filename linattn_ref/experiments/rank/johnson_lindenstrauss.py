@@ -83,9 +83,37 @@ def draw(results: Results) -> Figure:
     for axis in (left, middle, right):
         axis.set(xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 4))
         labels.ticks(axis, k[::2])
-    _draw_one(left, results)
-    _draw_pairs(middle, results)
-    _draw_inner(right, results)
+
+    k = np.array(results.dimensions)
+    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
+        left.plot(results.grid, results.norms_exact[i], "-", color=colour)
+        left.plot(results.grid, results.norms_bound[i], "--", color=colour)
+        draw_failures(left, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
+        draw_failures(left, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
+        _beside(left, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
+    left.set_title("one vector's length")
+
+    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
+        middle.plot(results.grid, results.pairs_bound[i], "--", color=colour)
+        draw_failures(middle, results.dimensions, results.pairs[i], fmt="o", color=colour)
+        rates = np.array([each.measured for each in results.pairs[i]])
+        below = int(np.argmax(rates < 0.9))
+        labels.at(middle, results.dimensions[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
+    middle.set_title(f"distances of {results.points} points")
+
+    lines = zip(results.cosines, results.inner_by_norms, results.inner_as_printed, strict=True)
+    for (cosine, by_norms, as_printed), shade in zip(lines, style.sequence(len(results.cosines)), strict=True):
+        right.plot(results.grid, by_norms, "-", color=shade)
+        line = right.plot(results.grid, as_printed, ":", color=shade)
+        if as_printed[-1] > right.get_ylim()[0]:
+            labels.at_ends(right, line, [f"cosine\n{cosine:g}"])
+        elif not np.array_equal(by_norms, as_printed):
+            _beside(right, results.grid, as_printed, 8, f"cosine\n{cosine:g}", shade, ha="left", xytext=(6, 0))
+    right.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
+    labels.at(right, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
+    labels.at(right, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
+    right.set_title(f"inner product, eps = {results.inner_eps:g}")
+
     left.set_ylabel("probability to be off by eps")
     for look, name in (("o", "normal"), ("s", "signs"), ("-", "exact"), ("--", "bound")):
         left.plot([], [], look, color=style.GREY, mfc="none" if look == "s" else None, label=name)
@@ -93,46 +121,10 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _draw_one(axis: Axes, results: Results) -> None:
-    k = np.array(results.dimensions)
-    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
-        axis.plot(results.grid, results.norms_exact[i], "-", color=colour)
-        axis.plot(results.grid, results.norms_bound[i], "--", color=colour)
-        draw_failures(axis, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
-        draw_failures(axis, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
-        _beside(axis, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
-    axis.set_title("one vector's length")
-
-
-def _draw_pairs(axis: Axes, results: Results) -> None:
-    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
-        axis.plot(results.grid, results.pairs_bound[i], "--", color=colour)
-        draw_failures(axis, results.dimensions, results.pairs[i], fmt="o", color=colour)
-        rates = np.array([each.measured for each in results.pairs[i]])
-        below = int(np.argmax(rates < 0.9))
-        labels.at(axis, results.dimensions[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
-    axis.set_title(f"distances of {results.points} points")
-
-
 def _beside(axis: Axes, x: Any, line: Any, above: float, name: str, colour: Any, **look: Any) -> None:
     """A name beside its line, low down: so many times ``above`` where the axis begins."""
     low = int(np.argmin(np.maximum(line, above * axis.get_ylim()[0])))
     labels.at(axis, x[low], line[low], name, colour, va="center", **look)
-
-
-def _draw_inner(axis: Axes, results: Results) -> None:
-    lines = zip(results.cosines, results.inner_by_norms, results.inner_as_printed, strict=True)
-    for (cosine, by_norms, as_printed), shade in zip(lines, style.sequence(len(results.cosines)), strict=True):
-        axis.plot(results.grid, by_norms, "-", color=shade)
-        line = axis.plot(results.grid, as_printed, ":", color=shade)
-        if as_printed[-1] > axis.get_ylim()[0]:
-            labels.at_ends(axis, line, [f"cosine\n{cosine:g}"])
-        elif not np.array_equal(by_norms, as_printed):
-            _beside(axis, results.grid, as_printed, 8, f"cosine\n{cosine:g}", shade, ha="left", xytext=(6, 0))
-    axis.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
-    labels.at(axis, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
-    labels.at(axis, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
-    axis.set_title(f"inner product, eps = {results.inner_eps:g}")
 
 
 def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:

@@ -1,6 +1,5 @@
 """Linformer's Theorem 2 measured: the error of its proof's ``E = delta R``, ``F = exp(-delta) R``, against ``k``."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -47,6 +46,25 @@ def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
     }
     exponents = tuple(range(64))
 
+    def curves(mean: float) -> Results:
+        """Root mean squares over rows and trials, in units of ``|softmax(w)| |V|``, for values of one mean."""
+        first = [measured[mean, deltas[0], k] for k in dimensions]
+        at_stated = measured[mean, deltas[0], min((k for k in dimensions if k >= stated), default=dimensions[-1])]
+        linformer = [[rms(measured[mean, delta, k].linformer) for k in dimensions] for delta in deltas]
+        events = ("linformer", "unnormalised", "low_rank")
+        return Results(
+            value_mean=mean,
+            linformer=np.array(linformer),  # (deltas, K)
+            limit=np.array([rms(each.limit) for each in first]),  # (K,), what it should be as delta -> 0
+            low_rank=np.array([rms(each.low_rank) for each in first]),  # (K,), Theorem 1's P R^T R V
+            zero=rms(first[0].zero),
+            uniform=rms(first[0].uniform),
+            stated_dimension=stated,
+            failures={  # of the first row to be within eps, at the stated k
+                name: count_failures(getattr(at_stated, name)[:, 0], EPS, 0.0) for name in events
+            },
+        )
+
     def dependence(dtype: Any) -> list[float]:
         given, same = (q.astype(dtype), k.astype(dtype), dimensions[0]), partial(np.random.default_rng, seed)
         return [linear_self_attention.query_dependence(*given, 2.0**-m, rng=same()) for m in exponents]
@@ -57,40 +75,15 @@ def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
         eps=EPS,
         deltas=deltas,
         dimensions=tuple(dimensions),
-        curves=[_curves(measured, mean, deltas, dimensions, stated) for mean in MEANS],  # in the order of MEANS
+        curves=[curves(mean) for mean in MEANS],  # in the order of MEANS
         exponents=exponents,  # delta = 2^-exponent in the right panel
         dependence={np.dtype(x).name: dependence(x) for x in (np.float32, np.float64)},  # largest |k weight - 1|
     )
 
 
-def _curves(
-    measured: dict[Any, linear_self_attention.Errors],
-    mean: float,
-    deltas: Sequence[float],
-    dimensions: Sequence[int],
-    stated: int,
-) -> Results:
-    """Root mean squares over rows and trials, in units of ``|softmax(w)| |V|``, for values of one mean."""
-
-    def rms(errors: Any) -> float:
-        return float(np.sqrt(np.mean(np.square(errors, dtype=np.float64))))
-
-    first = [measured[mean, deltas[0], k] for k in dimensions]
-    at_stated = measured[mean, deltas[0], min((k for k in dimensions if k >= stated), default=dimensions[-1])]
-    linformer = [[rms(measured[mean, delta, k].linformer) for k in dimensions] for delta in deltas]
-    events = ("linformer", "unnormalised", "low_rank")
-    return Results(
-        value_mean=mean,
-        linformer=np.array(linformer),  # (deltas, K)
-        limit=np.array([rms(each.limit) for each in first]),  # (K,), what it should be as delta -> 0
-        low_rank=np.array([rms(each.low_rank) for each in first]),  # (K,), Theorem 1's P R^T R V
-        zero=rms(first[0].zero),
-        uniform=rms(first[0].uniform),
-        stated_dimension=stated,
-        failures={  # of the first row to be within eps, at the stated k
-            name: count_failures(getattr(at_stated, name)[:, 0], EPS, 0.0) for name in events
-        },
-    )
+def rms(errors: Any) -> float:
+    """The root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(errors, dtype=np.float64))))
 
 
 def draw(results: Results) -> Figure:
@@ -108,7 +101,17 @@ def draw(results: Results) -> Figure:
         axis.set_ylim(0.02, 1.6)
         _draw_errors(axis, results, curves)
     axes[0].set_ylabel("relative error")
-    _draw_dependence(axes[2], results)
+
+    deltas = 0.5 ** np.array(results.exponents)
+    looks = (style.SKY, 6), (style.BROWN, 1.5)  # the lines lie one on the other as far as the first goes
+    for (name, values), (colour, width) in zip(results.dependence.items(), looks, strict=True):
+        axes[2].plot(deltas, [value or np.nan for value in values], "-", color=colour, lw=width)
+        place = int(np.argmin(values))  # the first that is 0
+        labels.at(
+            axes[2], deltas[place], values[place - 1], f"{name}:\nthen 0", colour, ha="left", va="top", xytext=(10, 0)
+        )
+    axes[2].set(title="Weights, off 1/$k$ by", xlabel="δ", xscale="log", yscale="log")
+
     return figure
 
 
@@ -127,15 +130,3 @@ def _draw_errors(axis: Axes, results: Results, curves: Results) -> None:
     ticks = [k for k in results.dimensions if k != curves.stated_dimension]
     labels.ticks(axis, ticks[::2])
     labels.at_ends(axis, [*lines.values()], [*lines])
-
-
-def _draw_dependence(axis: Axes, results: Results) -> None:
-    deltas = 0.5 ** np.array(results.exponents)
-    looks = (style.SKY, 6), (style.BROWN, 1.5)  # the lines lie one on the other as far as the first goes
-    for (name, values), (colour, width) in zip(results.dependence.items(), looks, strict=True):
-        axis.plot(deltas, [value or np.nan for value in values], "-", color=colour, lw=width)
-        place = int(np.argmin(values))  # the first that is 0
-        labels.at(
-            axis, deltas[place], values[place - 1], f"{name}:\nthen 0", colour, ha="left", va="top", xytext=(10, 0)
-        )
-    axis.set(title="Weights, off 1/$k$ by", xlabel="δ", xscale="log", yscale="log")

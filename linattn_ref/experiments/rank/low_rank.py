@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.johnson_lindenstrauss import count_failures
@@ -79,23 +79,18 @@ def draw(results: Results) -> Figure:
     than n.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5)
-    for eps, failures, colour in zip(results.epsilons, results.failures, style.sequence(3), strict=False):
+    for eps, failures, shade in zip(results.epsilons, results.failures, style.sequence(3), strict=False):
         rates = np.array([each.measured for each in failures])
-        left.plot(results.dimensions, rates, "-", color=colour, alpha=0.5)
-        left.plot(results.dimensions, [each.stated for each in failures], "--", color=colour)
-        draw_failures(left, results.dimensions, failures, fmt="o", color=colour)
+        left.plot(results.dimensions, rates, "-", color=shade, alpha=0.5)
+        left.plot(results.dimensions, [each.stated for each in failures], "--", color=shade)
+        draw_failures(left, results.dimensions, failures, fmt="o", color=shade)
         half = int(np.argmin(abs(rates - 0.5)))
-        labels.at(left, results.dimensions[half], rates[half], f"{eps:g}", colour, ha="left", xytext=(5, 2))
+        labels.at(left, results.dimensions[half], rates[half], f"{eps:g}", shade, ha="left", xytext=(5, 2))
     labels.at(left, results.dimensions[-1], 1.02, "dashed: the bound", style.BLACK, ha="right", va="bottom")
     left.set(xlabel="$k$", ylabel="failure rate", xscale="log", ylim=(None, 1.1))
     left.set_title(f"Off by ε = {', '.join(f'{eps:g}' for eps in results.epsilons)}")
     labels.ticks(left, results.dimensions[::4])
-    _draw_needed(middle, right, results)
-    right.minorticks_off()
-    return figure
 
-
-def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
     first = results.growth[0]
     half = len(first.lengths) // 2
     for axis in (middle, right):
@@ -117,3 +112,6 @@ def _draw_needed(middle: Axes, right: Axes, results: Results) -> None:
     right.fill_between(first.lengths, first.lengths, high_end, color=style.GREY, alpha=0.18, lw=0)
     right.set_ylim(low_end, high_end)
     labels.at(right, first.lengths[0], high_end, "k > n", style.GREY, ha="left", va="top", xytext=(4, -4))
+
+    right.minorticks_off()
+    return figure

@@ -175,39 +175,29 @@ def draw(results: Results) -> Figure:
     baselines = {name: curves for name, curves in results.curves.items() if name != "given"}
     widths = [1, 1, 1.45] if baselines else [1, 1.45]
     figure, axes = style.figure(1, len(widths), height=0.36 if baselines else 0.45, width_ratios=widths)
-    _draw_layers(axes[0], results, given)
+    k = 1 + np.arange(given.mean.shape[-1])
+    layers = len(given.mean)
+    for layer, shade in enumerate(style.sequence(layers)):
+        mean = given.mean[layer]  # (K,)
+        axes[0].fill_between(k, given.low[layer], given.high[layer], color=shade, alpha=0.18, linewidth=0)
+        axes[0].plot(k, mean, color=shade, label=f"{_two_digits(mean[results.k - 1])}  layer {layer}")
+    _frame(axes[0], results, columns=1 + (layers - 1) // 8)
     axes[0].set_title(visible(given.title), parse_math=False)  # a file may be called "$x$"
     axes[0].set_ylabel("normalised cumulative\nsingular value")
     if baselines:
-        _draw_baselines(axes[1], results, given, baselines)
+        # The network before training, one line per layer; random queries and keys; the model's mean to compare with
+        of = {"given": given.mean.mean(axis=0, keepdims=True)} | {name: x.mean for name, x in baselines.items()}
+        looks = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}
+        for group, (label, dashes, colour) in {**looks, "gaussian": ("Gaussian", "--", style.VERMILLION)}.items():
+            if group in of:
+                at_index = _two_digits(of[group][:, results.k - 1].mean())
+                axes[1].plot(k, of[group][0], dashes, color=colour, label=f"{at_index}  {label}")
+                axes[1].plot(k, of[group][1:].T, dashes, color=colour)
+        _frame(axes[1], results)
         axes[1].set_title("Baselines")
         axes[1].tick_params(labelleft=False)
     _draw_heat_map(figure, axes[-1], results)
     return figure
-
-
-def _draw_layers(axes: Axes, results: Results, curves: Results) -> None:
-    """One line per layer, and the band that holds the middle half of its heads."""
-    k = 1 + np.arange(curves.mean.shape[-1])
-    layers = len(curves.mean)
-    for layer, colour in enumerate(style.sequence(layers)):
-        mean = curves.mean[layer]  # (K,)
-        axes.fill_between(k, curves.low[layer], curves.high[layer], color=colour, alpha=0.18, linewidth=0)
-        axes.plot(k, mean, color=colour, label=f"{_two_digits(mean[results.k - 1])}  layer {layer}")
-    _frame(axes, results, columns=1 + (layers - 1) // 8)
-
-
-def _draw_baselines(axes: Axes, results: Results, given: Results, baselines: Mapping[str, Results]) -> None:
-    """The network before training, one line per layer; random queries and keys; the model's mean to compare with."""
-    k = 1 + np.arange(given.mean.shape[-1])
-    of = {"given": given.mean.mean(axis=0, keepdims=True), **{name: x.mean for name, x in baselines.items()}}  # (T, K)
-    looks = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}
-    for group, (label, dashes, colour) in {**looks, "gaussian": ("Gaussian", "--", style.VERMILLION)}.items():
-        if group in of:
-            at_index = _two_digits(of[group][:, results.k - 1].mean())
-            axes.plot(k, of[group][0], dashes, color=colour, label=f"{at_index}  {label}")
-            axes.plot(k, of[group][1:].T, dashes, color=colour)
-    _frame(axes, results)
 
 
 def _frame(axes: Axes, results: Results, columns: int = 1) -> None:

@@ -13,18 +13,21 @@
 A multiply-add is one of a matrix product, or the product and the sum of a rank-1 update ``S + phi(k_i) v_i^T``, or two
 entries of any other arithmetic. In numbers, with ``N`` rows, the last column about right:
 
-=========  ============================  =================  ======================================
-form       multiply-adds                 kept by forward    in use at once
-=========  ============================  =================  ======================================
-masked     ``3 N^2 (C + M) + N^2``       ``N^2``            ``2 N^2 + N (2 C + 2 M)``, a mask of bytes
-naive      ``6 N C M``                   ``N C M``          ``N C M + N (2 C + 3 M)``
-rows       ``7 N C M``                   0                  ``N (2 C + 2 M) + 5 C M``
-chunks     ``N (4 T (C + M) + 7 C M)``   0                  ``N (2 C + 2 M) + 4 (C M + T^2)``
-=========  ============================  =================  ======================================
+=======  ======================================================  =========  ============================================
+form     multiply-adds                                           kept       in use at once
+=======  ======================================================  =========  ============================================
+masked   ``3 N^2 (C + M) + N^2``                                 ``N^2``    ``2 N^2 + max(N (2 C + 2 M), N M + mask)``
+naive    ``6 N C M``                                             ``N C M``  ``N (2 C + 2 M) + N C M + 3 C M``
+rows     ``7 N C M``                                             0          ``N (2 C + 2 M) + 5 C M``
+chunks   ``N (4 T (C + M) + 7 C M + C + M) + 3 N C M / (2 T)``   0          ``N (2 C + 2 M) + 2 C M + max(2 T^2 + mask,
+                                                                            3 T C, 3 T M)``
+=======  ======================================================  =========  ============================================
 
 Kept is what goes from one pass to the other beyond the inputs. The term ``N (2 C + 2 M)`` is the output and three
-gradients, which every form has to make. In the form by rows, ``5 C M`` are two states, an update of one, and NumPy's
-two buffers for making that. The numbers at the lines are those of chapter 7.
+gradients, which every form has to make. A mask has a byte for each entry of its matrix. In the naive form, ``3 C M``
+are a state, its update and the next state. In the form by rows, ``5 C M`` are two states, an update of one, and NumPy's
+two buffers for making that, of at most 8,192 numbers each. The multiply-adds of chunks are exact where ``T`` divides
+``N``. The numbers at the lines are those of chapter 7.
 """
 
 from collections.abc import Callable, Sequence
@@ -200,12 +203,13 @@ def compute(
 
 def formulas(form: str, n: NDArray[np.int64], c: int, m: int, size: int) -> tuple[NDArray[Any], ...]:
     """A row of the table above: multiply-adds, numbers kept, numbers in use at once; ``size`` bytes per number."""
-    made = n * (2 * c + 2 * m)  # the output and three gradients
+    made, t = n * (2 * c + 2 * m), CHUNK  # the output and three gradients
+    in_chunks = n * (4 * t * (c + m) + 7 * c * m + c + m) + 3 * n * c * m // (2 * t)
     return {
-        "masked": (3 * n * n * (c + m) + n * n, n * n, 2 * n * n + n * n // size + made),
-        "naive": (6 * n * c * m, n * c * m, n * c * m + made + n * m),
+        "masked": (3 * n * n * (c + m) + n * n, n * n, 2 * n * n + np.maximum(made, n * m + n * n // size)),
+        "naive": (6 * n * c * m, n * c * m, made + n * c * m + 3 * c * m),
         "rows": (7 * n * c * m, 0 * n, made + 5 * c * m),
-        "chunks": (n * (4 * CHUNK * (c + m) + 7 * c * m), 0 * n, made + 4 * (c * m + CHUNK**2)),
+        "chunks": (in_chunks, 0 * n, made + 2 * c * m + max(2 * t**2 + t**2 // size, 3 * t * c, 3 * t * m)),
     }[form]
 
 

@@ -35,7 +35,7 @@ __all__ = ["compute", "draw", "make", "setup"]
 
 POSITIONS = tuple(2**p for p in range(4, 15))
 QUICK = {"positions": POSITIONS[:4]}
-STEPS = 16  # timed together: one takes some 30 microseconds, and the first finds the processor's caches cold
+STEPS = 64  # timed together: one takes some 8 microseconds, and the first finds the processor's caches cold
 
 
 class Step(NamedTuple):
@@ -153,8 +153,9 @@ def _costs(steps: list[Step], state: Any, multiply_adds: Any, seconds: NDArray[n
 
 def draw(results: Results) -> Figure:
     """One more token at batch size 1, eight heads of 64, float32. A linear state has the same size and costs the same
-    at every position; a key/value cache grows, and so does a look through it. Points are bytes, counts and measured
-    CPU time, lines the formulas. Dashed: a token's share of one pass over all t, where they are known beforehand.
+    at every position; a key/value cache grows, and so does a look through it. Left and middle: points are bytes and
+    counts, lines the formulas. Right: measured CPU time; dashed, a token's share of one pass over all t, where they are
+    known beforehand.
     """
     figure, axes = style.figure(1, 3, height=0.36, sharex=True)
     looks = (

@@ -115,34 +115,24 @@ def draw(results: Results) -> Figure:
     compared with float64. Without a gate the first states lose digits, more of them the longer the sequence; with a
     gate g every step back multiplies the error by 1/g (dotted), until no digit is left.
     """
-    figure, axes = style.figure(1, 3, height=0.46, sharey=True)
-    for axis in axes:
+    figure, (plain, gated, longer) = style.figure(1, 3, height=0.46, sharey=True)
+    for axis in (plain, gated, longer):
         axis.axhline(NOTHING_LEFT, color=style.GREY, linewidth=0.8)
         axis.set(xscale="log", yscale="log", ylim=(1e-8, 20))
-    _draw_plain(axes[0], results)
-    _draw_gates(axes[1], results)
-    _draw_lengths(axes[2], results)
-    axes[0].set_ylabel("relative error of the state")
-    axes[0].text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
-    return figure
 
-
-def _draw_plain(axis: Axes, results: Results) -> None:
     x = results.positions
     z, s = style.VERMILLION, style.BLUE
-    axis.plot(x, results.rewound_z[0], "--", color=z)
-    axis.plot(x, results.rewound_s[0], "--", color=s)
-    for again, colour in ((results.recomputed_z[0], z), (results.recomputed_s[0], s)):
-        axis.plot(x[again > 0], again[again > 0], "-", color=colour)  # the first state may have no error at all
-    labels.at(axis, 4, 4e-4, "Z rewound", z, ha="left")
-    labels.at(axis, 1, 1.2e-5, "S rewound", s, ha="left", va="top", xytext=(0, 0))
-    labels.at(axis, 1, 2.5e-7, "S computed again", s, ha="left")
-    labels.at(axis, x[-1], 8e-8, "Z computed again", z, ha="right", va="top", xytext=(0, 0))
-    axis.set_title("without a gate", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    axis.set_xlabel(f"position i of {results.lengths[-1]:,}")
+    plain.plot(x, results.rewound_z[0], "--", color=z)
+    plain.plot(x, results.rewound_s[0], "--", color=s)
+    for again, hue in ((results.recomputed_z[0], z), (results.recomputed_s[0], s)):
+        plain.plot(x[again > 0], again[again > 0], "-", color=hue)  # the first state may have no error at all
+    labels.at(plain, 4, 4e-4, "Z rewound", z, ha="left")
+    labels.at(plain, 1, 1.2e-5, "S rewound", s, ha="left", va="top", xytext=(0, 0))
+    labels.at(plain, 1, 2.5e-7, "S computed again", s, ha="left")
+    labels.at(plain, x[-1], 8e-8, "Z computed again", z, ha="right", va="top", xytext=(0, 0))
+    plain.set_title("without a gate", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
+    plain.set_xlabel(f"position i of {results.lengths[-1]:,}")
 
-
-def _draw_gates(axis: Axes, results: Results) -> None:
     lines = zip(results.gates, results.after_steps, style.sequence(len(results.gates)), strict=True)
     for gate, error, colour in lines:
         if gate < 1:
@@ -150,23 +140,25 @@ def _draw_gates(axis: Axes, results: Results) -> None:
                 amplified = error[0] * (1 / gate) ** results.steps
             for values, look in ((amplified, ":"), (error, "--")):
                 shown = (values < SHOWN) & (results.steps > 0)
-                axis.plot(results.steps[shown], values[shown], look, color=colour)
+                gated.plot(results.steps[shown], values[shown], look, color=colour)
                 last = results.steps[shown][-1], values[shown][-1]
-            _name_gate(axis, *last, gate, colour)
-    axis.set_title("S with a gate g", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    axis.set_xlabel("steps back from the last")
+            _name_gate(gated, *last, gate, colour)
+    gated.set_title("S with a gate g", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
+    gated.set_xlabel("steps back from the last")
 
-
-def _draw_lengths(axis: Axes, results: Results) -> None:
     lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, strict=True)
     for (gate, rewound, recomputed), colour in zip(lines, style.sequence(len(results.gates)), strict=True):
         shown = rewound < SHOWN
-        axis.plot(results.lengths[shown], rewound[shown], "o--", color=colour)
-        axis.plot(results.lengths, recomputed, "s-", color=colour, markersize=2)
-        _name_gate(axis, results.lengths[shown][-1], rewound[shown][-1], gate, colour)
-    labels.at(axis, results.lengths[-1], 2e-8, "solid: computed again", style.BLACK, ha="right")
-    axis.set_title("S, its worst position", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    axis.set_xlabel("length N (tokens)")
+        longer.plot(results.lengths[shown], rewound[shown], "o--", color=colour)
+        longer.plot(results.lengths, recomputed, "s-", color=colour, markersize=2)
+        _name_gate(longer, results.lengths[shown][-1], rewound[shown][-1], gate, colour)
+    labels.at(longer, results.lengths[-1], 2e-8, "solid: computed again", style.BLACK, ha="right")
+    longer.set_title("S, its worst position", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
+    longer.set_xlabel("length N (tokens)")
+
+    plain.set_ylabel("relative error of the state")
+    plain.text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
+    return figure
 
 
 def _name_gate(axis: Axes, x: float, y: float, gate: float, colour: Any) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from linattn_ref.attention import rfa
 from linattn_ref.attention.features.feature_maps import orthogonal_gaussian
 from linattn_ref.attention.parts import gate as learned_gate
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
 from linattn_ref.training import adam
 
 __all__ = ["FORMS", "compute", "draw", "latch_loss"]
@@ -50,21 +50,17 @@ def compute(*, seed: int = 0, length: int = 512, heads: int = 512, steps: int = 
     """
     rng = np.random.default_rng(seed)
     omega = orthogonal_gaussian(DIRECTIONS, WIDTH, rng)
-    weights, reach = [], []
-    for gate in (None, *GATES):
-        rows = [last_row(omega, gate, length, rng) for _ in range(heads)]
-        mean = np.mean(rows, axis=0)
-        weights.append(mean)
-        if gate is not None:
-            reach.append(distance_with(mean, SHARE))
+    without, *weights = (
+        np.mean([last_row(omega, gate, length, rng) for _ in range(heads)], axis=0) for gate in (None, *GATES)
+    )
     return Results(
         length=length,  # N
         heads=heads,
         gates=np.array(GATES),  # (G,)
         distances=np.arange(length),  # (N,)
-        weights=np.array(weights[1:]),  # (G, N), mean over the heads, of the last query
-        without=weights[0],  # (N,), the same with no gate
-        reach=np.array(reach),  # (G,), the distance with 90% of the weight
+        weights=np.array(weights),  # (G, N), mean over the heads, of the last query
+        without=without,  # (N,), the same with no gate
+        reach=np.array([distance_with(each, SHARE) for each in weights]),  # (G,), the distance with 90% of the weight
         latch={form: train_latch(form, steps, np.random.default_rng(seed + 1)) for form in FORMS},
     )
 
@@ -72,13 +68,11 @@ def compute(*, seed: int = 0, length: int = 512, heads: int = 512, steps: int = 
 def last_row(omega: Array, gate: float | None, n: int, rng: Generator) -> Array:
     """The weights ``(N,)`` of the last of ``n`` random tokens, its own first."""
     q, k = rng.standard_normal((2, n, omega.shape[-1]))
-    gates = None if gate is None else np.full(n, gate)
     phi = rfa.KINDS["gaussian"](omega).forward
     similarity = phi(q[-1:])[0] @ phi(k)[0].T  # (1, N)
-    if gates is not None:
-        similarity = similarity * gate_powers(gates)  # as the last row of rfa.matrix, which has N of them
-    row: Array = (similarity / similarity.sum())[0, ::-1]
-    return row
+    if gate is not None:
+        similarity = similarity * gate_powers(np.full(n, gate))  # as the last row of rfa.matrix, which has N of them
+    return (similarity / similarity.sum())[0, ::-1]
 
 
 def gate_powers(gates: Array) -> Array:
@@ -156,7 +150,21 @@ def draw(results: Results) -> Figure:
     to forget at a mark and only there, which one number for all tokens cannot.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
-    _draw_weights(left, results)
+
+    some = np.unique(np.geomspace(1, results.length, 30).astype(int)) - 1
+    left.plot(some + 1, results.without[some], "s", color=style.GREY, markersize=2)
+    left.axhline(1 / results.length, color=style.GREY)
+    labels.at(left, 0.16, 1 / results.length, "no gate", style.GREY, ha="left", va="top", xytext=(3, -2))
+    shades = style.sequence(len(results.gates))
+    for gate, weights, shade in zip(results.gates, results.weights, shades, strict=True):
+        line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
+        left.plot(results.distances + 1, line, "-", color=shade)
+        left.plot(some + 1, weights[some], "o", color=shade)
+        labels.at(left, 1, line[0], f"{gate:g}", shade, ha="right", va="center", xytext=(-5, 0))  # later they cross
+    left.set(title="weight, by gate g", xscale="log", yscale="log", xlim=(0.16, 1.3 * results.length), ylim=(1e-8, 1))
+    labels.ticks(left, [1, 10, 100])
+    left.set(xlabel="distance + 1 (tokens)", ylabel="weight")
+
     g = np.linspace(0.3, 0.993, 200)
     middle.plot(g, np.log(1 - SHARE) / np.log(g), "-", color=style.GREY)  # (2)
     labels.at(middle, 0.55, 3.5, "log 0.1 / log g", style.GREY, ha="left", va="top")
@@ -169,23 +177,3 @@ def draw(results: Results) -> Figure:
     right.set(title="holding the last mark", yscale="log", xlabel="step", ylabel="mean squared error")
     labels.at_ends(right, width=9)
     return figure
-
-
-def _draw_weights(axes: Axes, results: Results) -> None:
-    some = np.unique(np.geomspace(1, results.length, 30).astype(int)) - 1
-    axes.plot(some + 1, results.without[some], "s", color=style.GREY, markersize=2)
-    axes.axhline(1 / results.length, color=style.GREY)
-    labels.at(axes, 1, 1 / results.length, "no gate", style.GREY, ha="left", va="top", xytext=(0, -2))
-    floor = 1e-8
-    shades = style.sequence(len(results.gates))
-    for i, (gate, weights, colour) in enumerate(zip(results.gates, results.weights, shades, strict=True)):
-        line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
-        axes.plot(results.distances + 1, line, "-", color=colour)
-        axes.plot(some + 1, weights[some], "o", color=colour)
-        ends = floor * 10 ** (1 + min(i, 3))  # so that no two names meet
-        last = int(np.argmin(np.maximum(line, ends)))
-        name = f"g = {gate:g}" if gate == results.gates[0] else f"{gate:g}"
-        x, y = last + 1, line[max(last - 1, 0)]
-        labels.at(axes, x, y, name, colour, ha="right", va="bottom", xytext=(-4, 2))
-    axes.set(title="weight, by distance", xscale="log", yscale="log", ylim=(floor, 1))
-    axes.set(xlabel="distance + 1 (tokens)", ylabel="weight")

@@ -36,7 +36,7 @@ import numpy as np
 from linattn_ref.attention import delta, gated_linear, softmax
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
 
-__all__ = ["RULES", "Answer", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
+__all__ = ["RULES", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
 VALUES = 512  # in the list
 WIDTH = 64  # C = M
@@ -44,13 +44,6 @@ TIMES = (1, 2, 4, 8, 16, 32)  # how often 8 other keys are written after 8 keys
 GATE = 1 - 1 / 32
 RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
 SOFTMAX = (*RULES, "softmax")  # and softmax attention beside them
-
-
-class Answer(NamedTuple):
-    """Of some keys, over all draws."""
-
-    error: float  # mean of |answer - v|^2 / |v|^2
-    recall: float  # share of answers nearest to the right value of the list
 
 
 QUICK = {"draws": 8, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
@@ -133,18 +126,20 @@ def tokens(rng: Generator, draws: int, width: int, parts: Sequence[tuple[int, in
 
 def unit(x: Array) -> Array:
     """Rows of length 1."""
-    rows: Array = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    return rows
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def recall(
     written: Tokens, asked: slice = slice(None), rules: Sequence[str] = tuple(RULES), beta: float = 1.0
-) -> dict[str, Answer]:
+) -> dict[str, Results]:
     """By rule, what is answered at the end for the keys of these tokens."""
     k, v, listed = written
     found = {rule: answers(rule, k, v, k[:, asked], beta) for rule in rules}
     return {
-        rule: Answer(float(errors(x, v[:, asked]).mean()), float(is_nearest(x, v[:, asked], listed).mean()))
+        rule: Results(
+            error=float(errors(x, v[:, asked]).mean()),  # mean of |answer - v|^2 / |v|^2, over all draws
+            recall=float(is_nearest(x, v[:, asked], listed).mean()),  # share nearest to the right value of the list
+        )
         for rule, x in found.items()
     }
 
@@ -162,8 +157,7 @@ def answers(rule: str, k: Array, v: Array, asked: Array, beta: float = 1.0) -> A
 
 def errors(answer: Array, right: Array) -> Array:
     """``(draws, A)``; values have length 1."""
-    squares: Array = ((answer - right) ** 2).sum(axis=-1)
-    return squares
+    return ((answer - right) ** 2).sum(axis=-1)
 
 
 def is_nearest(answer: Array, right: Array, listed: Array) -> NDArray[np.bool_]:
@@ -200,7 +194,16 @@ def draw(results: Results) -> Figure:
     figure, ((left, over_beta), (middle, right)) = style.figure(2, 2, height=0.75)
     _draw_recall(left, results.counts, results.once)
     left.set(title="written once", xlabel="keys", ylabel="recall")
-    _draw_beta(over_beta, results)
+
+    for n, found in results.by_beta.items():
+        over_beta.plot(results.betas, found, "o-", color=style.BLUE, markersize=3, label=f"{n} keys")
+        over_beta.plot(results.betas[:1] * (0.8, 1.0), [results.sums[n]] * 2, color=style.GREY)
+    over_beta.plot(results.betas, results.last, "D-", color=style.ORANGE, markersize=3, label="last of 3")
+    over_beta.set(title="the delta rule by beta", xlabel="beta", ylabel="recall", xscale="log", ylim=(0, 1.05))
+    ticks = [beta for beta in (0.02, 0.1, 0.3, 1.0) if beta >= results.betas[0]]
+    labels.ticks(over_beta, ticks, [f"{beta:g}" for beta in ticks])
+    labels.at_ends(over_beta)
+
     _draw_recall(middle, results.times, results.again)
     middle.set(title="then others, again", xlabel="times they are written", ylabel="recall")
     ages = np.geomspace(0.01, results.ages[-1], 400)
@@ -213,17 +216,6 @@ def draw(results: Results) -> Figure:
     right.set(xlabel="age + 1 (keys)", ylabel="error")
     labels.at_ends(right)
     return figure
-
-
-def _draw_beta(axes: Axes, results: Results) -> None:
-    for n, found in results.by_beta.items():
-        axes.plot(results.betas, found, "o-", color=style.BLUE, markersize=3, label=f"{n} keys")
-        axes.plot(results.betas[:1] * (0.8, 1.0), [results.sums[n]] * 2, color=style.GREY)
-    axes.plot(results.betas, results.last, "D-", color=style.ORANGE, markersize=3, label="last of 3")
-    axes.set(title="the delta rule by beta", xlabel="beta", ylabel="recall", xscale="log", ylim=(0, 1.05))
-    ticks = [beta for beta in (0.02, 0.1, 0.3, 1.0) if beta >= results.betas[0]]
-    labels.ticks(axes, ticks, [f"{beta:g}" for beta in ticks])
-    labels.at_ends(axes)
 
 
 def _draw_recall(axes: Axes, x: NDArray[np.int64], by_rule: dict[str, NDArray[np.float64]]) -> None:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 __all__ = ["compute", "draw"]
@@ -118,41 +118,33 @@ def draw(results: Results) -> Figure:
         axis.set_ylim(0, 1.04)
     counts = sorted({*map(int, results.collisions), *(each.n_buckets for each in results.by_buckets)})
     colours = dict(zip(counts, style.sequence(len(counts)), strict=True))
-    _draw_collisions(left, results, colours)
-    _draw_rounds(middle, results, colours)
-    _draw_cost(right, results)
-    return figure
 
-
-def _draw_collisions(axis: Axes, results: Results, colours: dict[int, Any]) -> None:
     angles = np.degrees(np.arccos(COSINES))
     for n_buckets, computed in results.collisions.items():
         colour = colours[int(n_buckets)]
-        axis.plot(angles, computed, "-", color=colour, label=f"{n_buckets} buckets")
-        axis.plot(angles, results.drawn[n_buckets], "o", color=colour)
-    axis.legend(loc="upper right", borderaxespad=0)
-    axis.set(title="Sharing a bucket", xlabel="angle between them (degrees)", ylabel="probability")
-    axis.set_xticks([0, 60, 120, 180])
+        left.plot(angles, computed, "-", color=colour, label=f"{n_buckets} buckets")
+        left.plot(angles, results.drawn[n_buckets], "o", color=colour)
+    left.legend(loc="upper right", borderaxespad=0)
+    left.set(title="Sharing a bucket", xlabel="angle between them (degrees)", ylabel="probability")
+    left.set_xticks([0, 60, 120, 180])
 
-
-def _draw_rounds(axis: Axes, results: Results, colours: dict[int, Any]) -> None:
     for each in results.by_buckets:
         colour = colours[each.n_buckets]
-        axis.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets}\u00a0buckets")
-        axis.plot(results.rounds, each.met, "--", color=colour)
-    labels.at(axis, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
-    axis.set(title=f"Found of the {results.top} nearest", xlabel="rounds", ylabel="share")
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(results.rounds, [str(r) for r in results.rounds])
-    labels.at_ends(axis)
+        middle.plot(results.rounds, each.recall, "o-", color=colour, label=f"{each.n_buckets}\u00a0buckets")
+        middle.plot(results.rounds, each.met, "--", color=colour)
+    labels.at(middle, results.rounds[-1], 0.1, "dashed:\nof all tokens", style.BLACK, ha="right")
+    middle.set(title=f"Found of the {results.top} nearest", xlabel="rounds", ylabel="share")
+    middle.set_xscale("log", base=2)
+    middle.set_xticks(results.rounds, [str(r) for r in results.rounds])
+    labels.at_ends(middle)
 
-
-def _draw_cost(axis: Axes, results: Results) -> None:
     for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "copper"), strict=True):
-        axis.plot(each.met, each.recall, "o-", color=colour)
+        right.plot(each.met, each.recall, "o-", color=colour)
         x, y = each.met[0], each.recall[0]
         name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
-        labels.at(axis, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
-    axis.plot([0, 1], [0, 1], ":", color=style.GREY)
-    labels.at(axis, 0.98, 0.3, "random\nchunks", style.GREY, ha="right")
-    axis.set(title="Found, by cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
+        labels.at(right, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
+    right.plot([0, 1], [0, 1], ":", color=style.GREY)
+    labels.at(right, 0.98, 0.3, "random\nchunks", style.GREY, ha="right")
+    right.set(title="Found, by cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
+
+    return figure

@@ -26,7 +26,7 @@ class Parts(NamedTuple):
     window: bool
     random: bool
     whole: bool  # a global block
-    both_ways: bool = False  # a random edge is one in both directions
+    both_ways: bool  # a random edge is one in both directions
 
     def pattern(self, n: int, rng: Generator) -> Mask:
         """The graph of ``n`` blocks."""
@@ -37,16 +37,9 @@ class Parts(NamedTuple):
         return pattern | pattern.T if self.both_ways else pattern
 
 
-PARTS = {
-    "window": Parts(True, False, False),
-    "random": Parts(False, True, False),
-    "random, both ways": Parts(False, True, False, both_ways=True),
-    "window + random": Parts(True, True, False),
-    "global": Parts(False, False, True),
-    "window + global": Parts(True, False, True),
-    "random + global": Parts(False, True, True),
-    "window + random + global": Parts(True, True, True),
-}
+NAMES: tuple[str, ...] = ("window", "random", "random, both ways", "window + random")
+NAMES += ("global", "window + global", "random + global", "window + random + global")
+PARTS = {name: Parts(*(part in name for part in ("window", "random", "global", "both ways"))) for name in NAMES}
 
 
 QUICK = {"blocks": (16, 32, 64), "draws": 2}
@@ -97,20 +90,10 @@ OF_PARTS = [PAIRS["window or block"], PAIRS["random"], PAIRS["random"], style.BL
 OF_PARTS += [style.VERMILLION, style.PURPLE, style.BLACK]
 COLOURS = dict(zip(PARTS, OF_PARTS, strict=True))
 PAIR_NAMES = {f"window of {WINDOW}": f"window,\n{WINDOW} keys"}
-# What is drawn, and what is written beside it
-OF_DIAMETER = {
-    "window": "window",
-    "random, both ways": "random,\nboth ways",
-    "window + random": "window\nand random",
-    "global": "any with a\nglobal block",
-}
-OF_CLUSTERING = {
-    "window": "window",
-    "random": "random",
-    "window + random": "window\nand random",
-    "window + global": "window\nand global",
-    "window + random + global": "all three",
-}
+# What is drawn, and what is written beside it if it is not the pattern's name
+OF_DIAMETER = ("window", "random, both ways", "window + random", "global")
+OF_CLUSTERING = ("window", "random", "window + random", "window + global", "window + random + global")
+TITLES = {"global": "any with a\nglobal block", "window + random + global": "all three"}
 
 
 def draw(results: Results) -> Figure:
@@ -128,14 +111,24 @@ def draw(results: Results) -> Figure:
     right.set(title="pairs of query and key", xlabel="length N", xscale="log", yscale="log")
     draw_graphs(left, results, "diameter", OF_DIAMETER)
     draw_graphs(middle, results, "clustering", OF_CLUSTERING)
-    draw_pairs(right, results)
+
+    x, strided = np.array(results.lengths), style.MECHANISMS["sparse_transformer"]
+    shades = style.GREY, strided, strided, COLOURS["window"]
+    for (name, counted), colour, look in zip(results.pairs.items(), shades, ("o-", "o-", "s--", "o-"), strict=True):
+        label = f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$"
+        right.plot(x, counted.counts, look, color=colour, label=label)
+    right.plot(x, x * np.log2(x), ":", color=style.BLACK, label="$N \\log_2 N$")
+    right.minorticks_off()
+    labels.at_ends(right)
+
     return figure
 
 
-def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str]) -> None:
+def draw_graphs(axes: Any, results: Results, quantity: str, names: Sequence[str]) -> None:
     """A line per pattern, with the range of its draws; what is infinite is left out."""
     x = np.array(results.blocks)
-    for name, label in names.items():
+    for name in names:
+        label = TITLES.get(name, name.replace(" + ", "\nand ").replace(", ", ",\n"))
         values = np.array(getattr(results.graphs[name], quantity))  # (lengths, draws)
         finite, colour = np.isfinite(values).all(axis=1), COLOURS[name]
         dashed = "--" if PARTS[name].both_ways else "-"
@@ -144,16 +137,4 @@ def draw_graphs(axes: Any, results: Results, quantity: str, names: dict[str, str
         axes.fill_between(x[finite], low, high, color=colour, alpha=0.2, lw=0)
     axes.set(xlabel="blocks", xscale="log")
     labels.ticks(axes, results.blocks[::2])
-    labels.at_ends(axes)
-
-
-def draw_pairs(axes: Any, results: Results) -> None:
-    """Pairs over the length, with the fitted exponents, and ``N log N`` for comparison."""
-    x, strided = np.array(results.lengths), style.MECHANISMS["sparse_transformer"]
-    shades = style.GREY, strided, strided, COLOURS["window"]
-    for (name, counted), colour, look in zip(results.pairs.items(), shades, ("o-", "o-", "s--", "o-"), strict=True):
-        label = f"{PAIR_NAMES.get(name, name)} $N^{{{counted.growth.exponent:.2f}}}$"
-        axes.plot(x, counted.counts, look, color=colour, label=label)
-    axes.plot(x, x * np.log2(x), ":", color=style.BLACK, label="$N \\log_2 N$")
-    axes.minorticks_off()
     labels.at_ends(axes)

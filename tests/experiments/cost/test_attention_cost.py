@@ -24,8 +24,9 @@ def test_what_is_counted_is_what_the_formulas_say(results, form):
 def test_the_peak_is_about_what_the_formula_says(results, form):
     costs = getattr(results, form)
     # Small arrays (row sums, masks) and Python's objects come on top, and NumPy may reuse a temporary array or not.
-    # NumPy 2.0 keeps a buffer of 8192 numbers beside that, in float32.
-    np.testing.assert_allclose(costs.peak[-1], costs.peak_formula[-1], rtol=0.1, atol=4 * np.getbufsize())
+    # NumPy 2.0 keeps a buffer of 8192 numbers beside that, in float32. The online form's formula is for several tiles.
+    long = slice(-1 if form == "online" else None, None)
+    np.testing.assert_allclose(costs.peak[long], costs.peak_formula[long], rtol=0.1, atol=4 * np.getbufsize())
 
 
 def test_the_figure_shows_the_results(results):

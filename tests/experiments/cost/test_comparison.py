@@ -1,10 +1,14 @@
 """The comparison of all mechanisms: its figure on random heads, its costs, and what each is measured against."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from quick import drawn, quick
 
 from linattn_ref.experiments.cost import comparison
+from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.measuring.heads import random_heads
 
 
@@ -65,3 +69,13 @@ def test_of_the_rest_none_is_exact(heads):
         way = comparison.WAYS[name]
         curve = comparison.measure(way._replace(sizes=way.sizes[:1]), heads, np.random.default_rng(0), quick=False)
         assert curve.output.low.min() > 0.01
+
+
+@pytest.mark.parametrize("name", comparison.WAYS)
+def test_the_costs_of_the_record_are_those_of_this_code(name):
+    stored = json.loads((Path(__file__).parents[3] / "figures" / "comparison.json").read_text(encoding="utf-8"))
+    (n, d, _), way, rng = stored["results"]["shape"], comparison.WAYS[name], np.random.default_rng(0)
+    forwards = [way.make(size, n, d, rng) for size in way.sizes]
+    qkv = rng.standard_normal((3, n, d), np.float32)
+    found = [count(forward, *qkv).multiply_adds / (n * n * 2 * d) for forward in forwards]
+    assert stored["results"]["ways"][name]["cost"] == found

@@ -7,13 +7,13 @@ from linattn_ref import gradcheck
 from linattn_ref.experiments.publishing import style
 from linattn_ref.experiments.recurrence import causal_cost
 
-C, M = 24, 16
+C, M = 64, 48
 
 
 @pytest.fixture(scope="module", params=[np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def results(request):
     rng = np.random.default_rng(0)
-    return causal_cost.compute((128, 200, 512), rng=rng, feature_width=C, value_width=M, dtype=request.param)
+    return causal_cost.compute((128, 192, 512), rng=rng, feature_width=C, value_width=M, dtype=request.param)
 
 
 def draw(n):
@@ -49,17 +49,14 @@ def test_the_masked_form_is_right():
 def test_what_is_counted_is_what_the_formulas_say(results, form):
     costs = getattr(results, form)
     np.testing.assert_array_equal(costs.kept, costs.kept_formula)
-    if form == "chunks":  # the formula leaves out what is done a chunk rather than a row, and the last, ragged chunk
-        np.testing.assert_allclose(costs.multiply_adds, costs.multiply_adds_formula, rtol=0.1)
-    else:
-        np.testing.assert_array_equal(costs.multiply_adds, costs.multiply_adds_formula)
+    np.testing.assert_array_equal(costs.multiply_adds, costs.multiply_adds_formula)
 
 
 @pytest.mark.parametrize("form", causal_cost.FORMS)
 def test_the_peak_is_about_what_the_formula_says(results, form):
     costs = getattr(results, form)
-    # Python's objects and small arrays come on top; in the masked form not everything in the sum is there at once.
-    np.testing.assert_allclose(costs.peak[-1], costs.peak_formula[-1], rtol=0.2)
+    # Python's objects and small arrays come on top.
+    np.testing.assert_allclose(costs.peak, costs.peak_formula, rtol=0.03)
 
 
 def test_the_figure_shows_the_results(results):

@@ -6,6 +6,7 @@ from quick import quick
 
 from linattn_ref.attention import rfa
 from linattn_ref.attention.feature_maps import gaussian
+from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import rfa_decay
 
 
@@ -57,3 +58,14 @@ def test_targets_are_the_values_at_the_last_mark():
         for t in range(20):
             last = np.flatnonzero(batch.marked[b, : t + 1])[-1]
             np.testing.assert_array_equal(batch.target[b, t], batch.v[b, last])
+
+
+def test_no_name_lies_on_a_line():
+    with style.use():
+        figure = rfa_decay.draw(chapter.results("rfa_decay"))
+        figure.draw_without_rendering()
+    weight = figure.axes[0]
+    for line in weight.lines:
+        drawn_line = line.get_transform().transform_path(line.get_path())
+        crossed = [text.get_text() for text in weight.texts if drawn_line.intersects_bbox(text.get_window_extent())]
+        assert crossed == []
