@@ -71,6 +71,7 @@ class Saved(NamedTuple):
     e: Float[Array, "#... R L"]
     f: Float[Array, "#... R L"]
     key_mask: Bool[Array, "... L"] | None
+    row_mask: Bool[Array, "#... R"] | None
     attention: Any  # softmax attention's, over the R mixed keys
 
 
@@ -111,16 +112,16 @@ def forward(
     """
     k, v, rows = shown(k, key_mask), shown(v, key_mask), for_all_heads(row_mask, k)
     out, attention = softmax.forward(q, e @ k, f @ v, key_mask=rows, scale=scale)  # (1), (2)
-    return out, Saved(k, v, e, f, key_mask, attention)
+    return out, Saved(k, v, e, f, key_mask, row_mask, attention)
 
 
 @op
 def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     """Equations (3) and (4)."""
-    k, v, e, f, key_mask, attention = saved
+    k, v, e, f, key_mask, row_mask, attention = saved
     d_q, d_mixed_k, d_mixed_v = softmax.backward(d_out, attention)
     d_e, d_f = product_for(e.shape, d_mixed_k, k), product_for(f.shape, d_mixed_v, v)  # (3)
-    d_k, d_v = e.mT @ d_mixed_k, f.mT @ d_mixed_v  # (4)
+    d_k, d_v = shown(e, row_mask).mT @ d_mixed_k, shown(f, row_mask).mT @ d_mixed_v  # (4)
     return Gradients(d_q, shown(d_k, key_mask), shown(d_v, key_mask), d_e, d_f)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from contextvars import ContextVar
 from functools import cache
+from os.path import dirname, exists
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
@@ -21,8 +22,8 @@ from linattn_ref.op.shapes import name_of
 __all__ = ["IN_FORCE", "PAGES", "backend_of", "check_backend", "code_of", "home_of"]
 
 PAGES = "linattn_ref.kernels.reference"  # the backend that is the pages themselves
-NAMES = ", ".join(f"linattn_ref.kernels.{name}" for name in ("reference", "jit", "cuda"))
 PACKAGE = __name__.partition(".")[0]
+KERNELS = f"{dirname(dirname(__file__))}/kernels"
 
 IN_FORCE: ContextVar[Any] = ContextVar("the backend within a call; None outside", default=None)
 
@@ -42,7 +43,9 @@ def check_backend(backend: Any, function: Any) -> None:
     pages = pages_of(function.__module__)
     if not any(hasattr(getattr(backend, page, None), name) for page in pages for name in ("forward", "step")):
         needed = " or ".join(repr(page) for page in pages)
-        raise TypeError(f"kernels: expected a backend with the page {needed} ({NAMES}, or your own), got {backend!r}")
+        have = [name for name in ("jit", "cuda") if any(exists(f"{KERNELS}/{name}/{page}.py") for page in pages)]
+        names = ", ".join((PAGES, *(f"{PACKAGE}.kernels.{name}" for name in have)))  # found without importing them
+        raise TypeError(f"kernels: expected a backend with the page {needed} ({names}, or your own), got {backend!r}")
 
 
 @cache

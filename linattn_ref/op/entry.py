@@ -202,7 +202,7 @@ class Entry:
         groups = [args, args[self.places["saved"] :]] if "saved" in self.places else [args]
         for first in groups:  # if the first array is NumPy's, so are all, or the checks say so
             while isinstance(first, tuple) and first:
-                first = first[0]
+                first = next((x for x in first if x is not None), None)
             if type(first) is not np.ndarray:
                 whole = functools.partial(self.check_and_run, None)
                 return with_gpu_arrays(whole, self.whole_signature, args, options)
@@ -375,6 +375,8 @@ def kind_of_call(args: Any, options: Any) -> list[Any] | None:
             elif kind is dict:
                 found.append((*x,))
                 groups.append(x.values())
+            elif kind is slice:
+                found.append((x.start, x.stop, x.step))
             else:
                 return None
     return found

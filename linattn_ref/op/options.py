@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,10 +59,12 @@ def is_number(x: Any) -> bool:
 
 
 def check_sizes(**sizes: Any) -> None:
-    """Each is an integer of at least 1."""
+    """Each is an integer of at least 1 that NumPy's integers can hold."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if size > sys.maxsize:
+            raise ValueError(f"{name}: expected at most {sys.maxsize}, got an integer of {size.bit_length()} bits")
 
 
 def check_rng(rng: Any) -> None:
@@ -71,7 +74,11 @@ def check_rng(rng: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value."""
+    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value.
+
+    So have ``n`` and ``n_keys``, of a pattern.
+    """
+    check_sizes(**{name: arguments[name] for name in ("n", "n_keys") if name in arguments})
     if np.ndim(arguments.get("d_loss", 0)) != 0:
         raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
     causal = arguments.get("causal", True)
@@ -85,7 +92,7 @@ def check_options(arguments: dict[str, Any]) -> None:
             continue
         if not is_number(x):
             raise TypeError(f"{name}: expected {kind}, got {x!r}")
-        if not math.isfinite(x):
+        if not abs(x) <= sys.float_info.max:
             raise ValueError(f"{name}: expected a finite number{' of at least 0' * (name == 'eps')}, got {x!r}")
     if "eps" in arguments and arguments["eps"] < 0:
         raise ValueError(f"eps: expected a finite number of at least 0, got {arguments['eps']!r}")
@@ -97,11 +104,12 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
             raise ValueError("state: continuing from a state needs causal=True")
         return
     k = arguments.get("k", arguments.get("qk"))
-    if k is None:  # a pattern is of places, not of arrays
-        return
-    n, keys = arguments.get("q", k).shape[-2], k.shape[-2]
+    if k is not None:
+        name, n, keys = "q", arguments.get("q", k).shape[-2], k.shape[-2]
+    else:  # a pattern is of places, not of arrays
+        name, n, keys = "n", arguments.get("n", 1), arguments.get("n_keys", math.inf)
     if n > keys:
-        raise ValueError(f"q: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
+        raise ValueError(f"{name}: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
 
 
 def check_made_for(leading: Any, key_width: Any, value_width: Any, dtype: Any = np.float64, **_: Any) -> None:

@@ -291,6 +291,7 @@ def test_same_generator_same_directions():
         (lambda: feature_maps.quadratic(-1.0), ValueError, "c: expected a number of at least 0, got -1.0"),
         (lambda: feature_maps.quadratic("1"), TypeError, "c: expected a number, got '1'"),
         (lambda: feature_maps.quadratic(math.nan), ValueError, "c: expected a finite number, got nan"),
+        (lambda: feature_maps.quadratic(10**400), ValueError, "c: expected a finite number, got 1000"),
         (lambda: feature_maps.taylor_exp(-1), ValueError, "order: expected an integer of at least 0, got -1"),
         (lambda: feature_maps.taylor_exp(1.5), ValueError, "order: expected an integer of at least 0, got 1.5"),
         (lambda: feature_maps.taylor_gaussian(2, 0.0), ValueError, "sigma: expected a number above 0, got 0.0"),

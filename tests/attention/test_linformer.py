@@ -12,6 +12,7 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.attention.linformer_projections import SHARING, parameter_count
 from linattn_ref.attention.parts import max_pool, strided_convolution
 from linattn_ref.attention.parts.segment_means import segment_bounds
+from linattn_ref.kernels import jit, reference
 
 # Sums of some ten products of numbers of size 1 in float64, in another order: some roundings of 2.2e-16 each.
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)
@@ -171,6 +172,27 @@ def test_one_row_mask_for_all_heads(rng):
     q, k, v, e, f = draw(rng, (2, 3, 4), (2, 5, 4), (2, 5, 2), (3, 5), (3, 5))
     out, _ = linformer.forward(q, k, v, e, f, row_mask=np.array([True, False, True]))
     close(out, linformer.forward(q, k, v, e[::2], f[::2])[0])
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_rows_that_are_not_in_use_may_hold_anything(rng, kernels):
+    q, k, v, e, f, d_out = draw(rng, (2, 3, 4), (2, 5, 4), (2, 5, 2), (3, 5), (3, 5), (2, 3, 2))
+
+    def run():
+        out, saved = linformer.forward(q, k, v, e, f, row_mask=np.array([True, False, True]), kernels=kernels)
+        return out, linformer.backward(d_out, saved)
+
+    expected, gradients = run()
+    e[1], f[1] = np.nan, np.inf
+    out, others = run()
+    np.testing.assert_array_equal(out, expected)
+    for x, y in zip(others, gradients, strict=True):
+        np.testing.assert_array_equal(x, y)
+    k[0, 3] = v[1, 3] = np.nan
+    _, spoiled = run()
+    assert not spoiled.e[1].any()
+    assert not spoiled.f[1].any()
 
 
 # --- Pooling --------------------------------------------------------------------------------------------------------

@@ -114,6 +114,23 @@ def test_rows_that_are_not_used():
     assert before[1].q_global[:, tokens].any(axis=-1).all()
 
 
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("name", ["q_global", "k_global", "v_global", "v"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_nan_stays_with_its_projections(name, kernels):
+    """One of a global array reaches no gradient of the others, and a value's no query that does not read it."""
+    *arrays, d_out = draw(30)
+    options = {"window": 3, "global_tokens": [4, 20], "kernels": kernels}
+    _, before = run(arrays, d_out, **options)
+    changed = dict(zip(before._fields, (x.copy() for x in arrays), strict=True))
+    changed[name][:, 5 if name == "v" else 4] = np.nan
+    out, after = run(changed.values(), d_out, **options)
+    assert np.isnan(out).any()
+    for each in ("q_global", "k_global", "v_global") if name == "v" else "qkv":
+        np.testing.assert_array_equal(getattr(after, each), getattr(before, each))
+    assert not after.q[:, [4, 20]].any()
+
+
 @pytest.mark.parametrize("size", [1e2, 1e5])
 def test_a_global_row_cannot_spoil_the_others(size):
     """Its scores by the ordinary projections are far from its log-sum-exp by its own: nothing overflows."""

@@ -87,6 +87,30 @@ def test_what_is_wrong_is_told_though_an_equal_pattern_is_kept(mechanism, option
                 parts_of(N, N, window=1, global_tokens=wrong)
 
 
+@each
+def test_sizes_that_are_none_are_told(mechanism, options, parts_of):
+    """``N`` and ``L`` too, and more queries than keys where they are aligned at the end."""
+    options = {name: x for name, x in options.items() if name != "random_blocks"}
+    for wrong in (0, -3, 4.0, "4", True, 2**70):
+        with pytest.raises(ValueError, match=r"^n: expected "):
+            parts_of(wrong, N, **options)
+        if mechanism not in (longformer, bigbird):
+            with pytest.raises(ValueError, match=r"^n_keys: expected "):
+                parts_of(N, wrong, **options)
+    if mechanism in (local, sparse_transformer):
+        with pytest.raises(ValueError, match=r"^n: causal attention is .* needs N <= L, got N = 70 and L = 69"):
+            parts_of(N, N - 1, **options)
+
+
+@each
+def test_what_is_kept_is_read_only(mechanism, options, parts_of):
+    """It is that of later calls as well."""
+    for one in parts_of(N, N, **options):
+        for x in (*one[:-1], *one.by_key):
+            with pytest.raises(ValueError, match="read-only"):
+                x[:] = 0
+
+
 def test_one_of_other_lengths_is_refused():
     for n, n_keys in ((N - 1, N), (N, N + 1)):
         with pytest.raises(ValueError, match=rf"^seen: expected one for N = 70 and L = 70, .* {n} and L = {n_keys}"):

@@ -2,12 +2,15 @@
 
 import re
 from collections import namedtuple
+from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
 import pytest
 from case import about, normal_like
 from cases import each_setting
+
+from linattn_ref.kernels import jit
 
 
 def each_plain(where):
@@ -164,7 +167,7 @@ def test_a_scale_that_is_no_finite_number(setting):
     for scale in ("1", True, 1j, np.ones(3)):
         with about(scale), pytest.raises(TypeError, match=r"^scale: expected a number or None"):
             setting.call().change(scale=scale).forward()
-    for scale in (np.nan, np.inf, -np.inf):
+    for scale in (np.nan, np.inf, -np.inf, 10**400):
         with about(scale), pytest.raises(ValueError, match=r"^scale: expected a finite number"):
             setting.call().change(scale=scale).forward()
 
@@ -188,11 +191,15 @@ def test_causal_is_true_or_false(setting):
 
 @each_plain(lambda s: s.case.takes("kernels"))
 def test_kernels_that_are_none(setting):
-    """Nothing falls back silently; the error lists what there is."""
-    listed = r"^kernels: .*linattn_ref\.kernels\.reference, linattn_ref\.kernels\.jit"
+    """Nothing falls back silently; the error lists what there is, and nothing that is refused in turn."""
+    call = setting.call()
     for kernels in (np, None, "jit", object()):
-        with about(kernels), pytest.raises(TypeError, match=listed):
-            setting.call().change(kernels=kernels).forward()
+        with about(kernels), pytest.raises(TypeError, match=r"^kernels: .*linattn_ref\.kernels\.reference") as raised:
+            call.change(kernels=kernels).forward()
+    has_page = "linattn_ref.kernels.jit" in str(raised.value)
+    assert has_page or setting.room is None
+    with nullcontext() if has_page else pytest.raises(TypeError, match=r"^kernels: .*\.reference, or your own"):
+        call.case.forward.check(*call.arrays.values(), **{**call.options, "kernels": jit})
 
 
 # --- The backward pass ----------------------------------------------------------------------------------------------

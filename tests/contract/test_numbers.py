@@ -1,6 +1,7 @@
 """An option that is a number of NumPy's is the same as Python's: the same bits, in the dtype of the arrays."""
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -85,6 +86,15 @@ def test_float32_stays_float32(setting):
         if isinstance(value, float):
             for result, x in call.change(**{name: np.float64(value)}).run().named().items():
                 assert x.dtype == np.float32, (name, result)
+
+
+@each_setting(lambda s: s.room in (None, "reference") and not s.masked)
+def test_whole_numbers_beyond_64_bits(setting):
+    call = setting.call()
+    for name, _, kinds in numbers_of(call):
+        if kinds is WHOLE:
+            with about(name), pytest.raises(ValueError, match=rf"^{name}: expected "):
+                call.change(**{name: 2**70}).forward()
 
 
 # --- Functions that are no mechanism ----------------------------------------------------------------------------------
@@ -207,3 +217,23 @@ def test_options_of_other_functions(name):
             assert len(got) == len(expected)
             for a, b in zip(got, expected, strict=True):
                 np.testing.assert_array_equal(a, b, strict=True)
+
+
+def large_at(place):
+    """A kind of whole numbers of which one is too large."""
+    places = itertools.count()
+    return lambda x: 2**70 if next(places) == place else x
+
+
+OTHERS = "nn", "models", "training", "theory"
+ATTENTION = {*FUNCTIONS} - {name for name in FUNCTIONS if name.startswith(OTHERS)} - {"feature_maps.taylor_exp"}
+
+
+@pytest.mark.parametrize("name", sorted(ATTENTION))
+def test_whole_numbers_beyond_64_bits_of_other_functions(name):
+    """One after the other. (A Taylor series has any number of terms.)"""
+    whole = []
+    FUNCTIONS[name](lambda x: whole.append(x) or x, float)
+    for place in range(len(whole)):
+        with about(place), pytest.raises((ValueError, TypeError), match=r"^[\w\[\]]+: expected "):
+            FUNCTIONS[name](large_at(place), float)

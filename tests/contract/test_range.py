@@ -73,6 +73,24 @@ def test_a_query_beyond_the_range_leaves_the_others_alone(setting):
     assert_close(found.gradients.v, expected.gradients.v, setting.case)
 
 
+@each_setting(lambda s: s.room == "jit" and is_softmax(s))
+@pytest.mark.filterwarnings("ignore:overflow encountered")  # of gradients, which may be beyond the range
+@pytest.mark.parametrize("scale", [30.0, -32.0])
+def test_a_scale_may_leave_the_range_where_no_score_does(setting, scale):
+    """Neither ``scale q`` nor ``scale k`` is a number in the one call or the other."""
+    call = setting.call()
+    for large, small in ("qk", "kq"):
+        arrays = {large: 1e307 * call.arrays[large], small: 1e-307 * call.arrays[small]}
+        one = call.change(arrays=arrays, scale=scale)
+        found, expected = one.run(), one.change(kernels=reference).run()
+        assert_close(found.out, expected.out, setting.case)
+        assert_close(found.gradients.v, expected.gradients.v, setting.case)
+        for name, other in ("qk", "kq"):
+            x, y = (np.nan_to_num(getattr(each.gradients, name)) for each in (found, expected))
+            rounding = 1e-13 * abs(scale) * abs(arrays[other]).max()  # gradients of scores are differences
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=rounding)
+
+
 @pytest.mark.parametrize(
     ("page", "kernels"),
     [(softmax, reference), (softmax, jit), (online_softmax, reference)],
@@ -99,3 +117,13 @@ def test_steps_beyond_the_range(kernels):
         for t in range(5):
             out, state = softmax.step(q[t], k[t], v[t], state, kernels=kernels)
             np.testing.assert_allclose(out, expected[t], rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_a_step_whose_scale_leaves_the_range(kernels):
+    """As above: more keys than fill the lanes, and the scores 0, 1, ..., 8 times -30."""
+    q, k, v = np.array([1e307, 0.0]), np.stack([1e-307 * np.arange(9.0), np.ones(9)], axis=-1), np.eye(9)
+    state = softmax.init_state((), 2, 9, kernels=kernels)
+    for t in range(9):
+        out, state = softmax.step(q, k[t], v[t], state, scale=-30.0, kernels=kernels)
+        np.testing.assert_allclose(out[: t + 1], np.exp(-30.0 * np.arange(t + 1)), rtol=1e-12)

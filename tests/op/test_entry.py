@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import each_setting
 
 from linattn_ref.attention import delta, linear, linformer, performer, rfa, softmax
 from linattn_ref.kernels import jit, reference
 from linattn_ref.op.backends import PAGES, backend_of
+from linattn_ref.op.entry import Entry
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 E = linformer.mean_pool(2, 3)
@@ -154,6 +156,15 @@ def test_nothing_wrong_passes_for_what_was_seen(changed, error, match):
     softmax.forward(**call)
     with pytest.raises(error, match=match):
         softmax.forward(**{**call, **changed})
+
+
+@each_setting(lambda s: not s.masked)
+def test_a_backward_pass_like_the_last_is_not_checked_again(setting, monkeypatch):
+    call = setting.call()
+    out, saved = call.forward()
+    call.case.backward(out, saved)
+    monkeypatch.setattr(Entry, "first_call", None)
+    call.case.backward(out, saved)
 
 
 def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):

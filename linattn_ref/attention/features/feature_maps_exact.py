@@ -30,6 +30,7 @@ Choromanski et al. (2021), "Rethinking attention with Performers", section 4.4 (
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,6 +264,6 @@ def _check_order(order: int) -> int:
 def _check_number(name: str, x: float) -> float:
     if not is_number(x):
         raise TypeError(f"{name}: expected a number, got {x!r}")
-    if not math.isfinite(x):
+    if not abs(x) <= sys.float_info.max:
         raise ValueError(f"{name}: expected a finite number, got {x!r}")
     return float(x)

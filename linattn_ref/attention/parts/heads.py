@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from linattn_ref.attention.parts.masks import mix
 from linattn_ref.op import Array
 
 __all__ = ["product_for", "sum_to_shape"]
@@ -28,4 +29,4 @@ def product_for(shape: tuple[int, ...], a: Array, b: Array) -> Array:
     leading = [a.shape[axis] for axis in own]
     a = a.transpose(order).reshape(*leading, a.shape[-2], -1)  # (own heads, R, served heads * D)
     b = b.transpose(order).reshape(*leading, b.shape[-2], -1)  # (own heads, L, served heads * D)
-    return (a @ b.mT).reshape(shape)
+    return mix(a, b.mT).reshape(shape)

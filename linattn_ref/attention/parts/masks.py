@@ -36,7 +36,10 @@ def first_seen(q: Array, k: Array, causal: bool) -> list[Any]:
 
 
 def scores(q: Array, k: Array, scale: float) -> Array:
-    """``scale q k^T``; one beyond the largest number of its dtype is that number, so that a maximum is a number."""
+    """``scale q k^T``; one beyond the largest number of its dtype is that number, so that a maximum is a number.
+
+    Of the difference of two such scores NumPy may warn; its exponential is 0, as it should be.
+    """
     limit = np.finfo(q.dtype).max
     with np.errstate(over="ignore"):
         return np.clip(scale * (q @ k.mT), -limit, limit)

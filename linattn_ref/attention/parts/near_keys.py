@@ -42,7 +42,7 @@ def segments(n: int, length: int, window: int, reduced: int, causal: bool) -> It
 
 
 def check_lengths(**sizes: Any) -> None:
-    check_sizes(n=sizes["n"], window=sizes["window"])
+    check_sizes(window=sizes["window"])
 
 
 @op(look=check_lengths)

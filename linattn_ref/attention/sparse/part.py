@@ -22,7 +22,7 @@ are neighbours, and a dilated window becomes a plain one. And a key left out of 
 ``blocks``    a list of key blocks for each block of queries
 
 Building a part takes ``O((N + L) log(N + L))`` for its orders, and nothing of size ``N L``. It depends on integers
-alone, so a mechanism keeps the patterns that it built last, ``KEPT`` of them.
+alone, so a mechanism keeps the patterns that it built last, ``KEPT`` of them, in arrays that are read-only.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
     source = np.repeat(np.asarray(first_run[:-1])[of_tile], counts) + _counting(counts)
     runs = np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1)[source]
     low, high = np.zeros(n, np.intp), np.full(n, n_keys)
-    return Part(np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles, n_keys)
+    arrays = np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles
+    return Part._make([*map(_read_only, arrays), n_keys])
 
 
 def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices, n_keys: int) -> Part:
@@ -150,7 +151,14 @@ def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices, n_keys:
     tile_of_run = np.nonzero(begins)[0]
     some = runs[:, 0] < runs[:, 1]
     counts = np.bincount(tile_of_run[some], minlength=len(tiles) - 1)
-    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles, n_keys)
+    arrays = queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles
+    return Part._make([*map(_read_only, arrays), n_keys])
+
+
+def _read_only(x: Indices) -> Indices:
+    view = x.view()  # the array itself may be a caller's
+    view.flags.writeable = False
+    return view
 
 
 def _cut(length: int, block: int) -> Indices:
@@ -206,7 +214,8 @@ def by_key(part: Part) -> tuple[Indices, Indices]:
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (key_tile[1:] != key_tile[:-1]) | (start[1:] > stop[:-1])
     counts = np.bincount(key_tile[begins], minlength=len(part.key_tiles) - 1)
-    return _pointers(counts), np.stack([start[begins], stop[np.roll(begins, -1)]], axis=1)
+    runs = np.stack([start[begins], stop[np.roll(begins, -1)]], axis=1)
+    return _read_only(_pointers(counts)), _read_only(runs)
 
 
 def _rows_between(part: Part, tile: Indices, first: Indices, last: Indices) -> tuple[Indices, Indices]:

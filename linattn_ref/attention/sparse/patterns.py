@@ -53,8 +53,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
-def look_local(window: Any, dilation: Any = 1, n: Any = 1, **_: Any) -> None:
-    check_sizes(n=n, window=window, dilation=dilation)
+def look_local(window: Any, dilation: Any = 1, **_: Any) -> None:
+    check_sizes(window=window, dilation=dilation)
 
 
 @op(look=look_local)
@@ -85,7 +85,7 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
-@op(look=lambda n, block, **_: check_sizes(n=n, block=block))
+@op(look=lambda block, **_: check_sizes(block=block))
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     number = np.arange(n) // block
@@ -181,9 +181,8 @@ def check_window_blocks(window_blocks: Any) -> None:
 # --- Sparse Transformer ---------------------------------------------------------------------------------------------
 
 
-def check_kind(kind: Any, stride: Any, summary: Any = 1, n: Any = 1, **_: Any) -> None:
+def check_kind(kind: Any, stride: Any, summary: Any = 1, **_: Any) -> None:
     """A pattern of a Sparse Transformer; a block has at least as many places as it has summaries."""
-    check_sizes(n=n)
     if kind not in KINDS:
         raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     check_sizes(stride=stride, summary=summary)

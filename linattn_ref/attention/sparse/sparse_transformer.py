@@ -67,9 +67,9 @@ from linattn_ref.op.options import check_options
 __all__ = ["KINDS", "Gradients", "Kind", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-def look(q: Any, k: Any, **options: Any) -> None:
+def look(**options: Any) -> None:
     check_kind(**options)
-    check_options({"q": q, "k": k, "causal": True})
+    check_options({**options, "causal": True})
 
 
 @op(look=look)
@@ -96,7 +96,7 @@ def forward(
 backward = pattern_softmax.backward  # (4), (5)
 
 
-@op(look=check_kind)
+@op(look=look)
 @lru_cache(KEPT)
 def parts_of(n: int, n_keys: int, *, kind: Kind, stride: int, summary: int = 1) -> Pattern:
     """What each query sees, as disjoint parts.

@@ -69,7 +69,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out, q)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = new_like(q, k, v)
-    q, rest = scaled_first(q, scale)
+    q, rest, _ = scaled_first(q, scale)
     for x in (d_q, d_k, d_v):
         x[...] = 0
     table, runs = table_of(d_out, q, k, v, d_q, d_k, d_v), -(-v.shape[-2] // run_length.py_func(chunk))

@@ -37,6 +37,7 @@ from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.softmax_tile import (
+    apart,
     forget_unseen,
     has_none,
     multiply,
@@ -90,6 +91,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
     k_rows, v_rows = meet.gather(k, tokens), meet.gather(v, tokens)
     places = tokens.astype(q.dtype).reshape(1, -1)
     their_chunks = meet.chunks_before(chunks, r, tokens)
+    of_queries, of_scores = apart(scale, q)
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
     scores = new_panel(2 * chunk, q)  # (keys, queries)
@@ -100,13 +102,13 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
         some = scores[: end - keys.start]
         for first in range(start, end, width):
             mine = slice(first, min(first + width, end))
-            meet.pack_tokens(q_t, q, tokens[mine], scale)
+            meet.pack_tokens(q_t, q, tokens[mine], of_queries)
             meet.into_lanes(my_place, places[:, mine])
             meet.into_lanes(my_chunks, their_chunks[:, mine])
             theirs = places[0, keys], their_chunks[:, keys]
             for careful in (False, True):
                 if not careful or _is_beyond(sums, end - first):
-                    scores_of(some, k_rows[keys, : q.shape[1]], q_t, careful)
+                    scores_of(some, k_rows[keys, : q.shape[1]], q_t, of_scores, careful)
                     _hide(some, first - keys.start, causal, (my_place, my_chunks), theirs, sums)
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
@@ -211,6 +213,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
     shift, row_sum = rows[2][tokens], rows[3][tokens]
     places = tokens.astype(k.dtype).reshape(1, -1)
     their_chunks = meet.chunks_before(chunks, r, tokens)
+    of_keys, of_scores = apart(scale, k)
     k_t, v_t = new_panel(k.shape[1], k), new_panel(v.shape[1], k)  # (D, keys), (M, keys)
     columns = new_panel(width, k)  # (keys, lanes), of d_k or d_v
     p, d_s = new_panel(2 * chunk, k), new_panel(2 * chunk, k)  # (queries, keys)
@@ -221,12 +224,12 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
         for first in range(start, min(start + chunk, n_keys), width):
             mine = slice(first, min(first + width, start + chunk, n_keys))
             keys = mine.stop - first
-            meet.pack_tokens(k_t, k, tokens[mine], scale)
+            meet.pack_tokens(k_t, k, tokens[mine], of_keys)
             meet.pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
             careful = careful or has_none(k_t, len(k_t)) or has_none(v_t, len(v_t))
             meet.into_lanes(my_place, places[:, mine])
             meet.into_lanes(my_chunks, their_chunks[:, mine])
-            scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, careful)
+            scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, of_scores, careful)
             product(some_d_s, g_rows[queries, : v.shape[1]], v_t, False)
             theirs = places[0, queries], their_chunks[:, queries]
             _hide_keys(some_p, first - start, keys, causal, (my_place, my_chunks), theirs)

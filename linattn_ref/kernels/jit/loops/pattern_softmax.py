@@ -122,13 +122,14 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     queries, low, high = rows
     out, row_max, row_sum = results
     q_t, (out_t, state) = zero_panel(q.shape[1], q), shared.nothing_seen(v.shape[1], q)  # (D, queries), (M, queries)
-    _start(queries, q, results, scale, q_t, out_t, state)
+    of_queries, of_scores = shared.apart(scale, q)
+    _start(queries, q, results, of_queries, q_t, out_t, state)
     scores, limits = new_panel(shared.KEYS, q), new_panel(2, q)  # (keys, queries)
     for run in range(len(runs)):
         begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
         for start in range(begin, end, shared.KEYS):
             stop = min(start + shared.KEYS, end)
-            shared.scores_of(scores, k[start:stop], q_t, careful)
+            shared.scores_of(scores, k[start:stop], q_t, of_scores, careful)
             _hide(scores, key_mask[start:stop], low, high, start, limits)
             shared.online_softmax(scores, v[start:stop], state, out_t, careful)
     if not careful:
@@ -184,7 +185,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
     key_mask = shared.flat_mask(key_mask, k)
     d_q, d_k, d_v = new_like(q, k, v)
-    q, rest = shared.scaled_first(q, scale)
+    q, rest, left = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // TILE))
     for x in (shares, d_k, d_v):
         x[...] = 0
@@ -197,8 +198,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
         if own is not shares:
             _add_rows(len(shift) * tasks, table_of(shares, own), part.queries, shift)
     shared.add_shares(d_q, shares)
-    if rest != scale:
-        d_q *= scale
+    if left != 1:
+        d_q *= left
     return d_q, d_k, d_v
 
 
@@ -232,7 +233,8 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
     d_out, q, shift, row_sum, low, high, d_q = rows
-    k_t, v_t, k_columns = shared.key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], scale)
+    of_keys, of_scores = shared.apart(scale, q)
+    k_t, v_t, k_columns = shared.key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], of_keys)
     careful = careful or shared.has_none(k_t, len(k_t)) or shared.has_none(v_t, len(v_t))
     d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
     p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
@@ -240,7 +242,7 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
     for run in range(len(runs)):
         for start in range(runs[run, 0], runs[run, 1], shared.QUERIES):
             here = slice(start, min(start + shared.QUERIES, runs[run, 1]))
-            shared.scores_of(p, q[here], k_t, careful)
+            shared.scores_of(p, q[here], k_t, of_scores, careful)
             if careful:
                 shared.hide_masked(p, bias)
             product(d_s, d_out[here], v_t, False)

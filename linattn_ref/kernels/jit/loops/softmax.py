@@ -22,6 +22,7 @@ Backward: a task runs over tiles of ``lanes`` keys, a key per lane, and for each
     d_q   += d_s (scale K)                                                     (queries, D), by panels of columns
 
 Where the scale is no power of 2, the queries are scaled and not the keys, in a copy (`softmax_tile.scaled_first`).
+Where it is above 1, ``scale Q`` could leave the range: in either pass the scores are multiplied (`softmax_tile.apart`).
 
 That is five matrix products; with queries and keys in separate passes it would be seven. A head's keys are dealt out to
 several tasks, each with a ``d_q`` of its own, where there are fewer than ``TASKS`` heads to keep the processor busy.
@@ -102,12 +103,13 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
     see = first + (n_keys - n)  # the causal query in lane i sees keys j <= see + i
     end = min(n_keys, last + (n_keys - n)) if causal else n_keys
     q_t = new_panel(q.shape[1], q)  # (D, queries)
-    pack(q_t, q[first:last], scale)
+    of_queries, of_scores = shared.apart(scale, q)
+    pack(q_t, q[first:last], of_queries)
     scores = new_panel(shared.KEYS, q)  # (keys, queries)
     out_t, state = shared.nothing_seen(v.shape[1], q)
     for start in range(0, end, shared.KEYS):
         stop = min(start + shared.KEYS, end)
-        shared.scores_of(scores, k[start:stop], q_t, careful)
+        shared.scores_of(scores, k[start:stop], q_t, of_scores, careful)
         _hide(scores, key_mask[start:stop], causal, see - start)
         shared.online_softmax(scores, v[start:stop], state, out_t, careful)
     if not careful and shared.has_none(out_t, len(out_t)):
@@ -138,14 +140,14 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
     d_q, d_k, d_v = new_like(q, k, v)
-    q, rest = shared.scaled_first(q, scale)
+    q, rest, left = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
     options = key_mask, bool(causal), q.dtype.type(rest), careful
     _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *options)
     shared.add_shares(d_q, shares)
-    if rest != scale:
-        d_q *= scale
+    if left != 1:
+        d_q *= left
     return d_q, d_k, d_v
 
 
@@ -176,14 +178,15 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
     last = min(first + width, k.shape[0])
     see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
     keys, key_mask = last - first, key_mask[first:last]
-    k_t, v_t, k_columns = shared.key_panels(k[first:last], v[first:last], d_q.shape[1], scale)
+    of_keys, of_scores = shared.apart(scale, q)
+    k_t, v_t, k_columns = shared.key_panels(k[first:last], v[first:last], d_q.shape[1], of_keys)
     careful = careful or shared.has_none(k_t, len(k_t)) or shared.has_none(v_t, len(v_t))
     d_k_t, d_v_t = zero_panel(k.shape[1], q), zero_panel(v.shape[1], q)  # (D, keys), (M, keys)
     p, d_s = new_panel(shared.QUERIES, q), new_panel(shared.QUERIES, q)  # (queries, keys)
     bias = shared.mask_bias(key_mask, q)
     for start in range(max(0, -see) if causal else 0, n, shared.QUERIES):
         here = slice(start, min(start + shared.QUERIES, n))
-        shared.scores_of(p, q[here], k_t, careful)
+        shared.scores_of(p, q[here], k_t, of_scores, careful)
         if careful:
             shared.hide_masked(p, bias)
         product(d_s, d_out[here], v_t, False)

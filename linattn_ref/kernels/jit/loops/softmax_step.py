@@ -35,6 +35,7 @@ from linattn_ref.kernels.jit.loops.cache import serial_kernel
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel
 from linattn_ref.kernels.jit.loops.row_sums import add_products, prefetch_rows, store_totals
+from linattn_ref.kernels.jit.loops.softmax_tile import apart
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, total
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, zero_block
 from linattn_ref.kernels.jit.loops.vector_exp import exp
@@ -86,23 +87,24 @@ def attend(q, k, v, length, scale, out):
         raise ValueError("length: expected a number from 1 to the capacity of k and v")
     query, scores = new_panel(-(-q.shape[1] // lanes(q)), q), new_panel(TILE // lanes(q), q)
     query[:] = 0
+    of_query, of_scores = apart(q.dtype.type(scale), q)
     for head in range(len(q)):
         for c in range(q.shape[1]):
-            query[c // lanes(q), c % lanes(q)] = q[head, c] * q.dtype.type(scale)
+            query[c // lanes(q), c % lanes(q)] = q[head, c] * of_query
         first, own_out = head * (len(k) // len(q)), out[head : head + 1]
-        _attend_head(query, k, v, first, length, scores, own_out, False)
+        _attend_head(query, k, v, first, length, of_scores, scores, own_out, False)
         if not np.isfinite(own_out).all():  # a value of weight 0 may be the reason
-            _attend_head(query, k, v, first, length, scores, own_out, True)
+            _attend_head(query, k, v, first, length, of_scores, scores, own_out, True)
 
 
 @inner
-def _attend_head(query, k, v, first, length, scores, out, careful):
+def _attend_head(query, k, v, first, length, factor, scores, out, careful):
     """A head whose rows of the cache begin at ``first``; ``out (1, M)``. ``careful`` as in `softmax_tile`."""
     largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far
     out[:] = 0
     for start in range(first, first + length, TILE):
         keys = min(TILE, first + length - start)
-        _score(scores, k, query, start, keys)
+        _score(scores, k, query, factor, start, keys)
         new_largest = _largest(scores, keys, largest)
         if new_largest == np.inf or new_largest == np.finfo(query.dtype).min:  # scores beyond the range
             _saturate(scores, keys)
@@ -120,8 +122,8 @@ def _attend_head(query, k, v, first, length, scores, out, careful):
 
 
 @inner
-def _score(scores, k, query, start, keys):
-    """(1) of the keys from row ``start`` on; ``-inf`` in the lanes after the last of them."""
+def _score(scores, k, query, factor, start, keys):
+    """(1) of the keys from row ``start`` on, times a factor; ``-inf`` in the lanes after the last of them."""
     width, whole = lanes(k), keys - keys % ROWS
     for j in range(0, whole, ROWS):
         block = zero_block(scores)
@@ -135,6 +137,9 @@ def _score(scores, k, query, start, keys):
         for c in range(len(query)):
             x = fma(load_row(columns_from(k, c * width), start + j), load(query, c), x)
         scores[j // width, j % width] = total(x)
+    if factor != 1:
+        for r in range(-(-keys // width)):
+            store_row(scores, r, load(scores, r) * broadcast(factor))
     if keys % width:
         scores[keys // width, keys % width :] = -np.inf
 

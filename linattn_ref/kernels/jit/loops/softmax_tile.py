@@ -27,6 +27,13 @@ TASKS = 8  # at least so many tasks in the backward pass, if there are as many t
 MAXIMUM, SUM = 0, 1  # rows of the panel with the running maximum and sum
 
 
+@inner
+def apart(scale, like):
+    """A factor of -1 to 1 for queries, so that none of theirs leaves the range, and the rest, for their scores."""
+    of_scores = like.dtype.type(max(abs(scale), 1))
+    return scale / of_scores, of_scores
+
+
 # --- Forward: a query per lane ----------------------------------------------------------------------------------------
 
 
@@ -39,9 +46,12 @@ def nothing_seen(m, like):
 
 
 @inner
-def scores_of(scores, rows, columns, careful):
-    """The scores of ``rows``, by panel ``columns (D, lanes)``."""
+def scores_of(scores, rows, columns, factor, careful):
+    """The scores of ``rows``, by panel ``columns (D, lanes)``, times a factor."""
     product(scores, rows, columns, False)
+    if factor != 1:
+        for j in range(len(rows)):
+            store(scores, j, load(scores, j) * broadcast(factor))
     if careful:
         saturate(scores, rows, columns)
 
@@ -237,9 +247,12 @@ def scaled_first(q, scale):
     """A copy ``scale q``, rounded as in the forward pass, and 1; ``q`` and ``scale`` where no rounding is at stake.
 
     With a power of 2, ``scale k`` is exact. Otherwise a score would have two values, some ``score * eps`` apart, and
-    its weight would be wrong by a factor, the exponential of that.
+    its weight would be wrong by a factor, the exponential of that. A scale above 1 is that of the scores (`apart`).
+    The third is what is left to multiply ``d_q`` by.
     """
-    return (q, scale) if math.frexp(scale)[0] == 0.5 else (q * q.dtype.type(scale), 1.0)
+    if abs(scale) > 1:
+        return q, scale, abs(scale)
+    return (q, scale, 1.0) if math.frexp(scale)[0] == 0.5 else (q * q.dtype.type(scale), 1.0, scale)
 
 
 def room_for_shares(d_q, heads, tiles):
