@@ -89,6 +89,8 @@ def test_the_library_is_that_of_the_targets_module(way, name, monkeypatch):
     exec("def attention(q, k, v):\n    return v", space)
     for function in (space["attention"], functools.partial(space["attention"])):
         assert library_of(function).name == name
+    if name == "numpy":
+        assert library_of(function).module is np
 
 
 def test_what_is_built_in_is_not_passed():

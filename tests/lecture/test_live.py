@@ -142,8 +142,12 @@ def test_a_head_is_kept_with_what_it_was_made_with(tmp_path):
     assert "by hand" in given["origin"]
 
 
-def test_the_page_computes_a_network_that_is_rounded():
+@pytest.mark.parametrize("form", ["float16", "int8"])
+def test_the_page_computes_a_network_that_is_rounded(form, monkeypatch):
     trained = weights.read(weights.SHIPPED[0])
+    if form == "int8":  # where there is no room for two bytes per number
+        monkeypatch.setattr(weights, "LARGEST", 1.5 * sum(x.size for _, x in leaves(trained.params)))
+    assert weights.packed(trained)["format"] == form
     for (_, x), (_, rounded) in zip(leaves(trained.params), leaves(page_network.network(trained).params), strict=True):
         assert rounded.dtype == np.float64
         np.testing.assert_allclose(rounded, x, rtol=0, atol=abs(x).max() / 254)

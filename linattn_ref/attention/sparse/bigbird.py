@@ -142,7 +142,7 @@ def look_drawing(n_blocks: Any, r: Any, rng: Any, window_blocks: Any, **_: Any) 
     check_window_blocks(window_blocks)
     if isinstance(r, bool) or not isinstance(r, int) or r < 0:
         raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
-    check_sizes(r=max(r, 1))
+    check_sizes(r=max(r, 1))  # it may be 0
     check_rng(rng)
 
 

@@ -127,7 +127,7 @@ def forward(
     rows = None
     if tokens.size:
         whole = {"key_mask": key_mask, "scale": scale}
-        out[..., tokens, :] = 0  # as saved: no NaN of (3) reaches (6)
+        out[..., tokens, :] = 0  # in what is saved, so that no NaN of (3) reaches (6)
         out = out.copy()
         out[..., tokens, :], rows = softmax.forward(q_global[..., tokens, :], k_global, v_global, **whole)  # (3)
     return out, Saved(ordinary, tuple(tokens.tolist()), rows)
@@ -142,7 +142,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     d_ordinary[is_global] = 0  # these rows are no output of (2)
     # (5), (6) are made on the way, pair by pair
     d_q, d_k, d_v = pattern_softmax.backward(d_ordinary, ordinary)  # (7)
-    d_q[is_global] = 0  # where a value is NaN, too
+    d_q[is_global] = 0  # even where a value is NaN
     d_q_global, d_k_global, d_v_global = np.zeros_like(d_q), np.zeros_like(d_k), np.zeros_like(d_v)
     if rows is not None:
         d_q_global[is_global], d_k_global, d_v_global = softmax.backward(d_out[is_global], rows)  # (8)
