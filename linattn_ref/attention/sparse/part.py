@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,6 +56,13 @@ class _Fields(NamedTuple):
 
 class Part(_Fields):
     """Query ``queries[r]`` sees key ``keys[c]`` if ``low[r] <= c < high[r]`` and ``c`` is in a run of ``r``'s tile."""
+
+    def __new__(cls, *fields: Any) -> Part:
+        kept: Any = (_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
+        return super().__new__(cls, *kept)
+
+    def __reduce__(self) -> Any:
+        return Part, tuple(self)  # read-only in another process too
 
     @cached_property
     def by_key(self) -> tuple[Indices, Indices]:
@@ -130,8 +137,7 @@ def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
     source = np.repeat(np.asarray(first_run[:-1])[of_tile], counts) + _counting(counts)
     runs = np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1)[source]
     low, high = np.zeros(n, np.intp), np.full(n, n_keys)
-    arrays = np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles
-    return Part._make([*map(_read_only, arrays), n_keys])
+    return Part(np.arange(n), np.arange(n_keys), low, high, tiles, _pointers(counts), runs, key_tiles, n_keys)
 
 
 def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices, n_keys: int) -> Part:
@@ -151,8 +157,7 @@ def _tiled(queries: Indices, keys: Indices, low: Indices, high: Indices, n_keys:
     tile_of_run = np.nonzero(begins)[0]
     some = runs[:, 0] < runs[:, 1]
     counts = np.bincount(tile_of_run[some], minlength=len(tiles) - 1)
-    arrays = queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles
-    return Part._make([*map(_read_only, arrays), n_keys])
+    return Part(queries, keys, low, high, tiles, _pointers(counts), runs[some], key_tiles, n_keys)
 
 
 def _read_only(x: Indices) -> Indices:
