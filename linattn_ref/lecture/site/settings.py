@@ -142,9 +142,9 @@ def _prepared(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
 
 def _without_paths(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
-) -> tuple[str, str | None]:
+) -> tuple[str, str | None] | None:
     """A default that is a module is called by its name, and not by where it lies on this machine."""
-    return re.sub(r"<module '([\w.]+)' from '[^']*'>", r"\1", signature or ""), returns
+    return (re.sub(r"<module '([\w.]+)' from '[^']*'>", r"\1", signature), returns) if signature else None
 
 
 def _skipped(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
