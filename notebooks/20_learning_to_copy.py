@@ -605,10 +605,9 @@ chapter.table(
 
 # %% [markdown]
 # The paper's figure has quadratic memory for softmax because its matrix is kept. The online kernel keeps no matrix.
-# Then memory is linear in the length with any of the four, and they lie within some tenth of one another. Only the time
+# Then memory is linear in the length with any of the four, and differs by about a tenth at most. Only the time
 # distinguishes them. At 512 tokens a step with softmax attention takes little longer than one with linear attention,
-# and one with four rounds of hashing nearly half as long
-# again.
+# and one with four rounds of hashing nearly half as long again.
 #
 # ## Exercises
 #

@@ -121,10 +121,13 @@ def float32_in_numpy(request):
 
 
 def pytest_collection_finish():
-    """Thousands of tests stay until the end: without this ``gc.collect()`` goes through all of them again each time."""
+    """Thousands of tests stay until the end: without this ``gc.collect()`` goes through all of them again each time.
+
+    It still goes through what tests keep, such as modules. As often as by default, that is a fifth of the run.
+    """
     gc.freeze()
     gc.enable()
-    gc.set_threshold(50_000, 20, 50)  # and so for what the tests keep, such as modules: a fifth of the run otherwise
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_sessionfinish(session):

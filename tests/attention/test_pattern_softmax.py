@@ -1,5 +1,6 @@
 """Softmax over a pattern: what mechanisms are made of, and patterns, which are built once and refused where wrong."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
@@ -104,8 +105,9 @@ def test_sizes_that_are_none_are_told(mechanism, options, parts_of):
 
 @each
 def test_what_is_kept_is_read_only(mechanism, options, parts_of):
-    """It is that of later calls as well."""
-    for one in parts_of(N, N, **options):
+    """It is that of later calls as well. So is a copy, or kernels would be compiled for it again."""
+    parts = parts_of(N, N, **options)
+    for one in (*parts, *pickle.loads(pickle.dumps(parts))):
         for x in (*one[:-1], *one.by_key):
             with pytest.raises(ValueError, match="read-only"):
                 x[:] = 0

@@ -276,3 +276,4 @@ def test_sphinx_is_told_everything():
     written = dict(connected)["autodoc-process-signature"]
     shown, _ = written(None, "function", "f", None, None, "(x, activation=<module 'a.gelu' from '/b/c.py'>)", None)
     assert shown == "(x, activation=a.gelu)"
+    assert written(None, "class", "c", None, None, None, None) is None  # "" would take it from the index

@@ -83,7 +83,7 @@ __all__ = ["Gradients", "Saved", "backward", "forward", "parts_of", "pattern"]
 class Saved(NamedTuple):
     """What the backward pass needs: two softmax attentions."""
 
-    ordinary: Any  # pattern_softmax's, of (1) and (2); its output is 0 in global rows
+    ordinary: Any  # pattern_softmax's, of (1) and (2), for global rows too
     tokens: tuple[int, ...]  # the global ones, ascending, each once
     rows: Any  # softmax's, of (3); None if there are no global tokens
 
@@ -127,8 +127,7 @@ def forward(
     rows = None
     if tokens.size:
         whole = {"key_mask": key_mask, "scale": scale}
-        out[..., tokens, :] = 0  # in what is saved, so that no NaN of (3) reaches (6)
-        out = out.copy()
+        out = out.copy()  # what is saved keeps its own, so that no NaN of (3) reaches (6)
         out[..., tokens, :], rows = softmax.forward(q_global[..., tokens, :], k_global, v_global, **whole)  # (3)
     return out, Saved(ordinary, tuple(tokens.tolist()), rows)
 
