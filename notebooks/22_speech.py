@@ -365,7 +365,7 @@ if RUNS.is_file():
         for symbol in sorted(set(heard.likely) & set(utterance.symbols)):
             begins = utterance.starts[[each == symbol for each in utterance.symbols]]
             for t in np.flatnonzero(heard.likely[symbol] > 0.5):
-                near.append(np.abs(begins - speech_utterance.STACKED * t).min() < 0.1)
+                near.append(np.abs(begins - heard.seconds * t).min() < 0.1)
     print(f"{sum(near)} of {len(near)} likely labels stand where eSpeak NG begins the phoneme")
     assert np.mean(near) > 0.95
 else:

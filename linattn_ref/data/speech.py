@@ -15,6 +15,7 @@ It is made once, by a seed, and kept in the cache directory with its hash: some 
 import contextlib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +31,14 @@ from linattn_ref.data import espeak, fetch, filterbank, splits
 from linattn_ref.data.espeak import Spoken, Voice
 from linattn_ref.data.splits import Part
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
 from linattn_ref.telling import Progress
 
 __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
 
 RATE = 16000  # samples per second
 VERSION = 1  # of what is made; a change of it makes the corpus anew
-EACH = 25  # sentences per speaker
+EACH = 25  # utterances per speaker
 SPEAKERS = {"training": 960, "validation": 12, "test": 12}
 HELD_OUT = {"validation": ("m4", "f3"), "test": ("m7", "f5")}  # variants; all others are for training
 WORDS = range(4, 13)  # a sentence
@@ -72,6 +74,7 @@ def corpus(
     seed: int = 0,
     speakers: dict[str, int] | None = None,
     each: int = EACH,
+    joined: int = 1,
     cache: Path | None = None,
     progress: Progress = iter,
 ) -> Corpus:
@@ -82,8 +85,9 @@ def corpus(
     seed : int
     speakers : dict from part to int, optional
         How many; `SPEAKERS` unless given.
-    each : int
-        Sentences that each of them says.
+    each, joined : int
+        Utterances of each of them, and sentences per utterance. When all sentences of a part have been said, others
+        say them again.
     cache : Path, optional
         `fetch.cache_directory` unless given.
     progress : callable
@@ -92,7 +96,8 @@ def corpus(
     speakers = SPEAKERS if speakers is None else speakers
     if {*speakers} != {*splits.PARTS} or min(*speakers.values(), each) < 1:
         raise ValueError(f"speakers: expected some for each of {', '.join(splits.PARTS)}, got {speakers}, each {each}")
-    settings = {"seed": seed, "speakers": speakers, "each": each, "version": VERSION}
+    check_sizes(joined=joined)
+    settings = {"seed": seed, "speakers": speakers, "each": each, "joined": joined, "version": VERSION}
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     folder = fetch.cache_directory() if cache is None else cache
     path, note = folder / f"speech-{key}.npz", folder / f"speech-{key}.json"
@@ -173,23 +178,17 @@ def _arrays(settings: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """All parts, as arrays."""
     found = splits.split(splits.read_labelled(fetch.open_content(fetch.REVIEWS)))
     arrays: dict[str, Any] = {}
-    sound, names, said = hashlib.sha256(), set[str](), set[str]()
+    sound, said = hashlib.sha256(), set[str]()
     for part in splits.PARTS:
-        count, each = settings["speakers"][part], settings["each"]
         texts = [text for text in sentences(part, found[part].texts) if text not in said]
         said |= set(texts)
-        order = np.random.default_rng([settings["seed"], 7, splits.PARTS.index(part)]).permutation(len(texts))
-        if len(texts) < count * each:
-            raise ValueError(f"speakers: {part} has {len(texts)} sentences, {count} speakers need {count * each}")
-        chosen = [[texts[i] for i in order[s * each : (s + 1) * each]] for s in range(count)]
-        with ThreadPoolExecutor(2) as pool:
-            all_of = list(progress(pool.map(partial(_one, part, seed=settings["seed"]), range(count), chosen)))
-        for _, spoken, _ in all_of:
-            for one in spoken:
-                sound.update(one.samples.tobytes())
-                names.update(one.phonemes)
-        arrays |= _part_arrays(part, chosen, all_of)
-    symbols = ["", *sorted(names)]
+        shape = settings["speakers"][part], settings["each"], settings["joined"]
+        rng, count = np.random.default_rng([settings["seed"], 7, splits.PARTS.index(part)]), math.prod(shape)
+        rounds = [rng.permutation(len(texts)) for _ in range(-(-count // len(texts)))]
+        order = np.concatenate(rounds)[:count].reshape(shape)
+        chosen = [[". ".join(texts[i] for i in one) for one in of_speaker] for of_speaker in order]
+        arrays |= _part_arrays(part, chosen, settings["seed"], sound, progress)
+    symbols = ["", *sorted({name for part in splits.PARTS for name in arrays[f"{part}_phonemes"]})]
     for part in splits.PARTS:
         phonemes = arrays.pop(f"{part}_phonemes")
         arrays[f"{part}_labels"] = np.array([symbols.index(name) for name in phonemes], np.int16)
@@ -197,22 +196,36 @@ def _arrays(settings: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
 
 def _one(part: Part, number: int, texts: Sequence[str], seed: int) -> tuple[Voice, list[Spoken], list[Array]]:
-    """A speaker, with features in the place of sounds."""
-    voice, spoken, sounds = speaker(part, number, texts, seed)
-    return voice, spoken, filterbank.normalise([filterbank.log_mel(sound, RATE) for sound in sounds])
+    """A speaker, with features ``(T, 40)`` in the place of recordings."""
+    voice, spoken, recorded = speaker(part, number, texts, seed)
+    heard = filterbank.normalise([filterbank.log_mel(each, RATE) for each in recorded])
+    return voice, spoken, [each.astype(np.float16) for each in heard]
 
 
-def _part_arrays(part: str, texts: list[list[str]], all_of: list[Any]) -> dict[str, Any]:
-    features = [each for _, _, of_one in all_of for each in of_one]
-    spoken = [each for _, of_one, _ in all_of for each in of_one]
+def _part_arrays(part: Part, chosen: list[list[str]], seed: int, sound: Any, progress: Progress) -> dict[str, Any]:
+    """What each speaker says; of the sound only the hash is kept."""
+    features: list[Array] = []
+    starts: list[Array] = []
+    phonemes: list[list[str]] = []
+    voices: list[Voice] = []
+    with ThreadPoolExecutor(2) as pool:
+        for voice, spoken, heard in progress(pool.map(partial(_one, part, seed=seed), range(len(chosen)), chosen)):
+            features += heard
+            for each in spoken:
+                sound.update(each.samples.tobytes())
+                starts.append(each.starts.astype(np.float32) / espeak.RATE)
+                phonemes.append(each.phonemes)
+            voices.append(voice)
     return {
-        f"{part}_features": np.concatenate(features).astype(np.float16),  # (all frames, 40)
+        f"{part}_features": np.concatenate(features),  # (all frames, 40)
         f"{part}_frames": np.array([len(each) for each in features]),  # (utterances,)
-        f"{part}_phonemes": [name for each in spoken for name in each.phonemes],
-        f"{part}_starts": np.concatenate([each.starts for each in spoken]).astype(np.float32) / espeak.RATE,
-        f"{part}_counts": np.array([len(each.phonemes) for each in spoken]),  # (utterances,)
-        f"{part}_texts": np.array([text for of_one in texts for text in of_one]),
-        f"{part}_speakers": np.array([f"{s} {'+'.join(all_of[s][0][:2])}" for s, of in enumerate(texts) for _ in of]),
+        f"{part}_phonemes": [name for each in phonemes for name in each],
+        f"{part}_starts": np.concatenate(starts),
+        f"{part}_counts": np.array([len(each) for each in phonemes]),  # (utterances,)
+        f"{part}_texts": np.array([text for of_speaker in chosen for text in of_speaker]),
+        f"{part}_speakers": np.array(
+            [f"{s} {voice.accent}+{voice.variant}" for s, voice in enumerate(voices) for _ in chosen[s]]
+        ),
     }
 
 

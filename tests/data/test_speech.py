@@ -75,11 +75,16 @@ def test_parts_that_there_are(tmp_path):
             speech.corpus(speakers=wrong, cache=tmp_path)
 
 
-def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
-    reviews = [f"{' '.join(words)} and a {noun} too." for words, noun in _pairs()]
-    found = splits.Labelled("made up", reviews, np.zeros(len(reviews), int), "")
+@pytest.fixture
+def reviews(monkeypatch):
+    """300 of a sentence each."""
+    written = [f"{' '.join(words)} and a {noun} too." for words, noun in _pairs()]
+    found = splits.Labelled("made up", written, np.zeros(len(written), int), "")
     monkeypatch.setattr(splits, "read_labelled", lambda file: found)
     monkeypatch.setattr(fetch, "open_content", lambda package: None)
+
+
+def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, reviews):
     small = {"speakers": {"training": 2, "validation": 1, "test": 1}, "each": 2, "cache": tmp_path}
     corpus = speech.corpus(**small)
     assert [len(part.texts) for part in corpus.parts.values()] == [4, 2, 2]
@@ -98,6 +103,20 @@ def test_a_corpus_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypat
     path.write_bytes(before[:-1] + b"x")
     assert speech.corpus(**small).sha256 == corpus.sha256
     assert path.read_bytes() == before
+    joined = speech.corpus(**small, joined=3).parts["test"]
+    first, second, third = joined.texts[0].split(". ")
+    assert corpus.parts["test"].texts == [first, second]  # of the same order, in threes
+    assert min(map(len, joined.features)) > max(map(len, corpus.parts["test"].features))
+    assert len({first, second, third}) == 3
+
+
+def test_all_sentences_are_said_before_one_is_said_again(tmp_path, reviews):
+    """Of 300 some 15 are for validation."""
+    corpus = speech.corpus(speakers={"training": 1, "validation": 2, "test": 1}, each=12, cache=tmp_path)
+    texts = corpus.parts["validation"].texts
+    different = len(set(texts))
+    assert 12 < different < 24
+    assert len(set(texts[:different])) == different
 
 
 def _pairs():

@@ -3,9 +3,10 @@
 An image is a sequence of its pixels, row by row. The network reads a first sign that means "begin", then the pixels,
 and is to say of each place which of 256 intensities comes next: by a score each (``head="softmax"``), or as a mixture
 of ten logistic distributions (``head="mixture"``), as in the paper. The loss is told in bits per dimension, the mean
-over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783. (In
-a record ``loss`` is in bits; ``training_loss``, of which the gradient is taken, is in nats.) An image with colours is
-the sequence of its numbers, red, green and blue of a pixel side by side, as they read it too.
+over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783. On the way
+it is that of training images that are held out: only ``linattn-ref bits`` reads the test images. (In a record ``loss``
+is in bits; ``training_loss``, of which the gradient is taken, is in nats.) An image with colours is the sequence of its
+numbers, red, green and blue of a pixel side by side, as they read it too.
 
 Two starting values were chosen for runs of minutes. Intensities that are close get embeddings that are close: each
 column is drawn from a Gaussian process over 0 to 255. A place is that of its row beside that of its column, both
@@ -48,7 +49,7 @@ BEGIN = VALUES  # the sign before the first pixel
 HEADS = {"softmax": VALUES, "mixture": 30}  # numbers per pixel
 COLLECTIONS = {"mnist": digits.SIDE, "cifar-10": cifar.SIDE}  # pixels on a side
 SMOOTH = 25.0  # intensities over which an embedding's column changes at first
-WATCHED = 512  # test images that are looked at on the way
+HELD_OUT = 512  # of the training images, the last: looked at on the way, and nothing is learned from them
 AT_A_TIME = 16  # images of a test, which share what a mechanism draws
 OF_TEST = 2020  # seed of what mechanisms draw for a test
 QUICK = {"width": 16, "hidden": 32, "layers": 1, "batch": 2, "cut": 8, "every": 20}
@@ -216,9 +217,10 @@ def begin(
     check_peak(peak)
     found = read(data, collection)
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
-    training, watched = (middle(part, side) for part in (found.training, found.test[:WATCHED]))
+    held_out = min(HELD_OUT, -(-len(found.training) // 10))
+    training, watched = np.split(middle(found.training, side), [-held_out])
     network = {"collection": collection, "attention": attention, "head": head, "shape": shape._asdict()}
-    facts: dict[str, Any] = {"watched": len(watched), **network, "peak": peak, "side": side}
+    facts: dict[str, Any] = {"held_out": held_out, **network, "peak": peak, "side": side}
     if data is not None:  # so that no run goes on with other images; what is fetched is known by its sha256
         facts["training_sha256"] = hashlib.sha256(found.training.tobytes()).hexdigest()
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
@@ -229,7 +231,7 @@ def begin(
 
     def said(run: runs.Run, params: Params) -> Iterator[str]:
         whole, without_first = run.curves["bits"][-1], run.curves["bits_without_first"][-1]
-        told = f"{whole:.3f} bits per pixel of {len(watched)} test images ({without_first:.3f} without the first pixel)"
+        told = f"{whole:.3f} bits per pixel of {held_out} held-out images ({without_first:.3f} without the first pixel)"
         yield f"{attention}, {run.after}: {told}"
 
     return Ready(task(attention, head, shape, training, watched), first, how, facts, said)

@@ -61,7 +61,7 @@ class Shape(NamedTuple):
     hidden: int = 512
     heads: Heads = 4
     layers: Annotated[int, Option("of a transformer", "L")] = 4
-    frames: int = 1600  # per step, stacked ones
+    frames: Annotated[int, Option("frames per step, as they are heard", "T")] = 1600
     lstms: int = 3
 
 
@@ -163,12 +163,12 @@ def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
 # --- What it makes of the test part -----------------------------------------------------------------------------------
 
 
-def measured(params: Any, attention: str, shape: Shape, corpus: Corpus) -> dict[str, Any]:
+def measured(params: Any, attention: str, shape: Shape, corpus: Corpus, stacking: bool = True) -> dict[str, Any]:
     """Shares of phonemes that are wrong, by the likeliest path and by a beam, and an utterance to look at.
 
     Of synthesised speech neither voice nor sentence was met before.
     """
-    found, greedy, beam = in_order(corpus.parts["test"]), [], []
+    found, greedy, beam = in_order(corpus.parts["test"], stacking), [], []
     for given in batches(attention, shape, found):
         scores, _ = scores_of(params, given, shape)
         greedy += ctc_decoding.greedy(scores, frames=given.lengths)
@@ -195,7 +195,7 @@ def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: 
         "symbols": [corpus.symbols[i] for i in found.labels[row]],
         "starts": [round(float(start), 3) for start in part.starts[number]],
         "features": np.rint(10 * part.features[number].astype(float)).astype(int).tolist(),  # (T, 40), tenths
-        "likely": {corpus.symbols[i]: likely[:, i].round(3).tolist() for i in shown},  # (T / 3,) each
+        "likely": {corpus.symbols[i]: likely[:, i].round(3).tolist() for i in shown},  # (T,) each, stacked (T / 3,)
         "said": [corpus.symbols[i] for i in ctc_decoding.greedy(scores)[0]],
     }
 
@@ -216,6 +216,8 @@ def begin(
     steps: int = 10_000,
     peak: Annotated[float, Option("the first, and highest, learning rate", "RATE")] = 2e-3,
     dropout: Annotated[float, Option("the probability that a number is left out", "P")] = 0.0,
+    joined: Annotated[int, Option("sentences per synthesised utterance", "S")] = 1,
+    unstacked: Annotated[bool, Option("hear each frame of 10 ms alone, not seven every 30 ms")] = False,
     seed: int = 0,
     shape: Shape = Shape(),  # noqa: B008  # a constant
     cut: int | None = None,
@@ -232,6 +234,10 @@ def begin(
         ``peak`` is the first learning rate, and the highest.
     dropout : float
         In training, as `models.speech` and `models.speech_lstm` have it.
+    joined : int
+        Sentences per synthesised utterance; what is 15 hours of speech with one is 60 with four.
+    unstacked : bool
+        Hear each frame of 10 ms alone, as in the paper: see `speech_frames`.
     shape : Shape
     cut : int, optional
         Synthesise so many speakers per part, with twice as many sentences each.
@@ -240,11 +246,13 @@ def begin(
     check_peak(peak)
     check_options(dropout, None, "dropout")
     notes: list[str] = []
-    corpus = data if isinstance(data, Corpus) else read(data, cut, notes.append)
-    for part, count in left_out(corpus).items():
+    if data is not None and joined > 1:
+        raise ValueError(f"joined: expected 1 for recordings, which are as long as they are, got {joined}")
+    corpus = data if isinstance(data, Corpus) else read(data, cut, notes.append, joined)
+    for part, count in left_out(corpus, not unstacked).items():
         of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
         notes += [f"{of} have more {corpus.unit} than frames, and are left out"] * (count > 0)
-    training, validation = (in_order(corpus.parts[part]) for part in ("training", "validation"))
+    training, validation = (in_order(corpus.parts[part], not unstacked) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     optimiser = adam if attention == "lstm" else radam
@@ -259,11 +267,13 @@ def begin(
         "corpus": {"name": corpus.name, "sha256": corpus.sha256, "symbols": list(corpus.symbols)},
         "steps_per_epoch": steps_per_epoch(training, shape.frames),
         "frames": int(training.ends[-1]),
-        **({"dropout": dropout} if dropout else {}),
+        "dropout": dropout,
+        "joined": joined,
+        "unstacked": unstacked,
     }
 
     def ended(params: Any) -> dict[str, str]:
-        return result(**measured(params, attention, shape, corpus))
+        return result(**measured(params, attention, shape, corpus, not unstacked))
 
     def said(run: Run, params: Any) -> Iterator[str]:
         found = run.facts["result"]
@@ -274,7 +284,7 @@ def begin(
     return Ready(task(attention, shape, training, validation, dropout), first, how, facts, said, ended, tuple(notes))
 
 
-def read(folder: Path | None, cut: int | None, say: Say) -> Corpus:
+def read(folder: Path | None, cut: int | None, say: Say, joined: int = 1) -> Corpus:
     """The recordings in a folder; or the synthesised corpus, or a small one like it."""
     from tqdm import tqdm
 
@@ -282,7 +292,7 @@ def read(folder: Path | None, cut: int | None, say: Say) -> Corpus:
     if folder is not None:
         return recordings.read(folder, say=say, progress=partial(bar, unit="sound"))
     small: dict[str, Any] = {} if cut is None else {"speakers": dict.fromkeys(SPEAKERS, cut), "each": 2 * cut}
-    return speech_data.corpus(**small, progress=partial(bar, unit="voice"))
+    return speech_data.corpus(**small, joined=joined, progress=partial(bar, unit="voice"))
 
 
 def halved(lines: Sequence[Mapping[str, Any]]) -> float:

@@ -1,7 +1,7 @@
 """What networks hear of an utterance, and in which order utterances come: see `speech`.
 
 Of frames of ten milliseconds, seven side by side are one that a network is given, every 30 ms: speech has some 15
-phonemes per second, and a third of the frames is a third of the work.
+phonemes per second, and a third of the frames is a third of the work. Not stacked, as in the paper, each comes alone.
 """
 
 from typing import NamedTuple
@@ -42,27 +42,28 @@ class Sorted(NamedTuple):
         return slice(first, last)
 
 
-def in_order(found: Utterances) -> Sorted:
+def in_order(found: Utterances, stacking: bool = True) -> Sorted:
     """Stacked and sorted; of those with more labels than frames, nothing could be learned."""
-    stacked = [stack(each) for each in found.features]
-    order = sorted(fitting(found), key=lambda i: len(stacked[i]))
+    stacked = [stack(each) for each in found.features] if stacking else found.features
+    order = sorted(fitting(found, stacking), key=lambda i: len(stacked[i]))
     ends = np.cumsum([len(stacked[i]) for i in order])
     return Sorted([stacked[i] for i in order], [found.labels[i] for i in order], ends, order)
 
 
-def fitting(found: Utterances) -> list[int]:
-    """Which utterances have as many stacked frames as their labels need."""
+def fitting(found: Utterances, stacking: bool = True) -> list[int]:
+    """Which utterances have as many frames as their labels need."""
+    every = EVERY if stacking else 1
     pairs = enumerate(zip(found.labels, found.features, strict=True))
-    return [i for i, (labels, features) in pairs if needed(labels) <= -(-len(features) // EVERY)]
+    return [i for i, (labels, features) in pairs if needed(labels) <= -(-len(features) // every)]
 
 
-def left_out(corpus: Corpus) -> dict[Part, int]:
+def left_out(corpus: Corpus, stacking: bool = True) -> dict[Part, int]:
     """How many utterances of each part do not fit; if it is all of them, an error."""
     counts: dict[Part, int] = {}
     for part, found in corpus.parts.items():
-        counts[part] = len(found.labels) - len(fitting(found))
+        counts[part] = len(found.labels) - len(fitting(found, stacking))
         if counts[part] == len(found.labels):
-            ms = 10 * EVERY
+            ms = 10 * EVERY if stacking else 10
             raise ValueError(f"corpus: each utterance for {part} has more labels than frames, of which one is {ms} ms")
     return counts
 

@@ -15,7 +15,7 @@ from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, style
 
 __all__ = ["compute", "draw", "draw_likely"]
 
-STEP, STACKED = 0.010, 0.030  # seconds per frame; and from one that a network hears to the next
+STEP = 0.010  # seconds per frame of the filterbank
 NAMED = 0.5  # a label that is likelier than this is named
 
 
@@ -27,6 +27,7 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     networks = {
         name: Results(
             likely={x: np.array(y) for x, y in found[name]["likely"].items()},  # of "", the blank, too; (T / 3,) each
+            seconds=STEP * round(len(one["features"]) / len(found[name]["likely"][""])),  # from a row to the next
             said=found[name]["said"],
         )
         for name in TITLES
@@ -72,7 +73,7 @@ def draw(results: Results) -> Figure:
 def draw_likely(axis: Axes, heard: Results, colour: str) -> None:
     """Probabilities over time; what is likelier than one half somewhere is named at its peak."""
     for symbol, y in heard.likely.items():
-        time = STACKED * np.arange(len(y))
+        time = heard.seconds * np.arange(len(y))
         axis.plot(time, y, color=colour if symbol else style.GREY, linewidth=(1.0 if symbol else 0.7) * _unit())
         if symbol:
             for peak in np.flatnonzero((y > NAMED) & (y >= np.roll(y, 1)) & (y > np.roll(y, -1))):

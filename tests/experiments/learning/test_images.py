@@ -20,7 +20,7 @@ def digits(monkeypatch):
     """Two kinds of stripes."""
     rng = np.random.default_rng(0)
     training = np.repeat(rng.integers(0, 2, (40, 28, 1)) * 200 + 20, 28, axis=2).astype(np.uint8)
-    found = Images(training, np.zeros(40, np.uint8), training[:6], np.zeros(6, np.uint8))
+    found = Images(training, np.zeros(40, np.uint8), training[:6].copy(), np.zeros(6, np.uint8))
     monkeypatch.setattr(images, "read", lambda *_: found)
     return found
 
@@ -101,6 +101,16 @@ def test_a_run_goes_on_from_the_weights_of_another(tmp_path, digits, capsys):
     assert not (tmp_path / "c").exists()
 
 
+def test_held_out_images_are_looked_at_and_not_learned(digits):
+    digits.training[-4:] = 255  # of 40
+    digits.test[:] = 255
+    ready = images.begin(shape=TINY, cut=4)
+    rng = np.random.default_rng(0)
+    assert max(ready.task.batch(rng)[0].max() for _ in range(50)) < 255
+    each, _ = images.bits(ready.params, "linear", "softmax", TINY, np.full((4, 16), 255))
+    assert ready.task.evaluate(ready.params)["bits"] == pytest.approx(each.mean(), rel=1e-6)
+
+
 def test_a_head_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="head: expected one of softmax, mixture, got 'gauss'"):
         images.begin(head="gauss")
@@ -141,7 +151,7 @@ def test_colours_are_numbers_of_their_own(tmp_path, colours, capsys):
     out = tmp_path / "run"
     words = ["train", "images", "--quick", "--collection", "cifar-10", "--data", str(colours), "--out", str(out)]
     assert cli.main(words) == 0
-    assert "bits per pixel of 4 test images" in capsys.readouterr().out
+    assert "bits per pixel of 2 held-out images" in capsys.readouterr().out
     assert drawing.load(out / "last.safetensors").shape == (8, 8, 3)
     assert cli.main([*words, "--resume"]) == 0
     changed = colours / cifar.TRAINING[0]

@@ -60,6 +60,8 @@ def test_a_part_of_which_nothing_is_left(corpus):
     test.labels[:] = [np.tile([1, 1], 20)] * len(test.labels)
     with pytest.raises(ValueError, match="each utterance for test has more labels than frames, of which one is 30 ms"):
         speech.begin(data=corpus, shape=TINY)
+    with pytest.raises(ValueError, match="joined: expected 1 for recordings"):
+        speech.begin(data=corpus, shape=TINY, joined=2)
 
 
 @pytest.mark.slow
@@ -71,6 +73,17 @@ def test_every_network_takes_a_step(tmp_path, corpus, attention):
     shown = result["utterance"]
     assert len(shown["symbols"]) == len(shown["starts"]) == max(map(len, corpus.parts["test"].labels))
     assert all(len(row) == -(-len(shown["features"]) // 3) for row in shown["likely"].values())
+
+
+def test_frames_that_are_not_stacked(tmp_path, corpus):
+    """Each of 40 channels is heard alone, and an utterance that stacked frames are too few for is not left out."""
+    corpus.parts["test"].labels[0] = np.tile([1, 2], 15)
+    ready = speech.begin(data=corpus, shape=TINY, unstacked=True)
+    assert (ready.params.stem.w.shape[0], ready.notes) == (corpus.parts["test"].features[0].shape[1], ())
+    assert len(speech.begin(data=corpus, shape=TINY).notes) == 1
+    run = learn.run(speech.begin, tmp_path, data=corpus, steps=2, shape=TINY, unstacked=True).run
+    shown = run.facts["result"]["utterance"]
+    assert all(len(row) == len(shown["features"]) for row in shown["likely"].values())
 
 
 @pytest.mark.slow
