@@ -171,8 +171,8 @@ def table(results: Results) -> str:
 def draw(results: Results) -> Figure:
     """CPU seconds of an epoch over 15 hours of speech, if all its utterances had that many frames of 10 ms. These are
     the networks of `linattn-ref train speech`, forward, CTC and backward, on random numbers in the place of the
-    synthesised speech, without stacking, on one thread. Four layers of width 128; three bidirectional LSTMs of 128
-    units. The paper's utterances have 800 frames on average, the longest 2400.
+    synthesised speech, without stacking, on one thread. Four layers of width 128; three bidirectional LSTM layers of
+    128 units. The paper's utterances have 800 frames on average, the longest 2400.
     """
     figure, axes = style.figure(1, 1, height=0.5)
     colours = dict(zip(NETWORKS, (style.BLACK, style.PURPLE, style.BLUE, style.GREEN), strict=True))

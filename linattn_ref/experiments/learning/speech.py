@@ -235,7 +235,7 @@ def begin(
     dropout : float
         In training, as `models.speech` and `models.speech_lstm` have it.
     joined : int
-        Sentences per synthesised utterance; what is 15 hours of speech with one is 60 with four.
+        Sentences per synthesised utterance; what is 15 hours of speech with one is 66 with four, pauses and all.
     unstacked : bool
         Hear each frame of 10 ms alone, as in the paper: see `speech_frames`.
     shape : Shape

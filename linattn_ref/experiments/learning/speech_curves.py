@@ -64,7 +64,7 @@ def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
 def draw(results: Results) -> Figure:
     """Learning to tell phonemes of speech synthesised by eSpeak NG: the share of phonemes that is wrong, by the
     likeliest path, of voices and sentences that are not trained on; one line per seed. Transformers of four layers of
-    width 128 and three bidirectional LSTMs of 128 units had the same number of updates. The rate begins at 0.002
+    width 128 and three bidirectional LSTM layers of 128 units had the same number of updates. The rate begins at 0.002
     (LSTMs: 0.003) and is halved when the error rate has stopped falling. Left: against updates. Right: against the
     CPU time of one thread. No person said any of it.
     """
