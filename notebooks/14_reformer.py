@@ -76,7 +76,8 @@ same(met.ravel(), [4, 13 / 3, 1, 7 / 3])
 # z_i = \log \sum_{j \in P(i)} e^{s\, q_i^\top k_j} \qquad (6)$$
 #
 # The code hashes and sorts, and then goes over the rounds and their chunks. Equations have the numbers of the docstring
-# of `reformer`; those that are not in it have letters.
+# of `reformer`; those that are not in it have letters. (Two other files below have numbers of their own. In
+# `lsh_hashing`, (1) is (a) here and (2) to (4) make (c); in `lsh_collision`, (2) is (b).)
 
 # %%
 chapter.source(reformer.forward, reformer.find_order, doc=False)
@@ -132,19 +133,19 @@ print(*(f"{word} {bucket}" for word, bucket in zip(WORDS, hashed[0], strict=True
 # %% [markdown]
 # ### How often do two vectors collide?
 #
-# Let $x$ and $y$ have length 1 and the angle $\theta$ between them, and let $\rho = \cos \theta$. A column $r$ of $R$
-# yields two numbers $(x^\top r, y^\top r)$, both standard normal, with covariance $x^\top y = \rho$. The columns are
+# Let $x$ and $y$ have length 1 and the angle $\theta$ between them, and let $\rho = \cos \theta$. A column $g$ of $R$
+# yields two numbers $(x^\top g, y^\top g)$, both standard normal, with covariance $x^\top y = \rho$. The columns are
 # independent. So the width $D$ drops out, and only $\rho$ and $B$ count.
 #
-# Both vectors are in bucket 0 if two things hold. Column 0 makes two numbers $u, w > 0$, and each of the $B/2 - 1$
-# other columns makes two numbers that are smaller in size: for $x$ smaller than $u$, for $y$ smaller than $w$. By
+# Both vectors are in bucket 0 if two things hold. Column 0 makes two numbers $u, t > 0$, and each of the $B/2 - 1$
+# other columns makes two numbers that are smaller in size: for $x$ smaller than $u$, for $y$ smaller than $t$. By
 # symmetry all $B$ buckets are alike:
 #
-# $$p(\rho) = B \int_0^\infty \!\! \int_0^\infty \phi_\rho(u, w)\, G(u, w)^{B/2 - 1}\, du\, dw, \qquad
-# G(u, w) = \Pr(|U| < u, |W| < w) \qquad (b)$$
+# $$p(\rho) = B \int_0^\infty \!\! \int_0^\infty \phi_\rho(u, t)\, G(u, t)^{B/2 - 1}\, du\, dt, \qquad
+# G(u, t) = \Pr(|U| < u, |T| < t) \qquad (b)$$
 #
 # with $\phi_\rho$ the density of two normal numbers with correlation $\rho$. With $B = 2$ there is no other column,
-# and $p = 2 \Pr(U, W > 0) = 1 - \theta / \pi$: a random hyperplane separates two vectors with a probability
+# and $p = 2 \Pr(U, T > 0) = 1 - \theta / \pi$: a random hyperplane separates two vectors with a probability
 # proportional to their angle. With $\rho = 0$ the hashes are independent, and $p = 1 / B$. We compare the integral,
 # as a sum over a grid, with hashes drawn at random:
 
@@ -167,12 +168,12 @@ chapter.table(("angle", "B = 2: (b)", "drawn", "B = 16: (b)", "drawn", "B = 64: 
 # %% [markdown]
 # For many buckets $p(\rho) = B^{-(1 - \rho)/(1 + \rho) + o(1)}$ (Andoni et al. 2015): doubling $B$ costs near vectors
 # little and far ones much. That is what makes the hash *locality-sensitive*. And one round is a gamble: neighbours at
-# 30° share one of 64 buckets less than half of the time. With $r$ independent rounds they share a bucket at least once
-# with probability $1 - (1 - p)^r$:
+# 30° share one of 64 buckets less than half of the time. With $n$ independent rounds they share a bucket at least once
+# with probability $1 - (1 - p)^n$:
 
 # %%
 p_near, p_far = (lsh_collision.collision_probability(math.cos(math.radians(a)), 64) for a in (30, 90))
-rows = [(r, 1 - (1 - p_near) ** r, 1 - (1 - p_far) ** r) for r in (1, 2, 4, 8, 16)]
+rows = [(n, 1 - (1 - p_near) ** n, 1 - (1 - p_far) ** n) for n in (1, 2, 4, 8, 16)]
 assert p_near < 0.5
 assert rows[3][1] > 0.97
 assert rows[3][2] < 0.12
@@ -239,14 +240,18 @@ assert found[0] > 1.5 * met[0]
 assert found[1] > 0.75 > met[1]
 
 # %% [markdown]
-# A chunk is not a bucket: a pair with a common bucket may be more than a chunk apart, and a pair without one may meet.
-# In this example both happen:
+# Meeting is one-sided: a token meets those of the chunk before, and they do not meet it. And a chunk is not a bucket.
+# Two tokens with a common bucket may meet from one side only, or be more than a chunk apart, and two without one may
+# meet. In this example all of this happens. (Below, $(i, j)$ and $(j, i)$ are two pairs.)
 
 # %%
 common = (hashed[0][:, None] == hashed[0]) & ~np.eye(N, dtype=bool)
-assert (common & ~patterns[0]).any()
+missed = common & ~patterns[0]
+one_sided = missed & patterns[0].T  # j meets i
+assert 0 < one_sided.sum() < missed.sum()
 assert (patterns[0] & ~common).any()
 print(f"{common.sum()} pairs share a bucket, {patterns[0].sum()} meet; {(common & patterns[0]).sum()} do both")
+print(f"{missed.sum()} share a bucket and do not meet: {one_sided.sum()} of them meet the other way round")
 
 # %% [markdown]
 # ## Several rounds are one softmax
@@ -270,6 +275,9 @@ print(f"{common.sum()} pairs share a bucket, {patterns[0].sum()} meet; {(common 
 # The more similar two vectors are, the more often they meet, so an accident of the hash would sharpen the attention.
 # The kernel needs no $N \times N$ array for the count: for the pairs in a chunk it compares the numbers of the chunks
 # in which the two tokens lie in the other rounds.
+#
+# (fast-transformers has no log-sum-exps: it averages the outputs of the rounds, all with the same weight. By default a
+# token attends to itself there as well.)
 
 # %%
 three = rotations[:3]
@@ -330,8 +338,8 @@ chapter.source(reformer.Saved, doc=False)
 # ### Itself, the future, and padding
 #
 # - **Itself.** Since $q_i = x_i$, a token's largest score is usually with itself. So the token is left out, unless it
-#   meets nobody else in any round. Then it attends to itself alone, and $o_i = v_i$. In causal order that is the case
-#   for the first token.
+#   meets nobody else in any round. Then it attends to itself alone, and $o_i = v_i$ (7). In causal order that is the
+#   case for the first token.
 # - **The future.** With `causal=True` a token meets earlier ones only. Still, the future has some influence: a later
 #   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met. No
 #   weight falls on the future, but a choice does depend on it. When text is generated token by token, a token may
@@ -507,7 +515,7 @@ print(f"recall and cost of up to {FIRST} rounds in {len(read.k.reshape(-1, 512, 
 # That can hold only where attention is sharp, as a network trained with LSH can learn to make it. (A small one that was
 # trained with full attention, and then run with eight rounds, gets 95% of a copying task right instead of all: section
 # 2.1, table 2.) We try both cases without training: 512 tokens in 64 groups of eight neighbours. With a large scale a
-# token attends to its neighbours alone, with a small one to all.
+# token puts three quarters of its weight on its seven neighbours, with a small one it attends to all nearly alike.
 
 # %%
 rng, ROUNDS = np.random.default_rng(20), (1, 2, 4, 8, 16)
@@ -515,23 +523,34 @@ centres = rng.standard_normal((64, 16))
 centres /= np.linalg.norm(centres, axis=1, keepdims=True)
 grouped = rng.permutation(np.repeat(centres, 8, axis=0) + 0.1 * rng.standard_normal((512, 16)))
 values, rows = rng.standard_normal((512, 16)), []
+group = (grouped @ centres.T).argmax(axis=1)
+neighbours = (group[:, None] == group) & ~np.eye(512, dtype=bool)
+assert (neighbours.sum(axis=1) == 7).all()
 for name, scale in (("sharp", 8.0), ("spread", 0.25)):
     everyone = {"rotations": reformer.draw_rotations(1, 16, 2, rng), "chunk": 512}  # one chunk: full attention
     full, _ = reformer.forward(grouped, values, **everyone, scale=scale)
-    errors = []
+    weights = reformer.matrix(grouped, **everyone, scale=scale)  # (512, 512)
+    print(f"{name}: {(weights * neighbours).sum(axis=1).mean():.0%} of a token's weight is on its neighbours")
+    by_rounds = []
     for rounds in ROUNDS:
-        drawn = (reformer.draw_rotations(rounds, 16, 32, rng) for _ in range(4))
+        drawn = [reformer.draw_rotations(rounds, 16, 32, rng) for _ in range(4)]
         outs = (reformer.forward(grouped, values, rotations=x, chunk=32, scale=scale)[0] for x in drawn)
-        errors.append(np.mean([np.linalg.norm(out - full) / np.linalg.norm(full) for out in outs]))
-    rows.append((name, *errors))
-    assert (np.diff(errors) < 0).all()  # the more rounds, the nearer
-sharp, spread = (dict(zip(ROUNDS, errors, strict=True)) for _, *errors in rows)
-assert sharp[8] < 0.25 < 0.5 < spread[8]
-chapter.table(("attention", *(f"error, {r} round{'s' * (r > 1)}" for r in ROUNDS)), rows)
+        seen = np.array([reformer.pattern(grouped, rotations=x, chunk=32) for x in drawn])  # (4, 512, 512)
+        error = np.mean([np.linalg.norm(out - full) / np.linalg.norm(full) for out in outs])
+        by_rounds.append((error, seen.sum() / (4 * 512 * 511), (weights * seen).sum() / (4 * 512)))
+    kinds = ("error", "share of tokens met", "share of the weight met")
+    rows += [(f"{name}: {kind}", *each) for kind, each in zip(kinds, zip(*by_rounds, strict=True), strict=True)]
+    assert (np.diff(rows[-3][1:]) < 0).all()  # the more rounds, the nearer
+sharp, spread = ([dict(zip(ROUNDS, row[1:], strict=True)) for row in three_rows] for three_rows in (rows[:3], rows[3:]))
+assert sharp[0][8] < 0.25 < 0.5 < spread[0][8]
+assert sharp[2][8] > 0.9  # of the weight
+assert all(0.55 < each[1][8] < 0.65 for each in (sharp, spread))  # of the tokens
+chapter.table(("attention", *(f"{r} round{'s' * (r > 1)}" for r in ROUNDS)), rows)
 
 # %% [markdown]
-# More rounds help in both cases. Where attention is sharp, eight rounds come close, as the paper says. Where it is
-# spread out, much of the weight lies on pairs that do not meet.
+# More rounds help in both cases. Where attention is sharp, eight rounds come close, as the paper says. But by then a
+# token meets three fifths of all others here, and these hold nine tenths of its weight. Where attention is spread out,
+# the same share of the tokens holds the same share of the weight, and the error is five times as large.
 #
 # ## What it costs
 #
@@ -649,7 +668,7 @@ assert max(reach, key=reach.get).startswith("online")
 #
 # <details><summary>Solution</summary>
 #
-# $1 - (1 - p)^r \ge 0.99$ means $r \ge \log 0.01 / \log(1 - p)$. Orthogonal vectors have $p = 1/16$ in each round. The
+# $1 - (1 - p)^n \ge 0.99$ means $n \ge \log 0.01 / \log(1 - p)$. Orthogonal vectors have $p = 1/16$ in each round. The
 # cell puts in the numbers.
 #
 # </details>
@@ -662,8 +681,8 @@ assert 1 - (1 - p_45) ** needed >= 0.99 > 1 - (1 - p_45) ** (needed - 1)
 print(f"p = {p_45:.3f}: {needed} rounds; orthogonal vectors share a bucket in {orthogonal:.2f} of the cases")
 
 # %% [markdown]
-# **2. Count once, or count shares?** The NumPy kernel counts a pair with the share $1 / c_{ij}$ in each of its rounds.
-# The Numba kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the
+# **2. Count once, or count shares?** The page counts a pair with the share $1 / c_{ij}$ in each of its rounds. The
+# compiled kernel counts it fully in the *first* round where it meets and not at all in later ones. Why is that the
 # same, and what does it save?
 #
 # <details><summary>Solution</summary>
