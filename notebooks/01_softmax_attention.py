@@ -62,7 +62,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # $\frac14$ and $\frac34$. A score moves weight towards its own value and away from the average: weight times (value
 # minus output) is $\frac14 (8 - 5) = \frac34$ for the first and $\frac34 (4 - 5) = -\frac34$ for the second. The key
 # gets that times the query, so the gradients of the keys are $\frac34$ and $-\frac34$. The query gets it times the key,
-# summed over both keys: $-\frac34 \log 3 = -0.824$. The page returns the same numbers:
+# summed over both keys: $-\frac34 \log 3 = -0.824$. The page returns the same numbers. (A *page* is a file of the
+# package that holds one mechanism.)
 
 # %%
 one_query, two_keys, two_values = np.ones((1, 1)), np.array([[0.0], [math.log(3)]]), np.array([[8.0], [4.0]])
@@ -91,7 +92,8 @@ same(small.q, -3 / 4 * math.log(3))
 # $$O = P V \qquad (3)$$
 #
 # $P$ is called the *context mapping matrix*. The numbers (1) to (8) are those of the docstrings, and each stands on
-# the line of code that computes it. Here is the package's own source, read from the files when this cell ran:
+# the line of code that computes it. Here is the package's own source, read from the files when this cell ran. (`shown`
+# sets masked rows to 0, and `mix` is `@`; `state` and `earlier` belong to the last section.)
 
 # %%
 chapter.source(softmax.forward, softmax.softmax, masks.visible, doc=False)
@@ -168,7 +170,7 @@ print("of a query of zeros:               ", softmax.matrix(np.zeros((1, D)), k)
 # of $D$ independent terms, each with mean 0 and variance $\mathbb E[q_d^2]\, \mathbb E[k_d^2] = 1$. Its variance is
 # $D$, and its typical size is $\sqrt D$. Without the scale, a wide head has scores that lie far apart, and nearly all
 # the weight falls on one key. With it the spread is 1 whatever $D$ is. We will see below that a row of $P$ with all its
-# weight in one place also passes on no gradient.
+# weight in one place also passes no gradient on to its scores. The table is for 256 queries and 256 keys.
 
 # %%
 rows = []
@@ -367,7 +369,7 @@ chapter.explore(
 #
 # Three things can be read off it. It is symmetric. Its rows sum to $p_j - p_j \sum_l p_l = 0$: a constant added to
 # all scores changes nothing. Finally, $x^\top J x = \sum_j p_j x_j^2 - (\sum_j p_j x_j)^2 = \mathrm{Var}_p(x) \ge 0$.
-# Where $p$ has all its weight on one key, $J = 0$ and no gradient passes.
+# Where $p$ has all its weight on one key, $J = 0$ and no gradient reaches the scores.
 #
 # The chain rule now sums over $j$, and $\delta_{jl}$ picks one term of the sum:
 #
@@ -421,10 +423,10 @@ print("sum of the keys' gradients, at most:", f"{abs(gradients.k.sum(axis=0)).ma
 # $$\frac{\partial \ell}{\partial x} = \frac{\ell(x + h) - \ell(x - h)}{2h} + O(h^2)$$
 #
 # `linattn_ref.gradcheck` does this for every entry of every input, with a random $dO$, and reports the entry of each
-# input that is off by the most. In float64 with $h \approx 10^{-5}$, about ten digits agree. The complex step needs
-# no difference at all, $\partial f / \partial x = \mathrm{Im} f(x + i h) / h + O(h^2)$ with $h = 10^{-30}$: nothing
-# cancels, so all digits agree. It needs a formula that takes complex numbers, which the package's functions refuse,
-# so we write (1)-(3) once more.
+# input that is off by the most. In float64 with $h \approx 10^{-5}$, about ten decimals agree. The complex step
+# needs no difference at all, $\partial f / \partial x = \mathrm{Im} f(x + i h) / h + O(h^2)$ with $h = 10^{-30}$:
+# nothing cancels, so all digits agree. It needs a formula that takes complex numbers, which the package's functions
+# refuse, so we write (1)-(3) once more.
 
 
 # %%
@@ -492,7 +494,7 @@ print(f"{heads} heads, {length} tokens: {heads * length**2 * 4 / 2**30:.0f} GiB 
 # ## The same function without the matrix
 #
 # To compute one output row we need all its weights, but not all at once. Read the keys tile by tile and carry, for
-# each query, three things about the set $T$ of keys seen so far:
+# each query, three things about the set $T$ of keys seen so far ($T$ is no temperature here):
 #
 # $$m_T = \max_{j \in T} a_j, \qquad s_T = \sum_{j \in T} e^{a_j - m_T}, \qquad
 # o_T = \sum_{j \in T} e^{a_j - m_T}\, v_j$$
@@ -714,8 +716,9 @@ assert state.k.shape == (T, D)
 print(f"{T} steps: {total:,} multiply-adds, the last one {work}; the cache holds {kept_bytes(state)} bytes at the end")
 
 # %% [markdown]
-# All $T$ steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the square of the
-# length. Without the cache, computing everything afresh at every step would take time that grows with the cube.
+# For $T$ tokens all steps together take $\sum_t t (D + M) = \frac{T (T + 1)}{2} (D + M)$ multiply-adds: still the
+# square of the length. Without the cache, computing everything afresh at every step would take time that grows with
+# the cube.
 #
 # ### Why must the state grow?
 #

@@ -296,13 +296,13 @@ chapter.table(
 # %% [markdown]
 # - Where both keep their matrix, the time saved is what counting says, and a tenth to a half more. Of multiply-adds
 #   there are $n / 2k$ times fewer, but of exponentials $n / k$ times fewer. So at $k = n / 2$, with as many
-#   multiply-adds, a third of the time is saved all the same.
+#   multiply-adds, about three tenths of the time are saved all the same.
 # - The time saved grows faster with $n$ here than in the paper. We time attention alone; the paper times a whole
 #   network, in which Linformer makes only one part cheaper.
 # - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
 #   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has to hold $\tilde
-#   K$ and $\tilde V$ as well. Time is still saved, except at $k = n / 2$: there Linformer takes some 1.5 times as
-#   long.
+#   K$ and $\tilde V$ as well. Time is still saved, except at $k = n / 2$: there Linformer takes 1.4 to 1.5 times
+#   as long.
 
 # %% [markdown]
 # ## Why the softmax cannot wait
@@ -355,8 +355,9 @@ print(
 print(softmax_of_columns[0].round(3))
 
 # %% [markdown]
-# **From a projection.** Theorem 1's $\tilde P = P R^\top R$ has the projection on the right of $P$. To bring it to
-# the keys one would need
+# **From a projection.** Theorem 1's $P R^\top R$ has the projection on the right of $P$. ($R$ is chapter 3's random
+# matrix here, and in all that is said of Theorems 1 and 2, not the reduced length.) To bring it to the keys one would
+# need
 #
 # $$\mathrm{softmax}(s\,Q K^\top)\, E^\top \overset{?}{=} \mathrm{softmax}(s\,Q\, (E K)^\top)$$
 #
@@ -404,7 +405,8 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 # $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
 #
 # As printed there are two $\delta$: "$\delta = 1/2^n$" where it is introduced, and "$\delta = \theta(1/n)$" further
-# down. What follows holds for both, and for each $\delta$ that the figure below has.
+# down. What follows is for $\delta = 1/2^n$. With $1/n$ the weights are $1/k$ to about two per cent. That no $k$ helps
+# holds for every $\delta$ in the figure below.
 
 # %%
 chapter.source(theorem_2.projections, theorem_2.stated_dimension, doc=False)
@@ -460,9 +462,9 @@ print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {ste
 
 # %% [markdown]
 # And on a real network? The network is that of chapter 2, trained with softmax attention: all 72 heads, on film
-# reviews of 512 tokens. With $\epsilon = 1/2$ the theorem states $k = 125$. Errors are root mean squares over the
-# rows of all twelve heads of a layer, two reviews and five draws of $R$, in the theorem's unit $\lVert
-# \mathrm{softmax}(w) \rVert \lVert V \rVert$:
+# reviews of 512 tokens. With $\epsilon = 1/2$ the theorem states $k = 125$ (with 1 for what $\Theta$ hides). Errors are
+# root mean squares over the rows of all twelve heads of a layer, two reviews and five draws of $R$, in the theorem's
+# unit $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
 
 # %%
 real, _sources = heads.read_heads(sentences=2, length=512, seed=0)
@@ -717,8 +719,8 @@ for head, r in enumerate(reduced_by_head[0]):
 #
 # The paper names other ways to get from $L$ rows to $R$ ("general projections", section 4). **Mean pooling** over $R$
 # segments is a matrix $E$ with nothing to learn. **Strided convolution**, with a window as wide as its stride, mixes
-# each segment with learned weights, $y_r = \sum_t x_{rw + t} W_t$ with $w = L/R$. They are the same for all segments,
-# so it works at any length. Its $W_t$, $(D, D)$ each, can also mix *features*, which $E$ cannot. It has $w D^2$
+# each segment with learned weights, $y_r = \sum_t x_{rh + t} W_t$ with $h = L/R$. They are the same for all segments,
+# so it works at any length. Its $W_t$, $(D, D)$ each, can also mix *features*, which $E$ cannot. It has $h D^2$
 # parameters where $E$ has $R L$: fewer as soon as $R > D$. **Max pooling** takes the largest entry of each feature in
 # each segment; that is no matrix, as it is not linear.
 
@@ -748,7 +750,7 @@ print(
 print("mean of each three:", (pool @ x)[0, :, 0].round(2), " maximum:", pooled[0, :, 0].round(2))
 
 # %% [markdown]
-# Now their gradients. A convolution with stride $w$ cuts the sequence into rows of $w D$ numbers and applies one
+# Now their gradients. A convolution with stride $h$ cuts the sequence into rows of $h D$ numbers and applies one
 # linear layer to each, so it has a linear layer's gradients. The maximum of a segment changes with its largest entry,
 # one for one, and with no other: the gradient goes to the key that gave the maximum. (Where two are equal there is no
 # derivative, and the first one gets it all.) Softmax attention to the pooled keys and values, by finite differences:
@@ -885,10 +887,11 @@ for i, r in enumerate(figure_results.reduced):
 # 1. **Random $E$ and $F$ are useless in a network trained without them**: the error is larger than the output. The
 #    rows of $E$ have the length $\sqrt{L/R}$, so mixed keys, mixed values and scores are about that much larger than
 #    real ones, and the softmax puts its weight on one arbitrary mixture. (Chapter 3's lemma is about lengths of whole
-#    columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over $R$. But a
-#    single draw has an error of about $\sqrt{(1 + a^2)/k}$ with $a = \lVert P \rVert_F \lVert V \rVert_F / \lVert O
-#    \rVert_F$ (chapter 3): for $k = 128$ not yet below 1.
-# 2. **Mean pooling is better than answering with the mean of all values**, but not by much.
+#    columns, $\lVert R x \rVert$, not about these.) Theorem 1's $P R^\top R V$ is right on average over the
+#    random matrix $R$. But a single draw has an error of about $\sqrt{(1 + a^2)/k}$ with $a = \lVert P \rVert_F \lVert
+#    V \rVert_F / \lVert O \rVert_F$ (chapter 3): for $k = 128$ not yet below 1.
+# 2. **Mean pooling is better than answering with the mean of all values**: by a twelfth at $k = 8$, by a third at
+#    $k = 128$.
 # 3. **Fitting helps a little, on other text.** $E$ and $F$ know positions only. What a token attends to depends on
 #    what the other tokens *are*, and that is somewhere else in the next review.
 # 4. **A fitted convolution is better.** It is the same at every position, so 48 reviews teach it more, and it can
@@ -899,8 +902,9 @@ for i, r in enumerate(figure_results.reduced):
 # 6. **Nothing comes below the truncated SVD where the matrix is measured**, as Eckart and Young proved. The real $P$
 #    *is* close to low rank, for some heads much closer than for others. Yet $\tilde P F$ is far from it: the fit to
 #    the output makes the matrix worse, not better.
-# 7. **Heads differ more than methods do.** The bars, the middle 80% of heads and texts, are long: at $k = 128$ fitted
-#    matrices leave 31% of error in one head and 70% in another. The order of the methods is the same in every text.
+# 7. **Heads differ more than the methods of 2 to 4 do.** The bars, the middle 80% of heads and texts, are long: at
+#    $k = 128$ fitted matrices leave 31% of error in one head and 70% in another. The order of the methods is the same
+#    in every text.
 
 # %%
 error = {way: found.by_layer.mean(axis=1) for way, found in figure_results.output.items()}  # (K,) each
@@ -1133,7 +1137,7 @@ report.assert_ok()
 #
 # It is 0 where the columns of $O$ lie in the column space of $\tilde P$: for sure at $R = N$ if $\tilde P$ is
 # invertible. What is wrong with it is that $F$ needs $O$, the thing to be computed, and it fits this one sentence. On
-# another it is worse than mean pooling.
+# another it is usually worse than mean pooling.
 #
 # </details>
 

@@ -150,8 +150,9 @@ print(f"determinant: {np.linalg.det(vandermonde):.4g}, by the product: {determin
 # since $e^\xi$ is largest at an end. More can be said:
 #
 # - **For $t > 0$** the relative error is $\sum_{r > p} e^{-t}\, t^r / r!$: the probability that a Poisson variable of
-#   mean $t$ exceeds $p$. Its spread is $\sqrt t$. So the error is close to 1 until $p$ reaches $t$, and falls steeply
-#   after: **a score of $t$ needs orders up to about $t$**.
+#   mean $t$ exceeds $p$. Its spread is $\sqrt t$. So the error falls from near 1 to near 0 while $p$ goes from about
+#   $t - 2 \sqrt t$ to $t + 2 \sqrt t$. At $p = t$ it is still a third to a half; one per cent takes about
+#   $t + 2.3 \sqrt t$ orders: **a score of $t$ needs more than $t$ orders**.
 # - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: with only the first
 #   few orders the *relative* error is enormous. The truncated series cannot become small.
 # - **Odd orders go negative** (as a polynomial of odd degree must, on the far left); **even orders never do.** Proof:
@@ -177,6 +178,12 @@ for order in (0, 2, 4, 6):
     poisson_tail = 1 - sum(math.exp(-x @ y) * term for term in terms[: order + 1])
     same(1 - series(x @ y, order) / math.exp(x @ y), poisson_tail)
     print(f"'sat' and 'cat', score {x @ y:.2f}: order {order} misses {poisson_tail:.1%} of the exponential")
+for score in (2, 4, 8, 50):
+    reached = np.cumsum([math.exp(-score) * score**r / math.factorial(r) for r in range(100)])  # by orders 0, 1, ...
+    needed = int((reached >= 0.99).argmax())
+    assert 0.3 < 1 - reached[score] < 0.5
+    assert abs(needed - score - 2.3 * math.sqrt(score)) < 1
+    print(f"score {score}: order {score} misses {1 - reached[score]:.0%}, one per cent takes order {needed}")
 
 # %% [markdown]
 # The left panel shows this for the package's features: points are errors, lines the bound. The other two panels are
@@ -417,9 +424,12 @@ print("x.y:", towards, " (x.y + 1)²:", (towards + 1) ** 2)
 #
 # $$\phi(x) = \mathrm{elu}(x) + 1 = \begin{cases} x + 1 & x > 0 \\ e^x & x \le 0 \end{cases} \qquad (1)$$
 #
-# Why not simply $\max(x, 0)$? The paper argues that its derivative is 0 wherever $x < 0$: a feature that is off gets
-# no gradient and stays off. $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1
-# and the slope 1.
+# Why not simply a ReLU, with a small constant so that no denominator is 0?
+#
+# $$\phi(x) = \max(x, 0) + 10^{-3} \qquad (2)$$
+#
+# The paper argues that its derivative is 0 wherever $x < 0$: a feature that is off gets no gradient and stays off.
+# $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and the slope 1.
 
 # %%
 chapter.source(feature_maps_exact.EluPlusOne)
@@ -513,7 +523,7 @@ chapter.explore(
     rows=2,
     height=0.5,
     alt="Attention matrices at five temperatures: softmax goes from one bright entry per row to an even field, elu + 1 "
-    "stays an almost even field",
+    "shows a soft pattern that never becomes one entry per row",
 )
 
 # %% [markdown]
@@ -852,7 +862,7 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 # ## What to remember
 #
 # - Softmax has infinitely many features: $N$ different tokens can make a matrix of rank $N$. If they are cut off after
-#   order $p$, scores up to about $p$ come out right. Odd orders go negative.
+#   order $p$, scores well below $p$ come out right. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
 # - $\mathrm{elu} + 1$ has $D$ and approximates nothing. Among keys that share a positive entry with the query, its
 #   attention is soft at any temperature.
