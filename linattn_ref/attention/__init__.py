@@ -61,8 +61,9 @@ kernels : module
     also take arrays of 16 bits, float16 and ``ml_dtypes.bfloat16``. They compute in float32, states are float32, and
     outputs and gradients are rounded once.
 out : ndarray ``(..., N, M)``, optional
-    What the output is written into, with any strides, for callers that keep an array for it. It shares no memory with
-    an input (a ``ValueError``), and the backward pass needs what is in it. Not on a GPU.
+    What the output is written into, with any strides, for callers that keep an array for it. Its elements share no
+    memory with an input or with one another (a ``ValueError``), and the backward pass needs what is in it. Not on a
+    GPU.
 overwrite_state : bool
     Of ``step``: a backend may work in the arrays of the state it is given, whose content is undefined afterwards.
 capacity : int, optional

@@ -100,12 +100,7 @@ def check_values(beta: Any = None, beta_t: Any = None, **others: Any) -> None:
             raise ValueError(f"{name}: expected numbers from 0 to 2, got {x.min()} to {x.max()}")
 
 
-def look(normalise: Any = True, **_: Any) -> None:
-    if not isinstance(normalise, bool):
-        raise TypeError(f"normalise: expected True or False, got {normalise!r}")
-
-
-@op(look=look, values=check_values)
+@op(values=check_values)
 @takes_offsets
 @takes_groups
 def forward(

@@ -87,6 +87,7 @@ from linattn_ref.attention.features.feature_maps_random import check_omega
 from linattn_ref.attention.linear import Gradients, State
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.op import Array, Bool, Constant, Float, op
+from linattn_ref.op.options import check_flags
 
 __all__ = ["KINDS", "Gradients", "Kind", "State", "backward", "feature_map", "forward", "init_state", "matrix"]
 __all__ += ["redraw", "step"]
@@ -143,6 +144,7 @@ def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, r
         Orthogonal ones of length ``sqrt(D)``.
     """
     check_omega(omega)
+    check_flags(orthogonal=orthogonal, regular=regular)
     m, width = omega.shape
     if orthogonal:
         return feature_maps.orthogonal_gaussian(m, width, rng, regular, dtype=omega.dtype)

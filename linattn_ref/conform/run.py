@@ -15,6 +15,7 @@ from linattn_ref.conform.judge import Judge, Place, Trial, compare
 from linattn_ref.conform.questions import rounded
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
 from linattn_ref.conform.target import Mapping, NotATarget, Target, load
+from linattn_ref.op.options import check_flags
 
 __all__ = ["check", "names_of", "run_apart", "run_check"]
 
@@ -70,6 +71,7 @@ def check(
     NotATarget
         Where nothing can be run.
     """
+    check_flags(full=full)
     asked = Target.of(target, op, dtype, mapping)
     outcomes = tuple(run_check(CHECKS[name], asked, seed, full) for name in names_of(op, only))
     name = str(getattr(target, "__name__", None) or getattr(asked.forward, "__name__", "target"))

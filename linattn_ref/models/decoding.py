@@ -32,7 +32,7 @@ from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import gelu, post_norm, pre_norm, relu
 from linattn_ref.nn.embedding import check_tokens
 from linattn_ref.op import Array, Integers, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_flags, check_sizes
 
 __all__ = ["Packed", "State", "init_state", "lacks", "pack", "stacked", "step"]
 
@@ -183,6 +183,7 @@ def step(tokens_t: Integers, packed: Packed, state: State, *, overwrite_state: b
         There is no place left.
     """
     check_tokens("tokens_t", tokens_t, len(packed.tokens))
+    check_flags(overwrite_state=overwrite_state)
     kernel = import_module(packed.kernels).decode
     kernel.check(packed)
     _check_state(tokens_t, packed, state)

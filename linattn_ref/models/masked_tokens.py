@@ -33,6 +33,7 @@ from linattn_ref.models import encoder
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import affine, gelu, layer_norm
 from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
+from linattn_ref.op.options import check_flags
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
@@ -132,6 +133,7 @@ def _outer(params: Params) -> affine.Params:
 
 def draw(below: encoder.Params, rng: np.random.Generator, *, tied: bool = True) -> Params:
     """A head to start from, over an encoder; see `affine.draw`."""
+    check_flags(tied=tied)
     table = below.embedding.table
     tokens, width = table.shape
     outer = affine.draw(width, tokens, rng, dtype=table.dtype)

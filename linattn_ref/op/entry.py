@@ -38,7 +38,7 @@ from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
-from linattn_ref.op.options import check_made_for, check_options, plain
+from linattn_ref.op.options import check_flags, check_made_for, check_options, plain
 from linattn_ref.op.shapes import rules_of, sizes_of
 
 __all__ = ["op"]
@@ -156,6 +156,7 @@ class Entry:
         self.signature = inspect.signature(function)
         self.places = {name: place for place, name in enumerate(self.signature.parameters)}
         self.axes = {option: usual for option, usual in AXES.items() if option in self.places}
+        self.flags = [name for name, x in self.signature.parameters.items() if x.annotation in ("bool", bool)]
         self.options = self._options()
         self.whole_signature = with_options(self.signature, self.options)
         self.known: dict[Any, Code] = {}  # by the kind of a call
@@ -250,6 +251,7 @@ class Entry:
         if "leading" in arguments:
             check_made_for(**arguments)
         check(arguments, rules, sizes)
+        check_flags(**{name: arguments[name] for name in self.flags})
         check_options(arguments)
         if self.look is not None:
             self.look(**arguments)

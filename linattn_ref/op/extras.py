@@ -10,7 +10,7 @@ import numpy as np
 
 from linattn_ref.op.gpu_arrays import is_gpu_call
 from linattn_ref.op.libraries import is_on_gpu, origin_of
-from linattn_ref.op.options import check_sizes, plain
+from linattn_ref.op.options import check_flags, check_sizes, plain
 from linattn_ref.op.shapes import Sizes, is_array
 
 __all__ = ["can_be_filled", "check_extras", "check_out", "is_writeable", "with_options"]
@@ -26,15 +26,14 @@ def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspe
 
 def check_extras(extras: dict[str, Any]) -> None:
     """``overwrite_state`` is True or False, and ``capacity`` a count, which is made Python's."""
-    if not isinstance(extras.get("overwrite_state", False), bool):
-        raise TypeError(f"overwrite_state: expected True or False, got {extras['overwrite_state']!r}")
+    check_flags(overwrite_state=extras.get("overwrite_state", False))
     if extras.get("capacity") is not None:
         extras["capacity"] = plain(extras["capacity"])
         check_sizes(capacity=extras["capacity"])
 
 
 def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:
-    """``out`` can be written to, is like the output, and shares no memory with the other arguments.
+    """``out`` can be written to, is like the output, and no element shares memory with another or with an argument.
 
     Raises
     ------
@@ -49,6 +48,8 @@ def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if not is_writeable(out):
         raise ValueError("out: expected an array that can be written to, got a read-only one")
+    if _overlaps_itself(out):
+        raise ValueError(f"out: expected elements that do not overlap, got strides {out.strides} for shape {shape}")
     if _shares_memory(out, others):
         raise ValueError("out: expected memory of its own, got an array that shares memory with another argument")
 
@@ -56,12 +57,24 @@ def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:
 def can_be_filled(out: Any, args: Iterable[Any], options: Mapping[str, Any]) -> bool:
     """What `check_out` says beyond shape and dtype, for a call whose kind is known."""
     others = [*args, *(x for name, x in options.items() if name != "out")]
-    return is_writeable(out) and not _shares_memory(out, others)
+    return is_writeable(out) and not _overlaps_itself(out) and not _shares_memory(out, others)
 
 
 def is_writeable(*arrays: Any) -> bool:
     """Whether they may be written over: no NumPy array among them is read-only, as rows are that share memory."""
     return not any(isinstance(x, np.ndarray) and not x.flags.writeable for x in arrays)
+
+
+def _overlaps_itself(out: Any) -> bool:
+    """Whether a stride of ``out``, a NumPy array, is less than what the axes with smaller strides reach over."""
+    if not isinstance(out, np.ndarray) or out.flags.c_contiguous:
+        return False
+    reach = out.itemsize
+    for stride, length in sorted((abs(stride), n) for stride, n in zip(out.strides, out.shape, strict=True) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
 
 
 def _shares_memory(out: Any, x: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_dtype", "check_made_for", "check_options", "check_rng", "check_sizes", "is_number"]
+__all__ = ["check_dtype", "check_flags", "check_made_for", "check_options", "check_rng", "check_sizes", "is_number"]
 __all__ += ["plain", "plain_numbers"]
 
 P = ParamSpec("P")
@@ -58,6 +58,13 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
+def check_flags(**flags: Any) -> None:
+    """Each is True or False, NumPy's or Python's."""
+    for name, flag in flags.items():
+        if not isinstance(plain(flag), bool):
+            raise TypeError(f"{name}: expected True or False, got {flag!r}")
+
+
 def check_sizes(**sizes: Any) -> None:
     """Each is an integer of at least 1 that NumPy's integers can hold."""
     for name, size in sizes.items():
@@ -74,18 +81,15 @@ def check_rng(rng: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``causal``, ``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value.
+    """``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value.
 
     So have ``n`` and ``n_keys``, of a pattern.
     """
     check_sizes(**{name: arguments[name] for name in ("n", "n_keys") if name in arguments})
     if np.ndim(arguments.get("d_loss", 0)) != 0:
         raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
-    causal = arguments.get("causal", True)
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal: expected True or False, got {causal!r}")
     if "causal" in arguments:
-        _check_causal(causal, arguments)
+        _check_causal(arguments["causal"], arguments)
     for name, kind in (("scale", "a number or None"), ("eps", "a number")):
         x: Any = arguments.get(name)
         if name not in arguments or (x is None and name == "scale"):

@@ -76,7 +76,7 @@ from numpy.random import Generator
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.performer import KINDS, Kind
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_flags, check_sizes
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["KERNELS", "UNBIASED", "Kernel", "Measured", "Unbiased", "draw_directions", "estimates", "fourier_features"]
@@ -164,6 +164,7 @@ def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False)
     if kind not in UNBIASED:
         raise ValueError(f"kind: expected one of {', '.join(UNBIASED)}, got {kind!r}")
     check_sizes(m=m)
+    check_flags(orthogonal=orthogonal)
     check_array("x", x, ndim=1)
     check_array("y", y, ndim=1)
     both = ((x**2).sum(axis=-1) + (y**2).sum(axis=-1)) / 2
@@ -227,6 +228,7 @@ def draw_directions(
 ) -> Array:
     """``trials`` independent ``omega``, ``(trials, m, D)``."""
     check_sizes(m=m, width=width, trials=trials)
+    check_flags(orthogonal=orthogonal, regular=regular)
     if not orthogonal:
         return feature_maps.gaussian(trials * m, width, rng).reshape(trials, m, width)
     rows = -(-m // width) * width  # whole blocks, of which the last one's first rows are used

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.op.options import check_sizes, plain
+from linattn_ref.op.options import check_flags, check_sizes, plain
 from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, folder, parameters
 from linattn_ref.training.checks import check_rate
@@ -182,6 +182,7 @@ def run(
         A file cannot be written; the last checkpoint stays.
     """
     settings = Settings(*map(plain, settings))
+    check_flags(resume=resume)
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
     if settings.clip is not None and not settings.clip > 0:

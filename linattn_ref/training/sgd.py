@@ -45,8 +45,6 @@ def init_state(params: Any) -> State:
 def look(params: Any, grads: Any, state: Any, nesterov: Any, **rates: Any) -> None:
     check_trees(params, grads, state.momentum)
     check_rate(**rates)
-    if not isinstance(nesterov, bool):
-        raise TypeError(f"nesterov: expected True or False, got {nesterov!r}")
     if nesterov and rates["momentum"] == 0:
         raise ValueError("nesterov: expected a momentum above 0, got 0")
 

@@ -59,6 +59,14 @@ CASES = {  # the name of a page, and of what
     "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
 WITHOUT_BACKENDS = "linformer_linear", "online_softmax", "chunked_delta"  # NumPy alone
+OVERLAPS = r"^out: expected elements that do not overlap, got strides \(\d+, -?\d+, \d\) for shape \(2, 40, 3\)"
+OVERLAPPING = {
+    "one for all": (0, 0, 0),
+    "heads share": (0, 8 * M, 8),
+    "rows share": (8 * M, 0, 8),
+    "a window slides over the rows": (8 * N * M, 8, 8),
+    "from half an entry to half an entry": (8 * N * M, 8 * M, 4),
+}
 each = pytest.mark.parametrize("forward", CASES.values(), ids=CASES)
 in_each_backend = pytest.mark.parametrize(
     ("name", "options"),
@@ -106,8 +114,9 @@ def test_long_keys_cut_a_causal_pass_of_jit_into_pieces():
         ([[0.0]], TypeError, r"^out: expected a numpy\.ndarray of float64, got list"),
         (np.zeros((2, N, D)), ValueError, r"^out: expected shape \(2, 40, 3\), got \(2, 40, 4\)"),
         (np.broadcast_to(0.0, (2, N, M)), ValueError, r"^out: expected an array that can be written to"),
+        *((np.ndarray((2, N, M), strides=strides), ValueError, OVERLAPS) for strides in OVERLAPPING.values()),
     ],
-    ids=["dtype", "list", "shape", "read-only"],
+    ids=["dtype", "list", "shape", "read-only", *OVERLAPPING],
 )
 def test_an_output_array_that_does_not_fit(forward, wrong, error, match):
     with pytest.raises(error, match=match):

@@ -178,6 +178,8 @@ def test_what_has_no_compiled_step_is_said():
     narrow = packed._replace(weights=packed.weights[:, :-1])
     with pytest.raises(ValueError, match="packed: expected C-contiguous weights of shape"):
         decoding.step(np.zeros(2, int), narrow, decoding.init_state(2, packed))
+    with pytest.raises(TypeError, match="overwrite_state: expected True or False, got 1"):
+        decoding.step(np.zeros(1, int), packed, decoding.init_state(1, packed), overwrite_state=1)
     with pytest.raises(ValueError, match="tokens_t: expected numbers from 0 to 6, got 7 to 7"):
         decoding.step(np.array([7]), packed, decoding.init_state(1, packed))
 

@@ -475,6 +475,12 @@ def test_a_norm_beyond_the_range_is_told(tmp_path):
         run(tmp_path, task=small_run.TASK._replace(learn=learn), optimiser=sgd)
 
 
+def test_resume_is_true_or_false(tmp_path):
+    with pytest.raises(TypeError, match="resume: expected True or False, got 'no'"):
+        run(tmp_path, resume="no")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_limit_of_0_is_refused(tmp_path):
     with pytest.raises(ValueError, match="clip: expected a number above 0, got 0"):
         run(tmp_path, clip=0.0)

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_rng, check_sizes
+from linattn_ref.op.options import check_flags, check_rng, check_sizes
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
@@ -70,6 +70,7 @@ def orthogonal_gaussian(
     ndarray ``(m, D)``
     """
     _check_draw(m, D, rng)
+    check_flags(regular=regular)
     blocks = []
     for start in range(0, m, D):
         q, r = np.linalg.qr(rng.standard_normal((D, D)))
