@@ -130,13 +130,19 @@ def held_out(found: Corpus, shape: Shape) -> list[Hidden]:
 
 
 def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
-    """The loss of counts at the places that the network is asked for."""
-    pieces, start, before, targets = np.append(subwords.SEP, found.validation), 0, [], []
+    """The loss of counts at the places that the network is asked for; both neighbours are what the network reads."""
+    pieces, start = np.append(subwords.SEP, found.validation), 0
+    places: list[tuple[Tokens, ...]] = []
     for read, chosen, wanted in held_out(found, shape):
-        before.append(pieces[start + chosen])
-        targets.append(wanted)
+        known = np.pad(
+            np.where(read == subwords.MASK, -1, read), ((0, 0), (1, 1)), constant_values=-1
+        )  # (B, 1 + N + 1)
+        row, column = np.divmod(chosen, shape.length)
+        places.append((pieces[start + chosen], wanted, known[row, column], known[row, column + 2]))
         start += read.size
-    return ngrams.surprise(found.training, np.concatenate(before), np.concatenate(targets), shape.vocabulary)
+    before, targets, left, right = map(np.concatenate, zip(*places, strict=True))
+    beside = ngrams.between(found.training, left, targets, right, shape.vocabulary)
+    return {**ngrams.surprise(found.training, before, targets, shape.vocabulary), "both neighbours": beside}
 
 
 def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:

@@ -2,6 +2,7 @@
 
     p(t) = (c(t) + 1) / (c + V)                              (1)  pieces alone
     p(t | s) = (c(s, t) + T(s) p(t)) / (c(s) + T(s))         (2)  after the piece before it
+    p(t | s, r) = p(t | s) p(r | t) / sum_u p(u | s) p(r | u) (3)  between two pieces, of which each knows its neighbour
 
 ``c`` are counts of the training text and ``T(s)`` is how many different pieces follow ``s``: that much of the whole is
 left to what was never seen after ``s``.
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["surprise"]
+__all__ = ["between", "surprise"]
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -45,3 +46,31 @@ def surprise(training: Tokens, before: Tokens, hidden: Tokens, size: int) -> dic
     total = followed[before] + kinds[before]
     after = np.where(total > 0, (seen + kinds[before] * alone) / np.maximum(total, 1), alone)  # (2)
     return {"pieces alone": float(-np.log(alone).mean()), "pairs of pieces": float(-np.log(after).mean())}
+
+
+def between(training: Tokens, before: Tokens, hidden: Tokens, after: Tokens, size: int) -> float:
+    """The mean of ``-log p`` by (3). A neighbour of -1 is not known, and its factor is left out.
+
+    Parameters
+    ----------
+    training, size
+        See `surprise`.
+    before, hidden, after : ndarray of int ``(places,)``
+    """
+    from scipy import sparse  # here: --help does not need it
+
+    alone = (np.bincount(training, minlength=size) + 1) / (training.size + size)
+    pairs = (training[:-1], training[1:])
+    counts = sparse.csr_array((np.ones(training.size - 1), pairs), shape=(size, size))
+    kinds = np.diff(counts.indptr)
+    total = np.bincount(training[:-1], minlength=size) + kinds
+    to_alone = np.where(total > 0, kinds / np.maximum(total, 1), 1.0)  # of (2), the share that is (1)
+    rows = sparse.csr_array(counts.multiply(1 / np.maximum(total, 1)[:, None]))
+    columns = rows.tocsc()
+    nats = np.empty(len(hidden))
+    for i, (s, t, r) in enumerate(zip(before, hidden, after, strict=True)):
+        p = alone.copy() if s < 0 else to_alone[s] * alone + rows[[s]].toarray()[0]  # (2)  (V,)
+        if r >= 0:
+            p *= to_alone * alone[r] + columns[:, [r]].toarray()[:, 0]
+        nats[i] = -np.log(p[t] / p.sum())  # (3)
+    return float(nats.mean())

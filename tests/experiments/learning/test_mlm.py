@@ -38,6 +38,17 @@ def test_counts_of_pieces_and_pairs_are_probabilities():
         each = [ngrams.surprise(training, np.array([before]), np.array([t]), 7) for t in range(7)]
         for name in each[0]:
             assert sum(np.exp(-found[name]) for found in each) == pytest.approx(1, rel=1e-12)
+    for s, r in ((3, 2), (3, -1), (-1, 2), (6, 6), (-1, -1)):  # 6 is never seen
+        one = [ngrams.between(training, [s], [t], [r], 7) for t in range(7)]
+        assert np.exp(-np.array(one)).sum() == pytest.approx(1, rel=1e-12)
+        if r < 0:  # by one neighbour, or by none
+            name, at = ("pieces alone", 0) if s < 0 else ("pairs of pieces", s)
+            expected = [ngrams.surprise(training, np.array([at]), np.array([t]), 7)[name] for t in range(7)]
+            np.testing.assert_allclose(one, expected, rtol=1e-12)
+    p = np.array([[ngrams.between(training, [s], [t], [-1], 7) for t in range(7)] for s in range(7)])
+    p = np.exp(-p)  # p(t | s)
+    expected = -np.log(p[3] * p[:, 2] / (p[3] @ p[:, 2]))
+    np.testing.assert_allclose([ngrams.between(training, [3], [t], [2], 7) for t in range(7)], expected, rtol=1e-12)
     never = ngrams.surprise(np.array([0, 1, 0, 1]), np.array([5]), np.array([1]), 6)
     assert never["pairs of pieces"] == never["pieces alone"]
 
