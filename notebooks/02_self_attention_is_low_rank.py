@@ -121,7 +121,7 @@ assert P.shape == (6, 12, 512, 512)
 assert P.dtype == np.float32
 assert abs(P.sum(axis=-1) - 1).max() < 1e-5  # rows sum to 1, to the rounding of 512 terms
 
-values = spectrum.singular_values(P)  # (T, H, N)
+values = spectrum.singular_values(P)  # (layers, H, N)
 share = spectrum.cumulative_share(values)
 layer, head = 3, 0  # an ordinary one
 
@@ -191,13 +191,21 @@ print(
     "c at 128 by layer:", by_layer.round(2), f" mean {by_layer.mean():.2f}; heads from {given.at_k.min():.2f}", end=" "
 )
 print(f"to {given.at_k.max():.2f}")
+of_record = chapter.results("spectrum").curves["given"].mean[:, figure.k - 1].mean()
+print(f"mean over the 128 sentences of the record: {of_record:.2f}")
+for k in (figure.k, round(given.rank.mean())):  # the latter for 90%
+    print(f"{k} triples, {k / N:.0%} of {N}: {k * (2 * N + 1):,} numbers, {k * (2 * N + 1) / N**2:.0%} of {N**2:,}")
+
+# %% [markdown]
+# This answers the question of the first line: a quarter of the triples is *half* of the numbers, and those that hold
+# 90% of the sum are 65%. The factor of four is in the rank, and the rank is what Linformer uses.
 
 # %% [markdown]
 # ## Is that an achievement?
 #
 # *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above.
 # Readers of the figure usually have this comparison in mind. *The same network with random weights*, drawn as BERT's
-# authors draw them, $N(0, \sigma^2)$ with $\sigma = .02$, has .97: five of the six trained layers lie **below** it.
+# authors draw them, normal with standard deviation .02, has .97: five of the six trained layers lie **below** it.
 # So a steep curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
 
 # %%
@@ -207,19 +215,19 @@ assert (by_layer[:5] < untrained.mean[:, 127].min()).all()
 print(f"c at 128: Gaussian {gaussian.mean[0, 127]:.2f}, untrained {untrained.mean[:, 127].min():.2f} or more")
 
 # %% [markdown]
-# **That is a statement about $\sigma$, not about training.** BERT's .02 was made for a width of 768 or more. This
-# network has width 384, where the same variance of the scores needs $.02 \sqrt 2 = .028$. Many other networks begin
-# with the weights of Glorot and Bengio, "Xavier", whose variance is 2 over the sum of the widths of both sides, here
-# $\sigma = .051$. Larger weights make larger scores, and larger scores make $P$ less even:
+# **That is a statement about the size of the weights, not about training.** BERT's .02 was made for a width of 768 or
+# more. This network has width 384, where the same variance of the scores needs $.02 \sqrt 2 = .028$. Many other
+# networks begin with the weights of Glorot and Bengio, "Xavier", whose variance is 2 over the sum of the widths of both
+# sides: here their standard deviation is .051. Larger weights make larger scores, and larger scores make $P$ less even:
 
 # %%
 config = model.config
 
 
-def c_by_layer(network):
-    """c at 128 of every layer, the mean over its first two heads, for the first review."""
-    shares = (spectrum.cumulative_share(spectrum.singular_values(x.p[:2])) for x in bert.layers(network, sentences[0]))
-    return np.array([share[:, 127].mean() for share in shares])
+def c_by_layer(network, heads=2, first=6):
+    """c at 128 of the ``first`` layers, each the mean over its first ``heads``, for the first review."""
+    weights = (layer.p[:heads] for _, layer in zip(range(first), bert.layers(network, sentences[0]), strict=False))
+    return np.array([spectrum.cumulative_share(spectrum.singular_values(p))[:, 127].mean() for p in weights])
 
 
 def drawn_as(name, rng):
@@ -239,7 +247,7 @@ chapter.table(
     ("c at 128", *(f"layer {i}" for i in range(6))),
     [
         ("trained", *trained_c),
-        *((f"sigma = {name:.3f}" if name != "Xavier" else name, *c) for name, c in starts.items()),
+        *((f"standard deviation {name:.3f}" if name != "Xavier" else name, *c) for name, c in starts.items()),
     ],
 )
 wide, scaled, xavier = starts.values()
@@ -247,14 +255,19 @@ assert wide.min() > 0.96
 assert 0.9 < scaled.min() < scaled.max() < 0.96
 assert xavier[0] < trained_c[0]  # the first layer is then below the trained one,
 assert (xavier[1:] > trained_c[1:]).all()  # the others are not
+draws = (drawn_as("Xavier", np.random.default_rng(seed)) for seed in (1, 2, 3, 4))
+xavier_first = [c_by_layer(network, heads=12, first=1).item() for network in draws]
+print(f"first layer, 12 heads: trained {c_by_layer(model, heads=12, first=1).item():.2f},", end=" ")
+print("Xavier's", *(f"{c:.2f}" for c in xavier_first))
 
 # %% [markdown]
 # So whether learning makes $P$ less compressible depends on where it starts, and on the layer. With Xavier's weights
-# the first layer begins at .80. In these two heads that is below the trained layer. Over all twelve heads it is not:
-# the trained layer has .80 too, by the first table. The other layers begin above their trained values.
+# the first layer begins below the trained one in these two heads. Over all twelve heads of this review there is no
+# difference: Xavier's first layer has .79 to .81, depending on the draw, and the trained one .79. The other layers
+# begin above their trained values.
 #
-# Why is the network that starts with $\sigma = .02$ so low in rank? Its scores are small. For small $a$, $e^a \approx 1
-# + a$, and a row of $P$ becomes
+# Why is the network that starts with a standard deviation of .02 so low in rank? Its scores are small. For small $a$,
+# $e^a \approx 1 + a$, and a row of $P$ becomes
 #
 # $$P_{ij} = \frac{e^{A_{ij}}}{\sum_l e^{A_{il}}} \approx \frac{1 + A_{ij}}{n + \sum_l A_{il}}
 # \approx \frac1n \Big(1 + A_{ij} - \frac1n \sum_l A_{il}\Big)$$
@@ -262,7 +275,8 @@ assert (xavier[1:] > trained_c[1:]).all()  # the others are not
 # where in the last step $\frac{1}{1 + x} \approx 1 - x$, and products of two scores are left out. The uniform matrix
 # has rank 1, the scores have rank $D$, and taking the mean from each row is a product with $I - \frac1n 1 1^\top$
 # from the right, which raises no rank. So to first order $P$ has rank $D + 1 = 33$, whatever $n$ is. What lies beyond
-# index 33 is of second order: halve the scores, and it falls to about a quarter.
+# index 33 is of second order: halve the scores, and the sum of these values falls to about a quarter (their share to a
+# third at first, because the denominator falls too).
 
 # %%
 blank = bert.untrained(model.config, np.random.default_rng(1))
@@ -275,13 +289,14 @@ assert np.linalg.matrix_rank(first_order) == D + 1
 rows = []
 for factor in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
     P_small = softmax.matrix(q_blank, k_blank, scale=factor / math.sqrt(D))
-    c = spectrum.cumulative_share(spectrum.singular_values(P_small))
-    rows.append((factor, factor * scores.std(), c[0], c[D], 1 - c[D]))
+    of_small = spectrum.singular_values(P_small)
+    c = spectrum.cumulative_share(of_small)
+    rows.append((factor, factor * scores.std(), c[0], c[D], of_small[D + 1 :].sum(), 1 - c[D]))
 left_over = np.array([row[-1] for row in rows])
 orders = np.log2(left_over[:-1] / left_over[1:])
 assert (np.diff(orders) > 0).all()
 assert 1.85 < orders[-1] < 2  # tends to 2: c_k is a ratio, and its denominator still changes to first order
-chapter.table(("scores times", "spread of the scores", "c at 1", "c at D + 1", "what is left"), rows)
+chapter.table(("scores times", "their spread", "c at 1", "c at D + 1", "sum of what is left", "its share"), rows)
 
 # %% [markdown]
 # ### Temperature
@@ -346,7 +361,7 @@ temperatures = (0.1, 0.25, 0.5, 0.7, 1, 1.4, 2, 4, 10)
 some_heads = slice(None, None, 3)  # every third, for time
 c_128 = np.array(
     [[c_at_128(Q[i, some_heads], K[i, some_heads], T) for T in temperatures] for i in range(len(P))]
-)  # (T, temperatures)
+)  # (layers, temperatures)
 lowest = np.array(temperatures)[c_128.argmin(axis=1)]
 assert ((lowest >= 0.5) & (lowest <= 1.4)).all()
 assert (c_128[:, 4] - c_128.min(axis=1) < 0.03).all()
@@ -365,7 +380,7 @@ previous = np.eye(N, k=-1)
 same(spectrum.singular_values(previous), np.r_[np.ones(N - 1), 0])
 
 distances = np.arange(-8, 9)
-weight = np.stack([np.trace(P, offset=d, axis1=-2, axis2=-1) / N for d in distances])  # (distances, T, H)
+weight = np.stack([np.trace(P, offset=d, axis1=-2, axis2=-1) / N for d in distances])  # (distances, layers, H)
 best, favourite = weight.max(axis=0), distances[weight.argmax(axis=0)]
 correlation = np.corrcoef(best.ravel(), share[..., 127].ravel())[0, 1]
 assert correlation < -0.8
@@ -408,12 +423,12 @@ texts = text.choose_sentences(
 ).tokens  # (S, N)
 looks = {"[CLS], the first token": [], "[SEP], the last": [], "the first word": [], "the token before": []}
 for tokens in texts:
-    P_text = np.stack([each.p for each in bert.layers(model, tokens)])  # (T, H, N, N)
-    of_keys = P_text.mean(axis=-2)  # (T, H, N)
+    P_text = np.stack([each.p for each in bert.layers(model, tokens)])  # (layers, H, N, N)
+    of_keys = P_text.mean(axis=-2)  # (layers, H, N)
     before = np.trace(P_text, offset=-1, axis1=-2, axis2=-1) / (N - 1)
     for name, weight in zip(looks, (of_keys[..., 0], of_keys[..., -1], of_keys[..., 1], before), strict=True):
         looks[name].append(weight)
-looks = {name: np.stack(each) for name, each in looks.items()}  # (S, T, H)
+looks = {name: np.stack(each) for name, each in looks.items()}  # (S, layers, H)
 cls, sep, first_word, before = looks.values()
 
 
@@ -437,7 +452,7 @@ chapter.show(
     alt="Share of the weight by layer, a point per head, bars over eight texts: [CLS] up to 30 per cent from "
     "layer 1 on, [SEP] and the first word below 2 per cent, the token before from 0.1 to 80 per cent",
 )
-by_head = cls.mean(axis=0)  # (T, H)
+by_head = cls.mean(axis=0)  # (layers, H)
 assert 0.09 < cls.mean() < 0.11
 assert (by_head > 0.1).sum() == 29
 assert by_head.max() < 0.31
@@ -454,7 +469,7 @@ chapter.table(
 # The first token, which is `[CLS]`, gets a tenth of all the weight, fifty times its even share. It gets 7% to 16% in
 # every layer but the lowest, and 0.4% there. `[SEP]` and the first word get at most twice their even share on average
 # over a layer, and less than eight times in any head. (Other networks rest on `[SEP]` too, Clark et al. 2019; this one
-# does not.) One column with a tenth of the weight adds one long direction to $P$ and leaves the others as they are:
+# does not.) One column with a tenth of the weight adds one long direction to $P$ and shortens the others by a tenth:
 # exercise 2.
 #
 # ### Length
@@ -474,7 +489,7 @@ def spectra_of_length(n):
         return np.stack([spectrum.singular_values(layer.p) for layer in bert.layers(network, tokens)])
 
     q, k = np.random.default_rng(n).standard_normal((2, 4, n, D), np.float32)
-    trained = np.stack([of(model, tokens) for tokens in sentences])  # (S, T, H, n)
+    trained = np.stack([of(model, tokens) for tokens in sentences])  # (S, layers, H, n)
     return {
         "trained": trained.reshape(-1, n),
         "untrained": of(blank, sentences[0]).reshape(-1, n),
@@ -522,9 +537,9 @@ chapter.table(
 
 # %% [markdown]
 # In this network, from 64 to 512 tokens, the rank that holds 90% is a third of $n$, at every length: not a logarithm,
-# not a constant. Only in the untrained network of $\sigma = .02$ does the rank grow as slowly as one would hope. So the
-# figure shows that attention matrices can be compressed by a factor; it does not show that the factor grows with $n$.
-# Compare Theorem 1 of the next chapter, which speaks of $\log n$.
+# not a constant. Only in the untrained network with standard deviation .02 does the rank grow as slowly as one would
+# hope. So the figure shows that attention matrices can be compressed by a factor; it does not show that the factor
+# grows with $n$. Compare Theorem 1 of the next chapter, which speaks of $\log n$.
 #
 # ## How exact are the singular values?
 #
@@ -737,11 +752,13 @@ print(f"layer 1, head 3: the derivative of c_128 by beta is {by_beta:.4f}")
 
 # %% [markdown]
 # **Where it fails.** Where two singular values meet, they have no derivative: the *larger of the two* has a kink, as
-# $\max(x, y)$ has at $x = y$. For $c_k$ this matters only if $\sigma_k = \sigma_{k+1}$; a tie within the first $k$ or
-# within the rest does not, since their sum stays smooth. The identity consists of ties. Stretch it along one axis:
-# $\mathrm{diag}(1 + h, 1)$ has $c_1 = (1 + h)/(2 + h)$ for $h > 0$ and $1/(2 + h)$ for $h < 0$. The slopes at 0 are
-# $+\frac14$ and $-\frac14$, and what (4) returns depends on the singular vectors that the SVD routine happens to
-# choose:
+# $\max(x, y)$ has at $x = y$. For $c_k$ this matters in two cases: if $\sigma_k = \sigma_{k+1}$, or if some $\sigma_i$
+# is 0, as $|x|$ has a kink at 0. Any other tie does no harm.
+#
+# The identity is an example of the first case. Stretch it along one axis: $\mathrm{diag}(1 + h, 1)$ has
+# $c_1 = (1 + h)/(2 + h)$ for $h > 0$ and $1/(2 + h)$ for $h < 0$. The slopes at 0 are $+\frac14$ and $-\frac14$, and
+# what (4) returns depends on the singular vectors that the SVD routine happens to choose. The uniform matrix is an
+# example of the second: move its rows apart, and $c_1$ falls on either side.
 
 # %%
 slopes = [(share_forward(np.diag([1 + h, 1.0]), 1)[0] - 1 / 2) / h for h in (1e-6, -1e-6)]
@@ -749,6 +766,9 @@ same(slopes, [1 / 4, -1 / 4], atol=1e-6)
 claimed = share_backward(1.0, share_forward(np.eye(2), 1)[1]).p[0, 0]
 assert abs(claimed) <= 1 / 4 + 1e-12  # one of the two, or something between
 print("slopes on either side:", np.round(slopes, 4), f" by (4): {claimed:.4f}")
+slopes = [(share_forward(np.array([[0.5 + h, 0.5 - h], [0.5 - h, 0.5 + h]]), 1)[0] - 1) / h for h in (1e-6, -1e-6)]
+same(slopes, [-2, 2], atol=1e-5)
+print("at the uniform matrix:", np.round(slopes, 4))
 
 # %% [markdown]
 # ## Exercises
@@ -826,10 +846,10 @@ print(f"share of the first token for c_128 = 0.9 at n = 512: {needed:.3f}")
 # ## What to remember
 #
 # - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 82% of their
-#   sum.
-# - That alone is no achievement: a network with BERT's random weights ($\sigma = .02$) has 97%, because $P$ is nearly
-#   uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And the rank
-#   for a given share grew in proportion to the length.
+#   sum. A quarter of the triples is half of the numbers.
+# - That alone is no achievement: a network with BERT's random weights (standard deviation .02) has 97%, because $P$ is
+#   nearly uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And
+#   the rank for a given share grew in proportion to the length.
 # - A head that looks at the neighbouring token is as far from low rank as can be. The first token gets a tenth of all
 #   the weight, the last nothing special.
 # - The SVD finds singular values to $\varepsilon \sigma_1$; the Gram matrix halves the number of digits.

@@ -157,7 +157,8 @@ for each in best_rank.errors:  # claim 6
     same(each.measured_spectral, each.stated_spectral)
     assert min(each.competitors_frobenius.values()) >= each.stated_frobenius - 1e-11
     assert min(each.competitors_spectral.values()) >= each.stated_spectral - 1e-11
-    assert each.competitors_frobenius["johnson_lindenstrauss"] > 0.99 * best_rank.frobenius
+    assert each.competitors_frobenius["johnson_lindenstrauss"] > best_rank.frobenius
+    assert each.competitors_spectral["johnson_lindenstrauss"] > best_rank.spectral
 
 # %% [markdown]
 # What does a truncated attention matrix look like? Here is the head from before, layer 3, head 0, with its first 48
@@ -260,11 +261,11 @@ for k in (1, 4, 16, 64, 256, 1024):
 # $$\Pr\big(|x^\top R^\top R y - x^\top y| > \varepsilon \lVert x \rVert \lVert y \rVert\big)
 # \le 2\, e^{-(\varepsilon^2 - \varepsilon^3) k / 4} \qquad (2)$$
 #
-# Lemma 1 of Wang et al. (2020, equation 12) prints $\varepsilon \lVert x y^\top \rVert$ there, which can be read in two
-# ways. If $x$ and $y$ are columns, $x y^\top$ is a matrix of norm $\lVert x \rVert \lVert y \rVert$, and the lemma is
-# (2). If they are rows, as in its proof's $p_i v$, $x y^\top$ is their inner product, and the lemma cannot be right:
-# the smaller the cosine, the surer it fails, for any $k$. The paper's proofs go on with the second reading. (The proof
-# that (2) has the same right side as (1) is folded away.)
+# Lemma 1 of Wang et al. (2020, equation 12) prints $\varepsilon \lVert x y \rVert$ there, for rows $x$ and $y$. This
+# can be read as $\varepsilon \lVert x \rVert \lVert y \rVert$ or as $\varepsilon\, |x y^\top|$. Read the first way, it
+# is (2). Read the second way, it cannot be right: the smaller the cosine, the surer it fails, for any $k$. The proof of
+# Theorem 1 uses the second reading (equation 19); step (c) of the proof of Theorem 2 (equation 22) uses the first. (The
+# proof that (2) has the same right side as (1) is folded away.)
 #
 # <details><summary>Proof of (2)</summary>
 #
@@ -282,9 +283,9 @@ for k in (1, 4, 16, 64, 256, 1024):
 #
 # </details>
 #
-# The next figure shows measurements: points are counts over 2000 draws of $R$, with 95% intervals. Squares are for
-# matrices of random *signs* $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 1). Lines are exact; dashed
-# lines are the bounds.
+# The next figure shows measurements: points are counts over 2000 draws of $R$ (500 in the middle), with 95% intervals.
+# Squares are for matrices of random *signs* $\pm 1/\sqrt k$, which are cheaper and no worse (exercise 1). Lines are
+# exact; dashed lines are the bounds.
 
 # %%
 projections = johnson_lindenstrauss_figure.compute(seed=0)
@@ -296,6 +297,7 @@ chapter.show(
 
 # %%
 inside = total = 0
+assert [projections.norms["gaussian"][0][0].trials, projections.pairs[0][0].trials] == [2000, 500]
 for i, eps in enumerate(projections.epsilons):  # claim 5
     for counted in (*projections.norms["gaussian"][i], *projections.norms["signs"][i], *projections.pairs[i]):
         assert counted.low <= counted.stated  # no count contradicts a bound
@@ -492,8 +494,8 @@ assert all(each.measured > n for n, each in zip(mean_zero.lengths, mean_zero.nee
 #
 # So far we have seen two separate statements: *the spectrum of $P$ falls* (measured) and *$P R^\top R$ keeps $P v$*
 # (proved). It is tempting to read the second as a consequence of the first. It is not: Theorem 1, as proved, holds
-# for every $P$, the identity included, and (4) has no $c_k$ in it. What matters to the network is the output $P V$.
-# So compare, for all 72 heads at the same $k = 128$:
+# for every $P$, the identity included. What matters to the network is the output $P V$. So compare, for all 72 heads at
+# the same $k = 128$:
 #
 # - the truncated SVD: $\lVert (P - P_k) V \rVert_F / \lVert P V \rVert_F$;
 # - Theorem 1: $\lVert (P R^\top R - P) V \rVert_F / \lVert P V \rVert_F$. Summing (4) over the columns of $V$ gives

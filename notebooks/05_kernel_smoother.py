@@ -206,6 +206,9 @@ for name, similarity in SIMILARITIES.items():
     else:
         assert (smoothed >= lowest).all()  # claim 14
         assert (smoothed <= highest).all()
+wide, wider = (SIMILARITIES[name](on_circle(np.array(0.5)), circle_queries) for name in ("(q·k + 1)²", "elu + 1"))
+assert 1 / 3 < (wide > wide.max() / 2).mean() < 0.4  # of the circle
+assert wider.min() > wider.max() / 4
 
 # %% [markdown]
 # Every non-negative similarity smooths. How *well* is another matter. Exp and box look at neighbours and follow the
@@ -355,9 +358,9 @@ chapter.source(linear.forward, doc=False)
 #
 # The left bracket costs $N L C$ multiply-adds for $\phi(Q)\phi(K)^\top$ and $N L M$ for the product with $V$. The
 # right one costs $L C M$ for (1) and, in (3), $N C M$ for the numerators and $N C$ for the denominators. (Sums such
-# as (2) multiply nothing.) So we compare $O(N^2 \max(D, M))$ with $O(N C M)$ (Katharopoulos et al. 2020, section
-# 3.2.1). We count this while the code runs, and once more by hand, in loops over single numbers that share nothing
-# with the package:
+# as (2) multiply nothing.) The left bracket takes $O(N^2 \max(C, M))$, and softmax $O(N^2 \max(D, M))$. The right one
+# takes $O(N C M)$ (Katharopoulos et al. 2020, section 3.2.1). We count this while the code runs, and once more by hand,
+# in loops over single numbers that share nothing with the package:
 
 
 # %%
@@ -498,10 +501,25 @@ for name, label in (("dense", "softmax, matrix kept"), ("online", "softmax, onli
     rows.append((label, int(curve.lengths[-1]), float(curve.seconds[-1]), exponent))
 assert all(1.8 < exponent < 2.2 for *_, exponent in rows[:2])  # claim 16, measured: the square,
 assert 0.85 < rows[2][-1] < 1.15  # and linear
-faster = {(pair.high, pair.low): pair.faster for pair in timed.pairs}["online", "linear"]
-assert faster.after < 65 + 64 < 2 * faster.before  # measured crossing: between these two lengths
 chapter.table(("forward and backward, 8 heads of 64", "longest N", "seconds there", "grows as N to the power"), rows)
-print(f"linear attention is the faster one from between {faster.after} and {faster.before} tokens on; counted: 65")
+
+
+def both_passes(page, q, k, v, d_out):
+    _, saved = page.forward(q, k, v)
+    page.backward(d_out, saved)
+
+
+def multiply_adds(page, n):
+    return count(partial(both_passes, page), *draw_inputs(3, n, n, 64, 64, np.float32)).multiply_adds
+
+
+counted = next(n for n in range(60, 90) if multiply_adds(linear, n) < multiply_adds(softmax, n))
+faster = {pair.high: pair.faster for pair in timed.pairs if pair.low == "linear"}
+assert faster["online"].after < counted < faster["online"].before  # measured crossing: between these two lengths
+assert faster["dense"].before == timed.curves["linear"].lengths[0] == 64
+print(f"linear attention is faster than online softmax from between {faster['online'].after} and", end=" ")
+print(f"{faster['online'].before} tokens on, and than softmax with its matrix already at 64;")
+print(f"counted, against softmax with its matrix: from 65 on forward, from {counted} on for both passes")
 
 # %% [markdown]
 # ### What the bracket costs: rank $C$
@@ -616,15 +634,10 @@ print("                                       left bracket:", (d_w.T @ saved.phi
 
 
 # %%
-def both(q, k, v, d_out):
-    _, saved = linear.forward(q, k, v)
-    linear.backward(d_out, saved)
-
-
 C = elu_plus_one.width(D)
 forward_cost = L * C * M + N * C * M + N * C
 backward_cost = 2 * (N + L) * C * M + L * C * M
-assert count(both, q, k, v, d_out).multiply_adds == forward_cost + backward_cost
+assert count(partial(both_passes, linear), q, k, v, d_out).multiply_adds == forward_cost + backward_cost
 assert kept_bytes(saved) == ((N + L) * C + L * M + N * M + N + C * M + C) * 8
 print(f"multiply-adds: {forward_cost} forward, {backward_cost} backward; kept {kept_bytes(saved)} bytes")
 
@@ -669,7 +682,7 @@ def forgetful_backward(d_out, saved):
 report = gradcheck.check_elementwise(linear.forward, forgetful_backward, q, k, v, rng=np.random.default_rng(22))
 print(report)
 assert not report.ok
-assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"q", "k"}  # dv does not go through (5)
+assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"q", "k"}  # dv does not go through dd_i
 
 # %% [markdown]
 # ## Exercises
@@ -750,8 +763,8 @@ print(f"{n_keys} keys: linear attention is cheaper from {least} queries on")
 # - Attention is a kernel smoother. Any non-negative similarity yields averages of values; with a sign-changing one
 #   the denominator can pass through 0.
 # - A similarity that is an inner product of $C$ features lets the query out of the sum: $S$ and $Z$ once, for all
-#   queries. $(\phi(Q)\phi(K)^\top) V = \phi(Q)(\phi(K)^\top V)$ takes $O(N C M)$ in place of $O(N^2 \max(D, M))$,
-#   forward and backward. It takes fewer multiply-adds from about $N = C$ on.
+#   queries. $(\phi(Q)\phi(K)^\top) V = \phi(Q)(\phi(K)^\top V)$ takes $O(N C M)$ in place of $O(N^2 \max(C, M))$,
+#   forward and backward. It takes fewer multiply-adds than softmax from about $N = C$ on.
 # - The price is rank: $P$ has rank $C$ at most.
 # - Backward, the queries write a sum and the keys read it.
 #

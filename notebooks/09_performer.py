@@ -31,9 +31,10 @@ from linattn_ref import gradcheck
 from linattn_ref.attention import exponential, feature_maps, feature_maps_random, linear, performer, softmax
 from linattn_ref.data.twelve_words import WORDS, vectors
 from linattn_ref.experiments.features import random_features, random_features_attention
-from linattn_ref.experiments.measuring import heads
+from linattn_ref.experiments.measuring import heads, pretrained
 from linattn_ref.experiments.measuring.counting import count, kept_bytes, peak_bytes
 from linattn_ref.experiments.publishing import chapter, style
+from linattn_ref.models import bert
 from linattn_ref.theory import random_features as rf
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
@@ -249,7 +250,8 @@ directions = rf.draw_directions(64, D, 2000, np.random.default_rng(3))
 negative = {kind: float((rf.estimates(kind, *turned, directions) < 0).mean()) for kind in rf.UNBIASED}
 assert 0.4 < negative["trig"] < 0.5
 assert negative["positive"] == negative["hyperbolic"] == 0  # claim 38
-print(f"a weight of {math.exp(-2.25):.2f}: {negative['trig']:.0%} of its trig estimates are negative")
+print(f"a similarity of {math.exp(-2.25):.2f}, 64 directions:", end=" ")
+print(f"{negative['trig']:.0%} of its trig estimates are negative")
 
 # %% [markdown]
 # The lower left panel belongs to the next section. What do these errors do to a denominator? Take sixty queries and
@@ -292,18 +294,18 @@ chapter.explore(
 #
 # ### What it gains, exactly
 #
-# Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = r_i u_i$. The lengths $r_i$ are independent $\chi$
-# variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. Take a *fixed* vector
-# $s = \lVert s \rVert e$, with a unit vector $e$, and look at the products $u_1^\top e$ and $u_2^\top e$. Turning the
-# frame instead of the vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$ normal. As the
-# length and the direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g \rVert^{a + b}\,
-# \mathbb E\, (u_1^\top e)^a (u_2^\top e)^b$, so
+# Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = \ell_i u_i$. The lengths $\ell_i$ are independent
+# $\chi$ variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. Take a *fixed*
+# vector $s = \lVert s \rVert e$, with a unit vector $e$, and look at the products $u_1^\top e$ and $u_2^\top e$.
+# Turning the frame instead of the vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$
+# normal. As the length and the direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g
+# \rVert^{a + b}\, \mathbb E\, (u_1^\top e)^a (u_2^\top e)^b$, so
 #
 # $$\mathbb E\, (\omega_1^\top s)^a (\omega_2^\top s)^b = \lVert s \rVert^{a+b}\,
-# \frac{\mathbb E r^a\, \mathbb E r^b}{\mathbb E r^{a+b}}\; \mathbb E\, g_1^a\, \mathbb E\, g_2^b$$
+# \frac{\mathbb E \ell^a\, \mathbb E \ell^b}{\mathbb E \ell^{a+b}}\; \mathbb E\, g_1^a\, \mathbb E\, g_2^b$$
 #
 # For independent rows the fraction is absent. The expectation is 0 if $a$ or $b$ is odd. For even powers, $\mathbb E\,
-# r^{2i} = 2^i (D/2)_i$ with $(a)_i = a (a + 1) \cdots (a + i - 1)$, and $\mathbb E\, g_1^{2i} / (2i)! = 1 / (2^i\,
+# \ell^{2i} = 2^i (D/2)_i$ with $(a)_i = a (a + 1) \cdots (a + i - 1)$, and $\mathbb E\, g_1^{2i} / (2i)! = 1 / (2^i\,
 # i!)$. Expand both exponentials, write $t = \lVert s \rVert^2 / 2$, and collect the terms with $i + j = n$. The inner
 # sum is Vandermonde's:
 #
@@ -383,9 +385,9 @@ assert abs(without.mean - 1) > 0.15
 assert not without.low <= 1 <= without.high
 
 # %% [markdown]
-# There is a second rule for the lengths: all are $\sqrt D$ (`regular=True`). Then $r$ is not a $\chi$ variable, (3) no
-# longer holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$. This is a
-# bias of the order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an
+# There is a second rule for the lengths: all are $\sqrt D$ (`regular=True`). Then $\ell$ is not a $\chi$ variable, (3)
+# no longer holds, and the mean is ${}_0F_1(; \frac D2; \frac D4 \lVert s \rVert^2) < e^{\lVert s \rVert^2 / 2}$. This
+# is a bias of the order $1/D$. In return the estimates spread less, as no direction is long. Attention divides by an
 # estimate of the same kind, so that part of the bias cancels; below, on a real network, these are the best of the
 # positive ones.
 
@@ -484,8 +486,9 @@ print(
 #
 # $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) one
 # factor per query and one factor per *feature* cancel. Let $a_c$ be the exponent of feature $c$. Chapter 6 derived what
-# the package does. It takes keys relative to $r_c$, the largest $a_c$ among the keys so far, and each query relative to
-# its own $t_i = \max_c (a_c(x_i) + r_c)$. Other implementations make one of three mistakes:
+# the package does ($r$, $t$ and $c$ are now those of chapter 6). It takes keys relative to $r_c$, the largest $a_c$
+# among the keys so far, and each query relative to its own $t_i = \max_c (a_c(x_i) + r_c)$. Other implementations make
+# one of three mistakes:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
 # - taking one maximum for all keys, future ones included (chapter 7);
@@ -681,8 +684,8 @@ print(f"output of {WORDS[then]!r}, one draw:", whole[then].round(3), " another d
 # $\omega x$ and $\omega y$ take $(N + L)\, m (D + 1)$ multiply-adds: $-\lVert x \rVert^2 / 2$ is one more column.
 # Writing and reading the sums takes $(N + L)\, C M + N C$. The features, values and outputs are kept, and in the causal
 # case the factors by which each key rescales the sums. All of these are rows, one per token. There is no $N \times L$
-# matrix, and there are no states for every position, which would be $N C M$ numbers. Implementations without a kernel
-# of their own write out exactly that: performer-pytorch's causal form on a CPU does.
+# matrix, and there are no states for every position, which would be $N C M$ numbers. (The causal form of
+# performer-pytorch on a CPU keeps all of them when it is trained.)
 
 # %%
 n, width = 1024, 32
@@ -711,10 +714,10 @@ chapter.table(
 # %% [markdown]
 # ## How good is it?
 #
-# The figure shows the error of the output and of the matrix against $m$. On the left are short queries and keys, as in
-# a network before it has learned anything. On the right are those of the pretrained network of chapter 2, whose weights
-# were learned with softmax and stay as they are. We take 12 of its heads, on one text of 256 tokens. The lines are
-# medians over heads and draws.
+# The figure shows the error of the output and of the matrix against $m$. On the left are short queries and keys, nearly
+# as short as in a network before it has learned anything. On the right are those of the pretrained network of chapter
+# 2, whose weights were learned with softmax and stay as they are. We take 12 of its heads, on one text of 256 tokens.
+# The lines are medians over heads and draws.
 #
 # The second table compares at an equal number of features $C$, which is what costs. Exponential features (positive) and
 # ReLU features have $C = m$, sines and cosines have $C = 2m$. We expect exponential ones to improve with $C$ on both
@@ -851,6 +854,23 @@ for square in (0.5, 1, 2, 5, 10, 20):
     rows.append((square, needed, needed > 512**2))
 chapter.table(("|x + y|^2", "m for a relative error of 0.1", "more than the entries of a 512 x 512 matrix?"), rows)
 assert rows[-1][2]
+
+# %% [markdown]
+# Before training, a network has short queries and keys. We draw random weights for the pretrained network, as BERT's
+# authors draw them, let it read the same text, and put the mean of $\lVert x + y \rVert^2$ into the formula:
+
+# %% native="It reads with the pretrained network's tokens, and the page does not load them."
+known, (tokens,), *_ = pretrained.read(None, None, sentences=1, length=256, seed=record["seed"])
+untrained = bert.layers(bert.untrained(known.config, np.random.default_rng(1)), tokens)
+squares = []  # the mean of |x + y|^2, a layer each
+for layer in untrained:
+    x_all, y_all = layer.q.astype(float) / 32**0.25, layer.k.astype(float) / 32**0.25  # (heads, N, D)
+    lengths = (x_all**2).sum(axis=-1)[..., :, None] + (y_all**2).sum(axis=-1)[..., None, :]
+    squares.append((lengths + 2 * x_all @ y_all.swapaxes(-1, -2)).mean())
+assert 1.6 < min(squares) < max(squares) < 1.8
+needed = math.expm1(np.mean(squares)) / 0.1**2
+print(f"before training |x + y|^2 is {np.mean(squares):.1f} on average,", end=" ")
+print(f"which takes some {round(needed, -1):.0f} features")
 
 # %% [markdown]
 # ## Exercises

@@ -29,10 +29,10 @@ bound, which (1) is, serves both with the same constant 2.
 
 Why the right side of (3) must be ``|x| |y|``
 ----------------------------------------------
-The Linformer paper prints its Lemma 1, equation (12), with ``eps |x y^T|``, the inner product itself. That is false for
-vectors that are not nearly parallel: the error in (4) has size ``1/sqrt(k)`` whatever ``c`` is, so relative to ``|c|``
-it fails with a probability that tends to 1 as ``c`` tends to 0, for every ``k``. `inner_product_failure` gives that
-probability too: call it with ``eps * abs(c)``.
+The Linformer paper prints its Lemma 1, equation (12), with ``eps |xy|``; its proof of Theorem 1, equation (19), reads
+that as the inner product itself, ``eps |x y^T|``. This is false for vectors that are not nearly parallel: the error in
+(4) has size ``1/sqrt(k)`` whatever ``c`` is, so relative to ``|c|`` it fails with a probability that tends to 1 as
+``c`` tends to 0, for every ``k``. `inner_product_failure` gives that probability too: call it with ``eps * abs(c)``.
 
 References
 ----------

@@ -103,7 +103,7 @@ def test_inner_product_failure_is_largest_for_parallel_vectors_and_below_the_bou
 
 
 def test_relative_to_the_inner_product_itself_the_lemma_fails():
-    """Linformer's Lemma 1 as printed, at a k where its bound is 2e-6."""
+    """Linformer's Lemma 1 as its proof of Theorem 1 uses it, at a k where the bound is 2e-6."""
     k, eps, cosine = 440, 0.5, 0.01
     assert jl.failure_bound(eps, k) < 3e-6
     assert jl.inner_product_failure(cosine, eps, k) < 1e-12  # by |x| |y| it holds

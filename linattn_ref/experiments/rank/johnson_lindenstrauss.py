@@ -76,7 +76,7 @@ def draw(results: Results) -> Figure:
     """Random projection to k dimensions. Left: how often the squared length of one vector is off by more than eps,
     for normal and sign matrices (points, 95% intervals), the exact probability (lines) and the bound (dashed).
     Middle: the same for the worst of all distances between points. Right: inner products. Relative to |x| |y| the
-    bound holds at every angle; relative to |x.y|, as the Linformer paper's Lemma 1 prints it, it does not.
+    bound holds at every angle; relative to |x.y|, as the Linformer paper's proof of Theorem 1 has it, it does not.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.5, sharey=True)
     k, floor = results.dimensions, 0.5 / results.norms["gaussian"][0][0].trials

@@ -12,7 +12,7 @@
     Note:
     What the lecturer says.
 
-    From chapter 2: "random weights ($\\sigma = .02$) has 97%"
+    From chapter 2: "random weights (deviation .02) has 97%"
 
 The first line says what kind of slide it is and how long it takes. A slide has one picture at most, on a line of its
 own. What follows ``Note:`` is what the lecturer says. Its lines ``From ...``, which name the place where the slide's
