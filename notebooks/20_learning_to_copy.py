@@ -27,7 +27,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
-from linattn_ref.attention import patterns
+from linattn_ref.attention import patterns, reformer
 from linattn_ref.data import duplication as words
 from linattn_ref.experiments.cost import model_resources
 from linattn_ref.experiments.learning import (
@@ -197,6 +197,17 @@ assert 1 < np.median(lsh_4.at_the_end()) / np.median(linear.at_the_end()) < 1.5
 assert 0.37 < performer.at_the_end().min() < performer.at_the_end().max() < 0.39
 assert local.at_the_end().max() < 0.01
 
+earlier, of_hashes = np.tri(68, k=-1, dtype=bool), np.random.default_rng(0)
+meets = {}
+for rounds in (1, 4):
+    shares = []
+    for _ in range(100):
+        x, rotations = of_hashes.standard_normal((68, 32)), reformer.draw_rotations(rounds, 32, 2, of_hashes)
+        shares.append(reformer.pattern(x, rotations=rotations, chunk=32, causal=True)[earlier].mean())
+    meets[rounds] = np.mean(shares)
+    print(f"random vectors, rounds of hashing: {rounds}; a query meets {meets[rounds]:.0%} of the keys before it")
+assert meets[1] < 0.8 < 0.985 < meets[4]
+
 # %% [markdown]
 # **The paper** says of its Figure 2 (section 4.1.1; $S = 128$, 4 layers, 8 heads, 64 sequences per update, the loss
 # over 10,000 updates): "linear converges smoothly and reaches a lower loss than lsh due to the lack of noise introduced
@@ -211,10 +222,11 @@ assert local.at_the_end().max() < 0.01
 # for dense attentions like linear attention".
 #
 # **Hashing.** With one round the loss ends more than ten times above that of linear attention, for each seed. In the
-# paper, too, it ends above. Whenever the hash, drawn anew in each update, sorts a query and its key into chunks that
-# are not neighbours, there is nothing to copy. With four rounds it is enough if one of them keeps the two together. The
-# loss then ends close to that of linear attention, a little above. (At $S = 68$ and chunks of 32, a query sees up to 64
-# keys in any case, so the effect of hashing on long sequences cannot be seen here.)
+# paper, too, it ends above. A query meets the keys of its own chunk and of the one before. Whenever the hash, drawn
+# anew in each update, puts the wanted key into another, there is nothing to copy. With four rounds it is enough if one
+# of them brings the two together, and the loss ends close to that of linear attention. But at $S = 68$ and chunks of 32
+# four rounds let nearly all pairs meet, 99 % of them with random vectors. So lsh-4 is all but softmax attention whose
+# queries are its keys, and the effect of hashing on long sequences cannot be seen here.
 #
 # **Random features** estimate the softmax, and their loss stays at three eighths of a nat, whatever the seed. The
 # likely reason is that sharp weights need large exponents, which random features estimate worst (chapter 9), with other
@@ -280,7 +292,9 @@ print(f"who tells the separator and guesses the rest: {guessed:.3f} nats")
 #
 # **What would count, said before.** The paper's claim gets runs of its own: $S = 128$, twice the width, four heads that
 # are as wide as the paper's (32), and the authors' rate. The plan (`experiments/learning/papers.toml`) says what would
-# count as yes and as no. It was written into the folder of each run before the run began.
+# count as yes and as no. It was written into the folder of each run before the run began. One run of softmax attention,
+# with seed 0, had been seen when the limit of .002 nats was chosen, and smaller runs of the others. So the seeds begin
+# at 1.
 
 # %%
 asked = runs.read_all(runs.RECORDS / "papers")
@@ -474,8 +488,8 @@ chapter.explore(
     slider=(5, 10, 14, 16, 17, 20, 24, 28, 32, 33),
     rows=2,
     height=0.62,
-    alt="Layer 2 from the second copy to the first, for words of 10, 17, 24 and 32 symbols; softmax above: no diagonal "
-    "at 10, sharp ones at the others; linear below: a column at 10, blots along the diagonal at the others",
+    alt="Layer 2 from the second copy to the first, for words of 10, 17, 24 and 32 symbols; softmax above: a column at "
+    "10, sharp diagonals at the others; linear below: one blot at 10, blots along the diagonal at the others",
 )
 
 # %% [markdown]

@@ -72,7 +72,8 @@ same(shares, [0.5, 0.5, 0])
 #
 # $$dy = d\text{scores}\; W^\top, \qquad dx_i = \frac{m_i}{\sum_j m_j}\, dy \qquad (2)$$
 #
-# and from there it goes through the blocks, the norms and the embedding, as in chapter 17. All parameters learn.
+# and from there it goes through the blocks, the norms and the embedding, as in chapter 17. All parameters learn. (The
+# file has numbers of its own, (1) to (5). Here its pooler is `None`, and nothing is dropped.)
 
 # %%
 chapter.source(classifier.forward, classifier.backward, doc=False)
@@ -229,13 +230,13 @@ for source in results.values():
 #   (chapter 15).
 # - **A little training recovers a part.** A likely reason is that most of what the network knows is in its other
 #   weights, which were only out of tune with what attention now passes to them. With a quarter of the keys and mean
-#   pooling, a network is still three to four percentage points below softmax attention after the same updates. The
-#   intervals of the two rows overlap. With fitted projections, 64 of 256 keys come back to within one percentage point;
-#   32 of 128, which are 3.6 points short, and 12 of 48, which are 4.6, do not.
+#   pooling, a network is still about three and a half to four percentage points below softmax attention after the same
+#   updates. The intervals of the two rows overlap. With fitted projections it is between 0.8 and 4.6 points. Each is
+#   one run on 500 texts: with 256 keys, 128 mixtures end further below than 64.
 # - **Fitted** projections bring the outputs of the heads nearer to those of softmax attention. On reviews, before any
-#   further update, fitting is worth more than twice as many mixtures, at either length. On sentences it does not change
-#   the accuracy beyond chance. After the further updates no fitted row is known to be better than the pooled row with
-#   the same $k$.
+#   further update and below $k = n / 2$, fitting is worth at least about as much as twice as many mixtures. On
+#   sentences it does not change the accuracy beyond chance. After the further updates no fitted row is known to be
+#   better than the pooled row with the same $k$.
 # - **One matrix for all layers** is not known to do worse than a pair per layer, pooled or fitted.
 # - Sentences are padded, half of them by 21 places or more. A masked key's row is 0. So a mixture of nothing but
 #   padding is a key that scores 0 and takes its share of every query's weight. Linformer was made for texts of one
@@ -258,9 +259,10 @@ for key, rows, quarter in (
     print(f"{100 * (put.after.accuracy - put.before.accuracy):.1f} points more right;", end=" ")
     short, short_fitted = (control.after.accuracy - x.after.accuracy for x in (put, rows[quarter[:-6] + "fitted"]))
     print(f"short of softmax attention's: pooled {100 * short:.1f}, fitted {100 * short_fitted:.1f}")
-    assert 0.03 < short < 0.045
+    assert 0.0335 < short < 0.0425
     assert put.after.high > control.after.low  # the intervals overlap
-    assert (short_fitted < 0.01) == (key == "imdb256")
+    assert 0.0075 < short_fitted < 0.0465
+assert longer["k = 128, fitted"].after.accuracy < longer["k = 64, fitted"].after.accuracy
 for rows, fewer_first in ((imdb, (32, 64)), (longer, (32, 64, 128)), (sentences, (12, 24))):
     pooled = [rows[f"k = {k}, pooled"].before for k in fewer_first]
     fitted = [rows[f"k = {k}, fitted"].before for k in fewer_first]
@@ -321,25 +323,37 @@ for name, x in right.items():
     rows.append((name, f"{x.mean():.1%}", "{:.1%} to {:.1%}".format(*tests[name]["interval"]), *compared))
 print(f"{found[by_softmax]['steps']} updates, {len(right[by_softmax])} texts")
 chapter.table(("fine-tuned with", "right", "95 % interval", "right alone", "softmax right alone", "p"), rows)
+(linformer_alone, softmax_alone), texts = rows[1][3:5], len(right[by_softmax])
+behind, apart = softmax_alone - linformer_alone, softmax_alone + linformer_alone
+moves = norm.ppf(0.975) * math.sqrt(apart - behind**2 / texts)
+low, high = (100 * (behind + sign * moves) / texts for sign in (-1, 1))
+print(f"k = 64 is {100 * behind / texts:.2f} points behind, with an interval from {low:.1f} to {high:.1f}")
+z = behind / math.sqrt(apart) * math.sqrt(5000 / texts)
+print(f"the same shares on 5,000 texts: {z:.2f} standard deviations")
+assert low < 0 < 1.8 < z < norm.ppf(0.975)
 
 # %% [markdown]
-# The answer is **yes**: at $k = n / 2$ the test does not tell Linformer from softmax attention. That does not make
-# them equal. On 251 texts one of them is right alone, 136 by softmax attention and 115 by Linformer. Chance moves the
-# difference of two such numbers by some $\sqrt{251} \approx 16$, so the true difference behind the .8 points may be
-# 0, or 2.1. At $k = n / 4$ Linformer is 3 points behind, and that is more than chance: softmax attention is right alone
-# on 194 texts, Linformer on 120. In the paper's table $k = n / 4$ costs half a point at most on the average of the four
-# tasks (up to 0.8 on a single one), in networks that were pretrained with it. We have one run of each, at one rate that
-# was tuned for none.
+# The answer is **yes**: at $k = n / 2$ the test does not tell Linformer from softmax attention. That does not make them
+# equal. On 251 texts one of them is right alone, 136 by softmax attention and 115 by Linformer. Chance moves the
+# difference of two such numbers by some $\sqrt{251} \approx 16$, so the true difference behind the .85 points may be 0,
+# or 2.1. Fewer texts than planned make a yes easier: the same shares on 5,000 would have been just short of a no. At
+# $k = n / 4$ Linformer is 3 points behind, and that is more than chance: softmax attention is right alone on 194 texts,
+# Linformer on 120. In the paper's table $k = n / 4$ costs half a point at most on the average of the four tasks (up to
+# 0.8 on a single one), in networks that were pretrained with it. We have one run of each, at one rate that was tuned
+# for none.
 #
 # ## What a whole layer saves
 #
 # Chapter 4 measured attention alone. A layer has more to do: projections, norms, and the feed-forward layer. Their cost
 # grows with $n$ and not with $n^2$, and Linformer leaves them as they are. So at short lengths there is little to save.
 # A layer of width $W$ with $4W$ hidden units takes $12 W^2$ multiply-adds per token for its products with weights.
-# Softmax attention adds $2 n W$. Linformer adds $2 k W$, and another $2 k W$ for $E K$ and $F V$. So at best the layer
-# is faster by
+# Softmax attention adds $2 n W$. Linformer adds $2 k W$, and another $2 k W$ for $E K$ and $F V$. So by multiply-adds
+# alone the layer is cheaper by
 #
 # $$\frac{12 W + 2 n}{12 W + 4 k} \qquad (5)$$
+#
+# Exponentials and memory are not in it, so the time saved can be more or less. At $n = 512$ and $k = 128$ the paper
+# prints 1.5 for a whole network (Wang et al. 2020, Table 3), and we measure 1.02:
 
 # %%
 savings = chapter.results("layer_savings")
@@ -352,9 +366,9 @@ chapter.show(
 W = savings.setting.heads * savings.setting.width
 counted = [(12 * W + 2 * n) / (12 * W + 4 * savings.reduced[0]) for n in savings.lengths]
 chapter.table(
-    ("n", f"time saved, k = {savings.reduced[0]}", "by (5)", "softmax layer, s"),
+    ("n", f"time saved, k = {savings.reduced[0]}", "by (5)", "in print, GPU", "softmax layer, s"),
     [
-        (n, f"{saved:.2f}", f"{count:.2f}", f"{seconds:.3f}")
+        (n, f"{saved:.2f}", f"{count:.2f}", reported.LINFORMER_TIME_SAVED[n][0], f"{seconds:.3f}")
         for n, saved, count, seconds in zip(
             savings.lengths, layer.time[:, 0], counted, layer.softmax_seconds, strict=True
         )
@@ -362,8 +376,19 @@ chapter.table(
 )
 assert layer.time[-1, 0] > 1.5 > layer.time[0, 0]
 assert (np.diff(layer.time[:, 0]) > -0.1).all()  # the longer, the more
+assert savings.reduced[0] == reported.LINFORMER_REDUCED[0]
+at_half = layer.time[np.array(savings.lengths)[:, None] == 2 * np.array(savings.reduced)]
+print("time saved at k = n / 2:", *(f"{time:.2f}" for time in at_half))
+least, most = (100 * (1 / share - 1) for share in (np.nanmax(layer.memory), np.nanmin(layer.memory)))
+print(f"memory: Linformer's layer takes {least:.0f} to {most:.0f} % more")
+assert max(at_half) < 1
+assert least > 0
 
 # %% [markdown]
+# At $k = n / 2$, (5) is 1. There the test above could not tell Linformer from softmax attention, and there it saves
+# nothing: the measured layer even takes longer. Memory is not saved either, at any $n$ and $k$: no matrix is kept on
+# either side.
+#
 # ### The encoder of the last slide
 #
 # The authors of linear attention end their slides (E of this course's [sources](README.md)) with a call of their
@@ -456,8 +481,8 @@ print(f"25 or more, or 15 or fewer, of 40: probability {2 * tail:.0%}")
 # - An accuracy of 80 % on 500 texts has an interval of some 7 percentage points from end to end. Report it.
 # - The paper pretrains with Linformer and loses nothing. That is a different experiment from replacing attention
 #   afterwards.
-# - In a whole layer, what is not attention limits the saving: the layer is faster by $(12 W + 2n) / (12 W + 4k)$ at
-#   most.
+# - In a whole layer, what is not attention limits the saving: by multiply-adds the layer is cheaper by
+#   $(12 W + 2n) / (12 W + 4k)$.
 #
 # **Sources.** Wang et al. (2020), *Linformer: self-attention with linear complexity*, sections 4 and 5.2, Tables 2 and
 # 3. Devlin et al. (2019), *BERT*, section 4. Wilson (1927), *Probable inference, the law of succession, and statistical
