@@ -150,11 +150,10 @@ print(f"determinant: {np.linalg.det(vandermonde):.4g}, by the product: {determin
 # since $e^\xi$ is largest at an end. More can be said:
 #
 # - **For $t > 0$** the relative error is $\sum_{r > p} e^{-t}\, t^r / r!$: the probability that a Poisson variable of
-#   mean $t$ exceeds $p$. Its spread is $\sqrt t$. So the error falls from near 1 to near 0 while $p$ goes from about
-#   $t - 2 \sqrt t$ to $t + 2 \sqrt t$. At $p = t$ it is still a third to a half; one per cent takes about
-#   $t + 2.3 \sqrt t$ orders: **a score of $t$ needs more than $t$ orders**.
-# - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: with only the first
-#   few orders the *relative* error is enormous. The truncated series cannot become small.
+#   mean $t$ exceeds $p$. At $p = t$ it is still a third to a half; one per cent takes about $t + 2.3 \sqrt t$ orders:
+#   **a score of $t$ needs more than $t$ orders**.
+# - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: with few
+#   orders the *relative* error is enormous.
 # - **Odd orders go negative** (as a polynomial of odd degree must, on the far left); **even orders never do.** Proof:
 #   an even $E_p$ has a minimum. There $E_p' = E_{p-1} = 0$, so that $E_p(t) = E_{p-1}(t) + t^p / p! = t^p / p!$ at
 #   that point; and this is positive, as $t = 0$ is not such a point ($E_{p-1}(0) = 1$, for $p \ge 2$).
@@ -186,8 +185,7 @@ for score in (2, 4, 8, 50):
     print(f"score {score}: order {score} misses {1 - reached[score]:.0%}, one per cent takes order {needed}")
 
 # %% [markdown]
-# The left panel shows this for the package's features: points are errors, lines the bound. The other two panels are
-# about cost, which comes below.
+# The left panel shows this for the features of the package, with the bound as lines.
 
 # %%
 results = feature_maps_figure.compute(seed=0)
