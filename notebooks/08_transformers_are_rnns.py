@@ -31,7 +31,6 @@ from joblib import Parallel, delayed
 from linattn_ref import gradcheck
 from linattn_ref.attention import feature_maps, gated_linear, linear, linformer, linformer_linear, softmax
 from linattn_ref.attention.feature_maps import elu_plus_one
-from linattn_ref.attention.parts import recurrent
 from linattn_ref.data import reported
 from linattn_ref.data.twelve_words import vectors
 from linattn_ref.experiments.benches import bench_drawing
@@ -129,7 +128,7 @@ def recurrent_layer(x, w):
 
 
 q, k, v = vectors()
-(N, D), M = q.shape, v.shape[1]
+N, D = q.shape
 x = np.concatenate([q, k, v, np.ones((N, 1))], axis=1)
 E, OF_VALUES, rng = x.shape[1], slice(8, 11), np.random.default_rng(0)
 drawn = (rng.standard_normal(shape) / math.sqrt(shape[0]) for shape in ((E, 2 * E), (2 * E, E)))
@@ -175,13 +174,13 @@ print("by the package: ", parallel_layer(x, w)[-1, OF_VALUES].round(4))
 #
 # ### The package's step
 #
-# `linear.step` is the equations above for one token: `linear.forward` for a single row, from a state. It returns a new
-# state and does not change the one that is passed in. Beyond the ten lines above, it checks its arguments, takes any
-# number of leading axes, and lets $s$ carry a scale for exponential feature maps. Its denominator has an $\epsilon$,
-# $10^{-6}$ unless another is given; the paper has none.
+# The loop of `linear.forward` is the equations above. `linear.step` is that function for a single row, from a state. It
+# returns a new state and does not change the one that is passed in. Beyond the ten lines above, it checks its
+# arguments, takes any number of leading axes, and lets $s$ carry a scale for exponential feature maps. Its denominator
+# has an $\epsilon$, $10^{-6}$ unless another is given; the paper has none.
 
 # %%
-chapter.source(linear.State, recurrent.step_of, doc=False)
+chapter.source(linear.forward, doc=False)
 
 # %%
 state, rows = linear.init_state((), D, E), []
@@ -222,6 +221,7 @@ print(f"each of {N} steps: {rows[0][0]} multiply-adds, {rows[0][1]} other operat
 # before. From here on we leave out the layer around attention:
 
 # %%
+M = v.shape[1]  # 3: without the layer, the values need not be as wide as its input
 expected, _ = linear.forward(q, k, v, causal=True, eps=0.0)
 for cuts in ([0, 12], [0, 7, *range(8, 13)], [0, 1, 5, 6, 12], range(13)):
     state, outs = linear.init_state((), D, M), []
@@ -420,7 +420,7 @@ chapter.table(("words", "rank of exp(q·k)", "rank with elu + 1, four features")
 # nearest to the right value. The cache has all pairs. A state of $C \times M$ numbers has them added up: its matrix of
 # weights has rank $C$, so beyond $C$ pairs it cannot be the identity, whatever $\phi$ is. We try it with more pairs
 # than a sentence has: random keys of length 1, values of random signs, and $\phi(q)^\top \phi(k) = (q^\top k)^2$ for
-# keys of three widths.
+# keys of three widths. Softmax is run on the widest keys, with the scale 16, which makes it sharp.
 
 
 # %%
@@ -445,11 +445,15 @@ for d in (4, 8, 16):
     assert recalled[features][-1] < 0.8
 recalled_by_softmax = [recall(softmax.matrix(keys[:n], keys[:n], scale=16.0), values[:n]) for n in PAIRS]
 assert recalled_by_softmax == [1.0] * len(PAIRS)
+usual = [recall(softmax.matrix(keys[:n], keys[:n]), values[:n]) for n in PAIRS]  # the scale 1 / sqrt(16)
+assert all(blurred < share for blurred, share in zip(usual, recalled[136], strict=True))
+shares = ", ".join(f"{share:.2f} of {n}" for n, share in zip(PAIRS, usual, strict=True))
+print("softmax at the scale 1/4 recalls", shares)
 
 
 def draw_recall():
     figure, axes = style.figure(height=0.34)
-    axes.plot(PAIRS, recalled_by_softmax, "o-", color=style.VERMILLION, label="softmax, key/value cache")
+    axes.plot(PAIRS, recalled_by_softmax, "o-", color=style.VERMILLION, label="softmax, D = 16, scale 16")
     for (features, share), colour in zip(recalled.items(), style.sequence(3), strict=True):
         axes.plot(PAIRS, share, "s-", color=colour, label=f"linear, C = {features}")
         axes.axvline(features, color=colour, linestyle=":", linewidth=1)
@@ -462,14 +466,16 @@ def draw_recall():
 
 chapter.show(
     draw_recall,
-    alt="Share of pairs recalled over the number stored: softmax stays at 1, linear attention falls from 1 somewhere "
-    "beyond C pairs, for C = 10, 36 and 136 (dotted lines)",
+    alt="Share of pairs recalled over the number stored: softmax, sharp, stays at 1, linear attention falls from 1 "
+    "somewhere beyond C pairs, for C = 10, 36 and 136 (dotted lines)",
 )
 
 # %% [markdown]
 # "The nearest value" forgives some noise, so recall holds out up to about $C$ pairs or a little longer. With $C = 136$
 # it is still .97 at 256 pairs; with $C = 10$ it is .81 at 16. Then it falls, which is the price of a state of constant
-# size. More features move the point where the fall begins, and cost in proportion.
+# size. More features move the point where the fall begins, and cost in proportion. The cache holds all pairs at any
+# scale. But at the usual one, $1/\sqrt D$, softmax hardly tells keys of length 1 apart, and it recalls fewer than the
+# state of $C = 136$ does.
 #
 # ## Writing text: constant state against growing cache
 #
@@ -483,7 +489,8 @@ chapter.show(
 #
 # The table below has the bytes of the actual arrays, and the operations counted while one step runs, at a few
 # positions $t$. Where do the two cross? For $C = D = M = 64$ they cross in memory at $t = (M + 1)/2 = 32.5$, and in
-# operations at $t = M = 64$: short texts are cheaper with a cache.
+# operations just above $t = M = 64$. So for short texts a cache takes less memory and fewer operations. By the clock
+# linear attention is ahead from the first measured position, 16.
 
 # %%
 HEADS, WIDTH = 8, 64
@@ -496,6 +503,7 @@ for t in (1, 32, 33, 64, 1024, 4096):
     assert cache_bytes == HEADS * t * 2 * WIDTH * 4
     assert (state_bytes < cache_bytes) == (t > (WIDTH + 1) / 2)
     work = [count(partial(decoding.make, each), *each.arrays).multiply_adds for each in (ready.linear, ready.softmax)]
+    assert (work[0] < work[1]) == (t > 64)
     rows.append((t, state_bytes, cache_bytes, *work))
 assert len({row[1] for row in rows}) == len({row[3] for row in rows}) == 1  # claim 23: constant memory, constant cost
 chapter.table(
@@ -511,6 +519,8 @@ chapter.table(
 chapter.source(decoding.setup)
 
 measured = chapter.results("decoding")
+assert measured.positions[0] == 16
+assert (measured.ratio > 1).all()  # by the clock, linear attention is ahead everywhere
 for t, in_record in zip(measured.positions, measured.softmax.state, strict=True):
     assert in_record == HEADS * t * 2 * WIDTH * 4
 for row in rows:  # what was counted above is what the record says
@@ -522,41 +532,34 @@ chapter.show(
     decoding.draw,
     measured,
     alt="Bytes of the state, multiply-adds and CPU time of one token over its position: constant for linear attention, "
-    "proportional to the position for the key/value cache; a pass over all tokens at once costs a fraction of a step",
+    "proportional to the position for the key/value cache; per token, a pass over all at once is cheaper from 32 on",
 )
 
 # %%
+one_pass = measured.at_once / measured.linear.seconds  # over the time of as many steps
+counted = measured.softmax.multiply_adds / measured.linear.multiply_adds
+compared = measured.softmax.state / measured.linear.state, counted, measured.ratio, 1 / one_pass
 chapter.table(
     ("position t", "cache over linear: bytes", "multiply-adds", "measured time", "one step over a share of one pass"),
-    [
-        (int(t), cache / state, more / less, ratio, step / at_once)
-        for t, cache, state, more, less, ratio, step, at_once in zip(
-            measured.positions,
-            measured.softmax.state,
-            measured.linear.state,
-            measured.softmax.multiply_adds,
-            measured.linear.multiply_adds,
-            measured.ratio,
-            measured.linear.seconds,
-            measured.at_once,
-            strict=True,
-        )
-    ],
+    list(zip(measured.positions.tolist(), *(x.tolist() for x in compared), strict=True)),
 )
+assert one_pass[0] > 1 > one_pass[1]
+assert max(one_pass[measured.positions >= 64]) < 1 / 2
+assert max(one_pass[measured.positions >= 128]) < 1 / 3
 
 # %% [markdown]
 # ### The bottleneck is still the loop
 #
-# While writing, the sequential loop remains, but linear attention makes it much faster. Both halves of this sentence
-# can be measured.
+# While writing, the sequential loop remains, but linear attention makes it much faster.
 #
 # *Much faster*: summed over a text of $N$ tokens, it is $2 N H C M$ multiply-adds against $\sum_t H t (D + M) = H
 # \frac{N (N + 1)}{2} (D + M)$. In the right panel the time of a step stays where it was, while with the cache it
 # grows with $t$.
 #
 # *The loop remains*: see the last column of the table, and the dashed line. If all $t$ tokens are known beforehand, one
-# pass over them (chunks, matrix products) takes a fraction of the time that as many single steps take, though it does
-# *more* arithmetic. When writing, they are not known: $x_{t+1}$ is made from $y_t$. So a text can be *checked* in one
+# pass over them (chunks, matrix products) can replace as many single steps. From 64 tokens on it takes less than half
+# of their time, and from 128 on less than a third, though it does *more* arithmetic. (16 tokens are too few: the steps
+# are faster.) When writing, the tokens are not known: $x_{t+1}$ is made from $y_t$. So a text can be *checked* in one
 # parallel pass, but not written in one. Here is a layer that feeds itself, starting from the word *the*, and the same
 # text checked afterwards:
 
@@ -591,7 +594,7 @@ print(f"{len(text)} tokens; a first token moved by 0.001 moves the last one by {
 # processor's own caches hold, so that at 16384 they have to come from memory.
 
 # %%
-faster, counted = measured.ratio, measured.softmax.multiply_adds / measured.linear.multiply_adds
+faster = measured.ratio
 assert measured.positions[-1] == 16384
 assert faster[-1] > 30  # claim 44: measured
 assert faster[measured.positions == 4096] < counted[measured.positions == 4096] / 2
@@ -1363,8 +1366,8 @@ print(f"elu + 1: the cache is larger from {cheaper_from(elu_plus_one)} tokens on
 # - Because addition is associative, the network also runs in parallel, by chunks, as a tree, and across machines that
 #   exchange one state each. So does its gradient, whose adjoint state is the same kind of sum from the other end.
 # - Softmax attention is the same network with infinitely many features. Its state, written finitely, is the cache.
-#   A state of constant size is cheaper from some 33 tokens on, for heads of width 64 and as many features. It cannot
-#   keep many more than $C$ things apart.
+#   A state of constant size is smaller from 33 tokens on, for heads of width 64 and as many features. It cannot keep
+#   many more than $C$ things apart.
 # - Writing remains a loop; linear attention makes each turn of it cheap, and equally cheap at every position.
 # - Linformer has nothing to add to linear attention: there is no square left to remove, and with an $E$ of either
 #   sign outputs are no longer averages.

@@ -151,6 +151,7 @@ for x, y in pairs:
     t = math.acos(np.clip(x @ y, -1, 1))
     expected = (math.sin(t) + (math.pi - t) * math.cos(t)) / (2 * math.pi)
     phi, _ = rfa_arccos(gaussian(many, D, rng)).forward(np.stack([x, y]))
+    assert (phi >= 0).all()  # so no similarity is negative
     assert abs(phi.prod(axis=0).sum() - expected) < 5 * 1.2 / math.sqrt(many)  # (4); the deviation is sqrt(5)/2 at most
     print(
         f"angle {t:.2f}: arc-cosine kernel {expected:.4f}, mean of {many:,} ReLU features {phi.prod(axis=0).sum():.4f}"
@@ -167,8 +168,9 @@ print(
 #
 # A score on the unit sphere lies between $-1$ and $1$, so one weight is at most $e^2 = 7.4$ times another. Softmax
 # attention in a trained network is far sharper. The paper's solution is a width $\sigma$ of the kernel, here a factor
-# $1/\sigma$ on $\omega$ (exercise 1). The cell takes 100 random keys, as twelve words have little to choose from. It
-# prints the largest weight, averaged over the queries: with lengths as they come, on the sphere, and by features there.
+# $1/\sigma$ on $\omega$ (exercise 1). Twelve words have little to choose from, so the cell takes 100 random keys and
+# queries, with entries of standard deviation 2. It prints the largest weight, averaged over the queries: with lengths
+# as they come, on the sphere, and by features there.
 
 # %%
 q_100, k_100 = rng.standard_normal((2, 100, 16)) * 2
@@ -336,14 +338,14 @@ for g in (0.5, 0.9, 0.99, 0.999):
     reach = math.log(0.1) / math.log(g)
     same(sum((1 - g) * g**d for d in range(3000)), 1 - g**3000)
     assert abs(reach * (1 - g) / -math.log(0.1) - 1) < 0.3
-    print(f"g = {g}: 90% of the weight within {reach:.0f} tokens")
+    print(f"g = {g}: 90% of the weight within {math.ceil(reach)} tokens")
 
 decay = rfa_decay.compute()
 chapter.show(
     rfa_decay.draw,
     decay,
     alt="Left: weight against distance falls exponentially for five gates, points on lines; flat without a gate. "
-    "Middle: the reach rises from 3 tokens at g = 0.5 to 220 at 0.99. Right: on the latch task the loss stays near 1 "
+    "Middle: the reach rises from 3.4 tokens at g = 0.5 to 224 at 0.99. Right: on the latch task the loss stays near 1 "
     "without a gate and with one constant, and falls below 0.01 with a learned gate",
 )
 for g, measured in zip(decay.gates, decay.weights, strict=True):
@@ -416,8 +418,8 @@ report.assert_ok()
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
 # In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate.forward` stops at
-# the nearest numbers inside $(0, 1)$. With $w_g = (-1, -0.8, 0, 1)$, which is against things and what is done and for
-# small words, and $b_g = 1$ the gates above come out:
+# the last number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$, which is against
+# things and what is done and for small words, and $b_g = 1$ the gates above come out:
 
 # %%
 chapter.source(gate.forward, gate.backward, doc=False)
@@ -451,7 +453,8 @@ report = gradcheck.check_elementwise(layer_forward, layer_backward, k, w_g, b_g,
 print(report)
 report.assert_ok()
 saturated, _ = gate.forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
-assert ((saturated > 0) & (saturated < 1)).all()
+assert saturated[0] == np.finfo(np.float32).tiny
+assert (saturated[1:] == np.nextafter(np.float32(1), np.float32(0))).all()
 assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
 
 # %% [markdown]

@@ -245,8 +245,8 @@ chapter.source(pattern_softmax.forward, pattern_softmax.scores_by_tile, doc=Fals
 
 # %% [markdown]
 # (The numbers in the code are those of its module's docstring, and of online softmax's.) `tiles_of` returns 32 queries
-# at a time, the keys that any of them can see, and which query sees which key. So the cost follows the pairs, up to the
-# corners of tiles. Nothing of size $N^2$ is made, not even of booleans.
+# at a time, the keys that any of them can see, and which query sees which key. So the cost is proportional to the
+# pairs; here the corners of tiles nearly double it. Nothing of size $N^2$ is made, not even of booleans.
 
 # %%
 rows = []
@@ -379,6 +379,7 @@ see_all = {0, 5, 15}
 assert (
     starred == pairs_where(lambda i, j: i - 2 <= j <= i + 2 or {i, j} & see_all)
 ).all()  # (d) and three global tokens
+print(f"cells of the window: {banded.sum()}, with the global tokens: {starred.sum()}")
 
 # %% [markdown]
 # Two details matter. A key that is in the window of $i$ *and* global must not count twice, so the window's part leaves
@@ -473,14 +474,19 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 
 # %% [markdown]
 # BigBird's authors prove what the star is good for in theory (their section 3). A sparse attention whose graph contains
-# a star can come as near as one likes to any continuous function from sequences to sequences, as full attention can
-# (Theorem 1). A sparse encoder and decoder can simulate any Turing machine, if numbers of arbitrary precision are
-# assumed (section 3.3). The random blocks are not needed for either.
+# a star can come as near as one likes to any continuous function from sequences to sequences, as full attention can, if
+# the inputs are bounded and the error is taken in the mean (Theorem 1). A sparse encoder and decoder can simulate any
+# Turing machine, if numbers of arbitrary precision are assumed (section 3.3). The random blocks are not needed for
+# either.
 #
 # How much arrives is another matter: all $N$ tokens share the $M$ numbers of the centre. The authors name the limit
 # themselves (section 3.4). Their task is to find, for each of $N$ unit vectors, the one furthest from it. It takes
 # one layer of full attention; for sparse attention with about $N$ pairs it takes about $N$ layers, if a widely
 # believed conjecture holds (that of orthogonal vectors, Proposition 1). At $N$ layers of $N$ pairs nothing is saved.
+#
+# > **A break.** A pattern says which pairs count, and softmax over it has softmax's gradient. Windows and blocks see
+# > what is near; a global token joins any two tokens in two steps. After the break come random blocks, causal patterns,
+# > and what all of them cost.
 #
 # ## BigBird: blocks, random ones among them
 #
@@ -636,14 +642,16 @@ for i in range(n):
     assert set(np.flatnonzero(strided[i])) == within | above  # claim 42: the formulas
     assert set(np.flatnonzero(fixed[i])) == same_block | last_two
     assert set(np.flatnonzero(column[i])) == above
+    assert set(np.flatnonzero(nearby[i])) == within - {i - l}  # one fewer than in the paper's first head
     assert set(np.flatnonzero(block[i])) == same_block
 print("token 30 sees, strided:", *np.flatnonzero(strided[30]), " fixed:", *np.flatnonzero(fixed[30]))
 
 # %% [markdown]
 # Both conditions at once are one softmax over their union (`strided`, `fixed`). Or one is used in one head or layer and
-# the other in the next (`local_only` and `strided_only`; `block_local` and `fixed_summary`). Alone, `fixed_summary`
-# leaves the first $l - c$ tokens with nothing to see: their output is 0, by the convention of this package, and so is
-# every gradient through them.
+# the other in the next (`local_only` and `strided_only`; `block_local` and `fixed_summary`). The union is the paper's;
+# `local_only` by itself leaves out the key at distance $l$, which the column has. Alone, `fixed_summary` leaves the
+# first $l - c$ tokens with nothing to see: their output is 0, by the convention of this package, and so is every
+# gradient through them.
 
 # %%
 q, k, v, d_out = draw_inputs(15, 30)
@@ -752,14 +760,15 @@ assert rows[3][1] == n * 64  # claim 41: N b
 #
 # ## Exercises
 #
-# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? How many
-# pairs are there then? Can any $l$ lead to $N \log N$?
+# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? Which the
+# fixed pattern's? How many pairs are there then? Can any $l$ lead to $N \log N$?
 #
 # <details><summary>Solution</summary>
 #
 # $f(l) = N l + \frac{N^2}{2 l}$ has $f'(l) = N - \frac{N^2}{2 l^2} = 0$ at $l = \sqrt{N / 2}$, where window and column
 # cost the same, and $f = \sqrt 2\, N^{1.5}$. It is the minimum: whatever the stride, this pattern has at least $\sqrt
-# 2\, N^{1.5}$ pairs to leading order, more than any multiple of $N \log N$ in the end.
+# 2\, N^{1.5}$ pairs to leading order, more than any multiple of $N \log N$ in the end. For the fixed pattern
+# $\frac{N l}{2} + \frac{c N^2}{2 l}$ is smallest at $l = \sqrt{c N}$, and there it is $\sqrt c\, N^{1.5}$.
 #
 # </details>
 
@@ -771,6 +780,12 @@ fewest = pattern_graphs.pairs(n, kind="strided", stride=best)
 assert abs(fewest / (math.sqrt(2) * n**1.5) - 1) < 0.02
 assert fewest < pattern_graphs.pairs(n, kind="strided", stride=math.isqrt(n))
 print(f"N = {n:,}: best stride {best}, the root of N / 2 is {math.sqrt(n / 2):.1f}")
+for c in (1, 4):
+    of_fixed = {l: pattern_graphs.pairs(n, kind="fixed", stride=l, summary=c) for l in range(50, 500)}
+    best = min(of_fixed, key=of_fixed.get)
+    assert abs(best / math.sqrt(c * n) - 1) < 0.01
+    assert abs(of_fixed[best] / (math.sqrt(c) * n**1.5) - 1) < 0.01
+    print(f"fixed, c = {c}: best stride {best}, the root of c N is {math.sqrt(c * n):.1f}")
 
 # %% [markdown]
 # **2. Dilation that doubles.** Let layer $t = 0, 1, 2, \dots$ have a window of $w$ keys on each side with dilation
@@ -832,16 +847,17 @@ print("output of 'the', counted twice:", twice[0].round(3), " once:", right[0].r
 #
 # No. The path $i \to g \to j$ needs $j \le g \le i$: a global token only joins what comes after it with what came
 # before. Token 0, the usual choice, joins nothing: it is seen by all and sees only itself. For every pair $j < i$ to
-# have a $g$ between them (or a window), there must be global tokens all along the sequence, one in every stretch longer
-# than the window. That is what the fixed pattern does: it has a summary at the end of every block, $N / l$ of them, and
-# hence $N^{1.5}$ pairs instead of $N$. (A hierarchy needs fewer. Let the middle token be global for the whole sequence,
-# the middle of each half for that half only, and so on. Two causal steps then take about $N \log_2 N$ pairs.)
+# have a $g$ between them, or to lie within two windows, there must be global tokens all along the sequence, one in
+# every stretch of $2w + 2$ tokens. That is what the fixed pattern does: it has a summary at the end of every block,
+# $N / l$ of them, and hence $N^{1.5}$ pairs instead of $N$. (A hierarchy needs fewer. Let the middle token be global
+# for the whole sequence, the middle of each half for that half only, and so on. Two causal steps then take about
+# $N \log_2 N$ pairs.)
 #
 # </details>
 
 # %%
 past = np.tri(60, dtype=bool)
-for tokens, connected in (([0], False), ([30], False), (range(5, 60, 6), True)):
+for tokens, connected in (([0], False), ([30], False), (range(11, 60, 12), True), (range(11, 60, 13), False)):
     causal = patterns.longformer(60, window=5, global_tokens=tokens) & past
     assert ((pattern_graphs.steps(causal) <= 2) == past).all() == connected
     print("global tokens", *tokens, "causal: two steps suffice:", connected)
