@@ -134,9 +134,8 @@ def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
     pieces, start = np.append(subwords.SEP, found.validation), 0
     places: list[tuple[Tokens, ...]] = []
     for read, chosen, wanted in held_out(found, shape):
-        known = np.pad(
-            np.where(read == subwords.MASK, -1, read), ((0, 0), (1, 1)), constant_values=-1
-        )  # (B, 1 + N + 1)
+        seen = np.where(read == subwords.MASK, -1, read)
+        known = np.pad(seen, ((0, 0), (1, 1)), constant_values=-1)  # (B, 1 + N + 1)
         row, column = np.divmod(chosen, shape.length)
         places.append((pieces[start + chosen], wanted, known[row, column], known[row, column + 2]))
         start += read.size

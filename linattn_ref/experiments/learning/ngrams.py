@@ -1,8 +1,8 @@
 """What counts alone say of a hidden token: yardsticks for a network that reads all around it.
 
-    p(t) = (c(t) + 1) / (c + V)                              (1)  pieces alone
-    p(t | s) = (c(s, t) + T(s) p(t)) / (c(s) + T(s))         (2)  after the piece before it
-    p(t | s, r) = p(t | s) p(r | t) / sum_u p(u | s) p(r | u) (3)  between two pieces, of which each knows its neighbour
+    p(t) = (c(t) + 1) / (c + V)                                (1)  pieces alone
+    p(t | s) = (c(s, t) + T(s) p(t)) / (c(s) + T(s))           (2)  after the piece before it
+    p(t | s, r) = p(t | s) p(r | t) / sum_u p(u | s) p(r | u)  (3)  between two, if each depends on the last one alone
 
 ``c`` are counts of the training text and ``T(s)`` is how many different pieces follow ``s``: that much of the whole is
 left to what was never seen after ``s``.
