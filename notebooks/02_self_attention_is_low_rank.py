@@ -482,7 +482,7 @@ chapter.table(
 # %%
 @cache
 def spectra_of_length(n):
-    """Singular values of all P at length n: of the network, of the untrained one (T, H, n), of noise (H, n)."""
+    """Singular values of all P at length n: of the network, of the untrained one (layers, H, n), of noise (H, n)."""
 
     def of(network, tokens):
         tokens = np.r_[tokens[: n - 1], tokens[-1]]  # ends in the special token, as every text does
@@ -845,7 +845,7 @@ print(f"share of the first token for c_128 = 0.9 at n = 512: {needed:.3f}")
 # %% [markdown]
 # ## What to remember
 #
-# - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 82% of their
+# - $P$ has full rank, but its singular values fall. In the network measured, a quarter of them hold some 83% of their
 #   sum. A quarter of the triples is half of the numbers.
 # - That alone is no achievement: a network with BERT's random weights (standard deviation .02) has 97%, because $P$ is
 #   nearly uniform plus a matrix of rank $D$. With larger weights it has less: 80% in the first layer by Xavier's. And

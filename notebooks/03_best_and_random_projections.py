@@ -71,7 +71,7 @@ layers = list(bert.layers(model, tokens))
 V, P = (np.stack([getattr(each, name) for each in layers]) for name in ("v", "p"))
 N = P.shape[-1]
 assert P.shape == (6, 12, 512, 512)
-values = spectrum.singular_values(P)  # (T, H, N)
+values = spectrum.singular_values(P)  # (layers, H, N)
 share = spectrum.cumulative_share(values)
 layer, head = 3, 0  # an ordinary one
 print(f"{P.shape[0]} layers, {P.shape[1]} heads; c at 128 of layer {layer}, head {head}: {share[layer, head, 127]:.2f}")
@@ -150,7 +150,7 @@ best_rank = eckart_young_figure.compute(matrix=P_real, draws=2)
 chapter.show(
     eckart_young_figure.draw,
     best_rank,
-    alt="Error over rank in both norms: truncated SVD on the spectrum's tail, competitors above, P R'R near or above 1",
+    alt="Error over rank in both norms: truncated SVD on the spectrum's tail, competitors above, P R'R above 1",
 )
 for each in best_rank.errors:  # claim 6
     same(each.measured_frobenius, each.stated_frobenius)
@@ -432,7 +432,7 @@ for p, column in ((np.eye(N), v), (P_real, V[layer, head, :, 0].astype(np.float6
 
 # %%
 eps, rng = 0.5, np.random.default_rng(9)
-rates = np.empty((*P.shape[:2], 4))  # (T, H, readings)
+rates = np.empty((*P.shape[:2], 4))  # (layers, H, readings)
 amplification = np.empty(P.shape[:2])
 for i, h in np.ndindex(P.shape[:2]):
     acted = [low_rank.action([P[i, h]], V[i, h, :, column], trials=200, rng=rng) for column in (0, 16)]

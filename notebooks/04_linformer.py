@@ -294,15 +294,15 @@ chapter.table(
 )
 
 # %% [markdown]
-# - Where both keep their matrix, the time saved is what counting says, and a tenth to a half more. Of multiply-adds
-#   there are $n / 2k$ times fewer, but of exponentials $n / k$ times fewer. So at $k = n / 2$, with as many
-#   multiply-adds, about three tenths of the time are saved all the same.
+# - Where both make their matrix in full, the time saved is what counting says, and a tenth to a half more. Of
+#   multiply-adds there are $n / 2k$ times fewer, but of exponentials $n / k$ times fewer. So at $k = n / 2$, with as
+#   many multiply-adds, about three tenths of the time is saved all the same.
 # - The time saved grows faster with $n$ here than in the paper. We time attention alone; the paper times a whole
 #   network, in which Linformer makes only one part cheaper.
-# - The upper row compares as the paper does: both sides keep their matrix, $N \times L$ or $N \times R$. In the lower
-#   row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has to hold $\tilde
-#   K$ and $\tilde V$ as well. Time is still saved, except at $k = n / 2$: there Linformer takes 1.4 to 1.5 times
-#   as long.
+# - In the upper row both sides make their matrix in full, $N \times L$ or $N \times R$, as in the paper's forward pass.
+#   In the lower row neither does, and **the saving of memory is gone**: every ratio is below 1, as Linformer has to
+#   hold $\tilde K$ and $\tilde V$ as well. Time is still saved, except at $k = n / 2$: there Linformer takes 1.4 to 1.5
+#   times as long.
 
 # %% [markdown]
 # ## Why the softmax cannot wait

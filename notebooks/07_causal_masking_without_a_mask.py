@@ -512,9 +512,9 @@ print("KiB that the backward pass needs beyond its outputs, at N = 100, 400, 160
 #
 # $$S' = S + \phi_K^\top V \qquad (11)$$
 #
-# Both are exact: a sum over $j \le i$ was cut in two. With $T = 1$ it is Algorithm 1 up to the order of two steps (and
-# $C + M$ multiply-adds more per row). $T = N$ is the masked matrix, and anything between them returns the same numbers.
-# The backward pass is the transpose of these two lines, with $A$ from the other end.
+# Both are exact: a sum over $j \le i$ was cut in two. With $T = 1$ this form is Algorithm 1 up to the order of two
+# steps (and $C + M$ multiply-adds more per row). $T = N$ is the masked matrix, and anything between them returns the
+# same numbers. The backward pass is the transpose of these two lines, with $A$ from the other end.
 
 # %%
 chapter.source(causal_cost.chunks_forward, doc=False)

@@ -862,7 +862,7 @@ assert rows[-1][2]
 # %% native="It reads with the pretrained network's tokens, and the page does not load them."
 known, (tokens,), *_ = pretrained.read(None, None, sentences=1, length=256, seed=record["seed"])
 untrained = bert.layers(bert.untrained(known.config, np.random.default_rng(1)), tokens)
-squares = []  # the mean of |x + y|^2, a layer each
+squares = []  # the mean of |x + y|^2, one per layer
 for layer in untrained:
     x_all, y_all = layer.q.astype(float) / 32**0.25, layer.k.astype(float) / 32**0.25  # (heads, N, D)
     lengths = (x_all**2).sum(axis=-1)[..., :, None] + (y_all**2).sum(axis=-1)[..., None, :]

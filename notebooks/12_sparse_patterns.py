@@ -760,8 +760,8 @@ assert rows[3][1] == n * 64  # claim 41: N b
 #
 # ## Exercises
 #
-# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? Which the
-# fixed pattern's? How many pairs are there then? Can any $l$ lead to $N \log N$?
+# **1. The best stride.** Which $l$ makes the strided pattern's number of pairs smallest, to leading order? Which
+# $l$ does so for the fixed pattern? How many pairs are there then? Can any $l$ lead to $N \log N$?
 #
 # <details><summary>Solution</summary>
 #
@@ -846,12 +846,12 @@ print("output of 'the', counted twice:", twice[0].round(3), " once:", right[0].r
 # <details><summary>Solution</summary>
 #
 # No. The path $i \to g \to j$ needs $j \le g \le i$: a global token only joins what comes after it with what came
-# before. Token 0, the usual choice, joins nothing: it is seen by all and sees only itself. For every pair $j < i$ to
-# have a $g$ between them, or to lie within two windows, there must be global tokens all along the sequence, one in
-# every stretch of $2w + 2$ tokens. That is what the fixed pattern does: it has a summary at the end of every block,
+# before. Token 0, the usual choice, joins nothing: it is seen by all and sees only itself. For every pair $j < i$ to be
+# joined, by a $g$ between them or by two steps of the window, there must be global tokens all along the sequence, one
+# in every stretch of $2w + 2$ tokens. That is what the fixed pattern does: it has a summary at the end of every block,
 # $N / l$ of them, and hence $N^{1.5}$ pairs instead of $N$. (A hierarchy needs fewer. Let the middle token be global
-# for the whole sequence, the middle of each half for that half only, and so on. Two causal steps then take about
-# $N \log_2 N$ pairs.)
+# for the whole sequence, the middle of each half for that half only, and so on. Two causal steps then take about $N
+# \log_2 N$ pairs.)
 #
 # </details>
 

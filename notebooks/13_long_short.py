@@ -280,7 +280,7 @@ chapter.source(layer_norm.forward, doc=False)
 # The authors' code (NVIDIA/transformer-ls) differs. There the scores of (1) come from the layer's input, and here from
 # the head's keys. There one norm for near rows and one for mixtures serve keys *and* values of all heads, and here each
 # head has four. And except in the language model, the mixtures there are of keys and values that are already normed.
-# Two statements below hold for our form: the four parts of a key's gradient, and the biases in exercise 4.
+# Two statements below hold only for our form: the four parts of a key's gradient, and the biases in exercise 4.
 
 # %%
 chapter.source(long_short.forward, doc=False)
@@ -515,10 +515,10 @@ print("'dog', by hand:", (weights / weights.sum() @ values).round(4), " by the p
 
 # %% [markdown]
 # What does it cost? The query at position $i$ sees $R \lfloor i / w \rfloor$ mixtures: $N^2 R / 2w$ in all. **That is
-# quadratic**, with a factor $R / w$ compared with causal softmax attention. The paper's abstract says that it "can be
-# applied to both autoregressive and bidirectional models without additional complexity". With a fixed $w$, only the
-# form of the sections above is linear. Here the cost of a forward pass is counted, with $w = 64$, $R = 4$ and $D = M =
-# 16$. Causal softmax attention is counted up to the diagonal:
+# quadratic**, with a factor $R / w$ compared with causal softmax attention. The paper's abstract says of the mechanism
+# that it "can be applied to both autoregressive and bidirectional models without additional complexity". With a fixed
+# $w$, only the form of the sections above is linear. Here the cost of a forward pass is counted, with $w = 64$, $R = 4$
+# and $D = M = 16$. Causal softmax attention is counted up to the diagonal:
 
 # %%
 rows, width, segment, r = [], 16, 64, 4

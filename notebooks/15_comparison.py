@@ -43,9 +43,9 @@ same = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 # - *Pairs*: take a window of one key on either side. The outputs are means of what is near, $1.5,\ 2,\ 3\tfrac23,\
 #   4.5$.
 #
-# So if nothing is preferred, only the pairs differ. (With other keys a query of 0 still prefers nothing in softmax
-# attention. In linear attention it does: keys with larger features weigh more.) The chapter is about queries that
-# prefer some keys.
+# So if nothing is preferred, only the pairs differ. (With other keys, a query of 0 still prefers no key in softmax
+# attention. In linear attention it prefers the keys with larger features.) The chapter is about queries that prefer
+# some keys.
 
 # %%
 no_scores, four_values = np.zeros((4, 2)), np.array([[1.0], [2.0], [3.0], [6.0]])

@@ -464,8 +464,8 @@ assert 1.1 < held.ranks[-1].max() < held.ranks.max() < 8  # of 32
 # The effective rank is $\exp(-\sum_i p_i \log p_i)$, where $p_i$ is a squared singular value of $S$ over the sum of
 # them all (chapter 20 counts by another formula). In a trained network most of the sum lies along a few of the 32
 # directions of each $S$. But small directions can matter too (chapter 20), so this does not measure how much room is
-# left. Before training it was about one (grey): features are positive, so all the terms of the sum have a large part in
-# common. Chapter 19 asks what a state can hold.
+# left. Before training, the effective rank was about one (grey): features are positive, so all the terms of the sum
+# have a large part in common. Chapter 19 asks what a state can hold.
 #
 # ## Seconds per image
 #

@@ -449,11 +449,11 @@ assert seconds["linear", 2400] < 1.2 * seconds["linear", 100]  # its state is no
 # **What it does not.** eSpeak NG makes a phoneme by tables and rules, nearly the same each time; people do not. It has
 # thirteen mouths, and it never mumbles, hesitates or speaks in a room. An error rate on it says nothing about people.
 # And the paper's recordings are over three times as long, so that what is far away may count. New options of
-# `linattn-ref train speech` (`--joined 4 --unstacked`) make 66 hours of speech in utterances of some ten seconds,
-# whose frames are not stacked; such runs stand in `linattn_ref/experiments/learning/papers.toml`, and have not been run
-# yet. Fifteen hours of speech and twenty minutes of training say little about large collections and long training, and
-# first rates were hardly searched for. Anyone who has recordings can make a table of their own:
-# `linattn-ref train speech --data DIR` reads the layouts of TIMIT and LibriSpeech.
+# `linattn-ref train speech` (`--joined 4 --unstacked`) make 66 hours of speech in utterances of some ten seconds, whose
+# frames are not stacked; such runs are planned in `linattn_ref/experiments/learning/papers.toml`, and have not been
+# made yet. Fifteen hours of speech and twenty minutes of training say little about large collections and long training,
+# and first rates were hardly searched for. Anyone who has recordings can make a table of their own: `linattn-ref train
+# speech --data DIR` reads the layouts of TIMIT and LibriSpeech.
 #
 # ## Exercises
 #

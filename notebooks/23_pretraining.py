@@ -166,8 +166,8 @@ for kept_share in (0.02, 0.1, 0.18):
 # so the best $q$ are the frequencies, and the loss is their entropy. This is the first yardstick: a network below it
 # has learned something from the surrounding tokens. The second yardstick is pairs: how well the token *before* predicts
 # this one, by counting (with a method of 1991 that leaves some probability to pairs never seen). But the network reads
-# both sides. If each token depended on the one before it alone, Bayes would make a third yardstick of the same counts,
-# $p(t \mid s, r) \propto p(t \mid s)\, p(r \mid t)$ between $s$ and $r$. (The code has numbers of its own.)
+# both sides. If each token depended only on the one before it, Bayes' rule would turn the same counts into a third
+# yardstick, $p(t \mid s, r) \propto p(t \mid s)\, p(r \mid t)$ between $s$ and $r$. (The code has numbers of its own.)
 
 # %%
 chapter.source(ngrams.surprise, ngrams.between, doc=False)
@@ -554,7 +554,8 @@ assert min(longer[1:]) > 0.9 * alone
 #   first thing to learn is to use the token next to the mask, and a mixture does not immediately show which of its
 #   tokens that is. The bound (4) does not forbid it, as $k \ge D$ in every panel. But with $k = 32 = D$ the weights of
 #   a softmax cannot do it exactly, as we saw; with $k = 64$ or 128 networks of this size have not learned it in 4,000
-#   updates. In the made-up language more width and more updates brought Linformer nearer. Here we did not try that.
+#   updates. In the made-up language more width and more updates brought Linformer nearer. We did not try that in
+#   these panels; a wider network, trained for longer, comes at the end.
 # * **Moving $E$ and $F$ does not help here.** Held as mean pooling they do as well as at the rate $\eta / n$, at which
 #   they move very little. At a tenth of the rate of all else, or more, the curve is higher; below, what differs is
 #   within the difference of two seeds.
@@ -577,19 +578,19 @@ assert min(longer[1:]) > 0.9 * alone
 #
 # **What our runs tell us about that.** About sharing, they tell us nothing. About the rest, they show the contrary: at
 # $k = n / 4$ ours are not on par, and curves of different length are far apart. Both can be true. Ours are networks of
-# two layers and width 64, which have read eight million tokens and know less than neighbouring tokens tell. Mixtures
-# make exactly that hard, but in the toy above a wider network with more updates learns more of it all the same. The
-# paper's networks are twelve times as wide, have twelve layers and made 250,000 updates. These panels do not show
-# whether ours would reach the same with more size or more updates.
+# two layers and width 64, which have read eight million tokens and know less than counting neighbours would give.
+# Mixtures make exactly that hard, but in the toy above a wider network with more updates learns more of it all the
+# same. The paper's networks are twelve times as wide, have twelve layers and made 250,000 updates. These panels do not
+# show whether ours would reach the same with more size or more updates.
 
 # %% [markdown]
 # ## A larger network, for hours
 #
 # In the panels softmax attention ends above what counting pairs reaches. Is the network too small, or its training too
 # short? The plan of longer runs (`experiments/learning/papers.toml`) has networks of width 256, and says what counts
-# as yes and as no. That was written before the runs, when 300 updates of one such run had been seen. Those at length
-# 128 have ended: softmax attention, and Linformer with half and with a quarter as many mixtures as tokens, each with
-# two seeds.
+# as yes and as no. It was written before these runs, but after 300 updates of one trial run had been seen. Those at
+# length 128 have ended: softmax attention, and Linformer with half and with a quarter as many mixtures as tokens, each
+# with two seeds.
 
 # %%
 planned = plan.read(Path(plan.__file__).with_name("papers.toml"))
@@ -633,15 +634,15 @@ assert counts["both neighbours"] < 0.65 * reached[0, :, -1].min()
 
 # %% [markdown]
 # Before half of the updates are made, softmax attention passes the count of pairs, and it ends more than a third below.
-# (With twice as many pieces in the vocabulary this count is another one than above.) The same counts read on both sides
-# reach far less: even this network has not learned all that neighbours tell. With $k = n / 2$ Linformer passes the
-# count of pairs too, but later, and ends three tenths above softmax attention: **by the plan that is a no**, which
-# allowed one tenth. The ratio was largest after 1,500 updates, and over the last third of them it stays the same. With
-# $k = n / 4$ it does not reach the count of pairs, and ends at 2.4 times softmax attention's perplexity. The two seeds
-# of each kind end within two percent of each other. The paper's networks are deeper and made forty times as many
-# updates. The plan's runs at length 512 have not been made. (An earlier run was stopped: its $E$ and $F$ began as
-# drawn, and after a third of the updates it still predicted the frequencies at a mask. They now begin as mean pooling,
-# as in the panels above.)
+# (This count is not the one above: here the vocabulary has twice as many pieces.) The same counts, read on both sides,
+# reach a perplexity of 58, far below the network's. So even this network has not learned all that can be read from the
+# neighbours. With $k = n / 2$ Linformer passes the count of pairs too, but later, and ends three tenths above softmax
+# attention: **by the plan that is a no**, which allowed one tenth. The ratio was largest after 1,500 updates, and over
+# the last third of them it stays the same. With $k = n / 4$ it does not reach the count of pairs, and ends at 2.4 times
+# softmax attention's perplexity. The two seeds of each kind end within two percent of each other. The paper's networks
+# are deeper and made forty times as many updates. The plan's runs at length 512 have not been made. (An earlier run was
+# stopped: its $E$ and $F$ began as drawn, and after a third of the updates it still predicted the frequencies at a
+# mask. They now begin as mean pooling, as in the panels above.)
 
 # %% [markdown]
 # ## Exercises

@@ -43,9 +43,10 @@ assert zeros_pass
 #
 # A tolerance is a number that somebody chose. A budget is measured. Compute the result in float64. Then compute it
 # honestly in the precision of the kernel, several times, with sums in other orders and inputs off by a unit in the last
-# place. Allowed is eight times the sum of two numbers: the largest error of these, and one rounding of the largest
-# number of the head, since sums in yet another order are rounded otherwise. Where a head has one number per token, such
-# as a gate, this second part is $\sqrt N$ times as large. For softmax it includes a rounding of the largest score.
+# place. We allow eight times the sum of two numbers. One is the largest of these errors. The other is one rounding of
+# the largest number of the head, because sums in yet another order round differently. Where a head has one number per
+# token, such as a gate, this second part is $\sqrt N$ times as large. For softmax it includes a rounding of the largest
+# score.
 
 # %%
 chapter.source(budget.allowed, doc=False)

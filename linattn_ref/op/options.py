@@ -81,7 +81,7 @@ def check_rng(rng: Any) -> None:
 
 
 def check_options(arguments: dict[str, Any]) -> None:
-    """``scale``, ``eps``, ``state`` and ``d_loss``, if the page has them, have the right type and value.
+    """``scale``, ``eps``, ``state``, ``d_loss`` and what goes with ``causal`` have the right type and value.
 
     So have ``n`` and ``n_keys``, of a pattern.
     """

@@ -75,12 +75,16 @@ def test_every_network_takes_a_step(tmp_path, corpus, attention):
     assert all(len(row) == -(-len(shown["features"]) // 3) for row in shown["likely"].values())
 
 
-def test_frames_that_are_not_stacked(tmp_path, corpus):
+def test_frames_that_are_not_stacked(corpus):
     """Each of 40 channels is heard alone, and an utterance that stacked frames are too few for is not left out."""
     corpus.parts["test"].labels[0] = np.tile([1, 2], 15)
     ready = speech.begin(data=corpus, shape=TINY, unstacked=True)
     assert (ready.params.stem.w.shape[0], ready.notes) == (corpus.parts["test"].features[0].shape[1], ())
     assert len(speech.begin(data=corpus, shape=TINY).notes) == 1
+
+
+@pytest.mark.slow
+def test_a_network_says_something_of_each_frame_that_is_not_stacked(tmp_path, corpus):
     run = learn.run(speech.begin, tmp_path, data=corpus, steps=2, shape=TINY, unstacked=True).run
     shown = run.facts["result"]["utterance"]
     assert all(len(row) == len(shown["features"]) for row in shown["likely"].values())
