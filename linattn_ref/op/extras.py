@@ -49,7 +49,7 @@ def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:
     if not is_writeable(out):
         raise ValueError("out: expected an array that can be written to, got a read-only one")
     if _overlaps_itself(out):
-        raise ValueError(f"out: expected axes that do not reach over one another, got strides {out.strides} for shape {shape}")
+        raise ValueError(f"out: expected axes that do not overlap, got strides {out.strides} for shape {shape}")
     if _shares_memory(out, others):
         raise ValueError("out: expected memory of its own, got an array that shares memory with another argument")
 

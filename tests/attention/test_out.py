@@ -59,7 +59,7 @@ CASES = {  # the name of a page, and of what
     "long_short": partial(long_short.forward, w_p=OMEGA.T, norm_local=None, norm_global=None, window=8),
 }
 WITHOUT_BACKENDS = "linformer_linear", "online_softmax", "chunked_delta"  # NumPy alone
-OVERLAPS = r"^out: expected axes that do not reach over one another, got strides \(\d+, -?\d+, \d\) for shape \(2, 40, 3\)"
+OVERLAPS = r"^out: expected axes that do not overlap, got strides \(\d+, -?\d+, \d\) for shape \(2, 40, 3\)"
 OVERLAPPING = {
     "one for all": (0, 0, 0),
     "heads share": (0, 8 * M, 8),

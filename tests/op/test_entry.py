@@ -146,7 +146,7 @@ def test_what_comes_again_is_not_looked_at_again(looked):
         ({"scale": True}, TypeError, r"^scale: expected a number or None"),
         ({"kernels": np}, TypeError, r"^kernels: "),
         ({"out": np.broadcast_to(0.0, (3, 4))}, ValueError, r"^out: expected an array that can be written to"),
-        ({"out": as_strided(np.ones(4), (3, 4), (0, 8))}, ValueError, r"^out: expected axes that do not reach over one another"),
+        ({"out": as_strided(np.ones(4), (3, 4), (0, 8))}, ValueError, r"^out: expected axes that do not overlap"),
         ({"out": np.ones((3, 4), np.float32)}, TypeError, r"^out: expected a numpy\.ndarray of float64"),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else None,
