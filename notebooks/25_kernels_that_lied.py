@@ -53,8 +53,8 @@ chapter.source(budget.allowed, doc=False)
 
 # %% [markdown]
 # What float32 can do depends on the question. For gates from weak to very strong, the lines below show the size of the
-# gradient of a gate, and the error that is allowed in it: one or two hundred-thousandths of it. In
-# the figure, a single tolerance either lets noise pass on the right or calls honest kernels wrong on the left.
+# gradient of a gate, and the error that is allowed in it: one or two hundred-thousandths of its size. In the figure, a
+# single tolerance either lets noise pass on the right or calls honest kernels wrong on the left.
 
 # %%
 log_gates = np.array([-0.01, -0.1, -1.0, -3.0, -6.0, -10.0, -15.0, -20.0])
@@ -88,9 +88,8 @@ chapter.explore(
     gates_panel,
     (1e-2, 1e-4, 1e-6),
     name="tolerance",
-    alt="The gradient of a gate falls from 24 to 1.5e-9 as the gate grows stronger. What is allowed of it stays "
-    "one or two hundred-thousandths of it. A tolerance is a horizontal line, which is above the "
-    "gradient itself on the right.",
+    alt="The gradient of a gate falls from 24 to 1.5e-9 as the gate grows stronger. What is allowed stays one "
+    "or two hundred-thousandths of it. A tolerance is a horizontal line, above the gradient itself on the right.",
 )
 
 # %% [markdown]

@@ -248,11 +248,11 @@ def begin(
     notes: list[str] = []
     if data is not None and joined > 1:
         raise ValueError(f"joined: expected 1 for recordings, which are as long as they are, got {joined}")
-    corpus = data if isinstance(data, Corpus) else read(data, cut, notes.append, joined)
-    for part, count in left_out(corpus, not unstacked).items():
+    corpus, stacking = data if isinstance(data, Corpus) else read(data, cut, notes.append, joined), not unstacked
+    for part, count in left_out(corpus, stacking).items():
         of = f"{count} of {len(corpus.parts[part].texts)} utterances for {part}"
         notes += [f"{of} have more {corpus.unit} than frames, and are left out"] * (count > 0)
-    training, validation = (in_order(corpus.parts[part], not unstacked) for part in ("training", "validation"))
+    training, validation = (in_order(corpus.parts[part], stacking) for part in ("training", "validation"))
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     optimiser = adam if attention == "lstm" else radam
@@ -273,7 +273,7 @@ def begin(
     }
 
     def ended(params: Any) -> dict[str, str]:
-        return result(**measured(params, attention, shape, corpus, not unstacked))
+        return result(**measured(params, attention, shape, corpus, stacking))
 
     def said(run: Run, params: Any) -> Iterator[str]:
         found = run.facts["result"]
