@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -63,10 +64,10 @@ def test_is_the_step_of_the_text_at_any_size(module, width, batch, more, dtype):
     compare(*network(module, width, 2 * width + 3, 2, dtype, more), batch, 100 * np.finfo(dtype).eps)
 
 
-def test_fixed_positions_have_columns_of_their_own():
-    for dtype in (np.float64, np.float32):  # the positions are float64
-        more = {"sinusoids": positions.sinusoidal(PLACES, 4)}
-        compare(*network(linear, sinusoids=4, more=more, dtype=dtype), 2, 500 * np.finfo(dtype).eps)
+@each_compiled_dtype
+def test_fixed_positions_have_columns_of_their_own(dtype):
+    more = {"sinusoids": positions.sinusoidal(PLACES, 4)}  # float64 beside either
+    compare(*network(linear, sinusoids=4, more=more, dtype=dtype), 2, 500 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("module", [linear, softmax])
@@ -159,8 +160,9 @@ def test_what_has_no_compiled_step_is_said():
     shared = network(linear, heads=4, more={"groups": 2}, groups=2)
     with pytest.raises(ValueError, match=r"but there is none of heads that are shared"):
         decoding.pack(*shared)
-    with pytest.raises(ValueError, match="but there is none of 5 heads in a width of 12"):
-        decoding.pack(params, model._replace(heads=5))
+    for heads in (5, 0, -2):
+        with pytest.raises(ValueError, match=f"but there is none of {heads} heads in a width of 12"):
+            decoding.pack(params, model._replace(heads=heads))
     with pytest.raises(ValueError, match="but there is none without blocks"):
         decoding.pack(params._replace(blocks=()), model)
     first, second = params.blocks
@@ -182,6 +184,23 @@ def test_what_has_no_compiled_step_is_said():
         decoding.step(np.zeros(1, int), packed, decoding.init_state(1, packed), overwrite_state=1)
     with pytest.raises(ValueError, match="tokens_t: expected numbers from 0 to 6, got 7 to 7"):
         decoding.step(np.array([7]), packed, decoding.init_state(1, packed))
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (linear, {"causal": False}, r"model\.mechanism: expected causal=True among its options"),
+        (linear, {"eps": -1.0}, "eps: expected a finite number of at least 0"),
+        (linear, {"eps": np.nan}, "eps: expected a finite number of at least 0"),
+        (softmax, {"scale": np.inf}, "scale: expected a finite number"),
+    ],
+)
+def test_what_the_text_refuses_is_not_packed(module, options, message):
+    params, model = network(module)
+    inside = mechanism.of(module, **{"causal": True, "kernels": jit, **options})
+    for run in (decoding.pack, partial(causal.forward, np.zeros((1, 1), int))):
+        with pytest.raises(ValueError, match=message):
+            run(params, model._replace(mechanism=inside))
 
 
 def test_gelu_knows_the_normal_distribution():

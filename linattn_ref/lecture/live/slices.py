@@ -97,6 +97,7 @@ def _table(one: ast.AST) -> symtable.SymbolTable:
     return symtable.symtable(ast.unparse(one), "chapter", "exec")
 
 
+@cache
 def changed(one: ast.AST) -> set[str]:
     """The names whose contents it changes."""
     stores = (x for x in ast.walk(one) if isinstance(x, ast.Subscript | ast.Attribute) and isinstance(x.ctx, ast.Store))
