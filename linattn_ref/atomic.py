@@ -16,7 +16,7 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
 
     Each is written to a temporary file in the same folder; when all are done, and on the disk itself, the files
     are renamed into place. If anything fails before the renames (a full disk, Ctrl-C), the temporary files are removed
-    and no file is changed. A file keeps its mode, and a link what it points to.
+    and no file is changed. A file keeps its mode, and becomes writable by its owner; a link keeps what it points to.
 
     Parameters
     ----------
@@ -34,28 +34,29 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
     OSError
         Naming the file that could not be written.
     """
-    temporaries: dict[Path, Path] = {}
+    temporaries: list[tuple[Path, Path]] = []  # each with the file it becomes; by a link, two the same
     try:
         for path, write in writers.items():
             with _naming(path):
                 path = path.resolve()  # what a link points to
-                temporaries[path] = _reserved(path)
+                temporary = _reserved(path)
+                temporaries.append((temporary, path))
                 if callable(write):
-                    write(temporaries[path])
+                    write(temporary)
                 else:
-                    temporaries[path].write_bytes(write.encode() if isinstance(write, str) else write)
-                _flush(temporaries[path])
-        for path, temporary in temporaries.items():
+                    temporary.write_bytes(write.encode() if isinstance(write, str) else write)
+                _flush(temporary)
+        for temporary, path in temporaries:
             _rename(temporary, path)
     finally:
-        for temporary in temporaries.values():
-            with contextlib.suppress(OSError):  # not there, mostly; and what went wrong first is to be told
+        for temporary, _ in temporaries:
+            with contextlib.suppress(OSError):  # usually renamed by now; and the first error is the one to report
                 temporary.unlink()
     return list(writers)
 
 
 def check_writable(path: Path) -> None:
-    """Find out before the work whether its result could be written: an empty temporary file is, and is removed.
+    """Find out before the work whether its result could be written, by making an empty temporary file and removing it.
 
     Missing folders are made. The disk may be full all the same when the work is done.
 
@@ -121,4 +122,4 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise type(error)(error.errno, f"cannot write: {error.strerror or error}", str(path)) from error
+        raise OSError(error.errno, f"cannot write: {error.strerror or error}", str(path)) from error

@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from urllib.error import URLError
 
 import pytest
 
@@ -113,3 +114,25 @@ def test_a_file_keeps_its_mode_and_a_link_what_it_points_to(tmp_path):
     assert real.read_text() == "new"
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
     written(tmp_path / ("x" * 250))  # whose temporary name is no longer
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_file_and_a_link_to_it_leave_nothing_behind(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_all({real: "first", link: "second"})
+    assert real.read_text() == "second"
+    assert {path.name for path in tmp_path.iterdir()} == {"real", "link"}
+
+
+def test_an_error_of_another_kind_is_told_with_the_file(tmp_path):
+    """Not all are made of a number and a text, as Python's own are."""
+
+    def fetches(temporary):
+        raise URLError("no network")
+
+    with pytest.raises(OSError, match=r"cannot write: .*no network") as told:
+        write_all({tmp_path / "file": fetches})
+    assert told.value.filename == str(tmp_path / "file")
+    assert [*tmp_path.iterdir()] == []

@@ -432,6 +432,7 @@ def test_missing_extra_says_what_to_install():
 
     assert say("tokenizers") == "this needs tokenizers, which is not installed: pip install 'linattn-ref[spectrum]'"
     assert say("distributed.client").endswith("distributed, which is not installed: pip install 'linattn-ref[dask]'")
+    assert say("ml_dtypes").endswith("pip install 'linattn-ref[half]'")
     assert say("linattn_ref.nonsense") == "No module named 'linattn_ref.nonsense'"
     assert {"spectrum", *cli.EXTRAS.values()} <= set(metadata.metadata("linattn-ref").get_all("Provides-Extra"))
 

@@ -224,6 +224,13 @@ def test_numbers_of_any_size_that_bend_as_those_of_size_one_do(check, size, rng)
         assert check(pair[0], spoiled(pair[1], wrong), x, rng=1).failed, wrong
 
 
+@CHECKS
+def test_numbers_whose_squares_are_no_floats(check, rng):
+    x = 1e155 * (1 + rng.random(3))
+    with np.errstate(over="raise"):
+        assert check(lambda x: (2 * x, None), lambda d_out, saved: namedtuple("OfX", "x")(2 * d_out), x, rng=1).ok
+
+
 def masked_scores(fill):
     """Scaled products, and ``fill`` where a key is later than its query."""
 
@@ -434,6 +441,11 @@ def test_a_list_of_numbers_is_told(check, numbers, x):
 
 
 @CHECKS
+def test_an_empty_list_holds_nothing_fixed(check, x):
+    assert check(lambda x, names: (2 * x, None), lambda d_out, saved: namedtuple("OnlyX", "x")(2 * d_out), x, [], rng=1)
+
+
+@CHECKS
 def test_a_number_with_a_gradient_is_told(check, x):
     pair = lambda x, w: (x * w, x), lambda d_out, x: Gradients(d_out, float((d_out * x).sum()))
     with pytest.raises(TypeError, match=r"^w: expected a float64 array, or a tuple of them, got float"):
@@ -633,8 +645,11 @@ def test_complex_step_refuses_another_function_and_a_lost_imaginary_part(x, w, r
         check_complex_step(lambda x, w: np.tanh(x @ w) + 1e-6, forward, backward, x, w, rng=rng)
     with pytest.raises(TypeError, match=r"^function: expected a complex output"):
         check_complex_step(lambda x, w: np.tanh(x @ w).real, forward, backward, x, w, rng=rng)
-    with pytest.raises(TypeError, match=r"^x: expected float64"):
-        complex_step(np.exp, np.zeros(2, np.float32), 1.0)
+    for wrong, of in ((np.zeros(2, np.float32), "float64"), ([0.0, 0.0], "a float64 array"), (0.0, "a float64 array")):
+        with pytest.raises(TypeError, match=rf"^x: expected {of}"):
+            complex_step(np.exp, wrong, 1.0)
+    with pytest.raises(ValueError, match=r"^u: expected shape \(2,\) like out, got \(3, 2\)"):
+        complex_step(np.exp, np.zeros(2), np.ones((3, 2)))
 
 
 def test_report_is_a_named_tuple(x, w, rng):

@@ -1,7 +1,7 @@
 """The command line: ``linattn-ref`` and ``python -m linattn_ref``.
 
 What a subcommand needs is imported when it runs, so that ``--help`` and errors come at once. Whatever is wrong with
-what the user gave ends in one line on standard error and exit status 2.
+what the user gave ends in one line on standard error, after the usage if an option is wrong, and exit status 2.
 """
 
 import argparse
@@ -23,6 +23,7 @@ EXTRAS = {
     **dict.fromkeys(("sphinx", "myst_nb", "furo", "sphinx_design", "numpydoc"), "site"),
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "pygments", "IPython"), "site"),
     "playwright": "browser",
+    "ml_dtypes": "half",
 }
 
 

@@ -79,7 +79,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
 
 
 def check_modes(arguments: argparse.Namespace) -> None:
-    """Beside an option that does something else than judge a target, none is given that it would ignore."""
+    """An option that does something other than judge a target comes with no option that it would ignore."""
     given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
     for mode, used in MODES.items():
         if mode in given and not given <= {mode, *used}:
@@ -155,9 +155,7 @@ def add(commands: Any) -> None:
     option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
     operations = "softmax", "linear", "gated_linear", "delta", "gated_delta"
     option("--op", choices=operations, help="the operation that it computes")
-    option(
-        "--dtype", choices=("float64", "float32", "float16", "bfloat16"), help="dtype of its inputs (default: float32)"
-    )
+    option("--dtype", help="dtype of its inputs: float64, float32, float16 or bfloat16 (default: float32)")
     option("--only", nargs="+", metavar="CHECK", help="run only these checks (--list names them)")
     option("--full", action="store_true", help="run more sizes")
     option("--seed", type=at_least(0), help="seed of the inputs (default: 0)")

@@ -116,7 +116,7 @@ def watched(steps: Sequence[Any], unit: str = "step", said: Callable[[], str] = 
 
 
 def in_words(seconds: float) -> str:
-    """Roughly.
+    """Return a duration in words, roughly.
 
     >>> in_words(19), in_words(100), in_words(5000), in_words(9e4)
     ('about 20 seconds', 'about 2 minutes', 'about 83 minutes', 'about 25 hours')

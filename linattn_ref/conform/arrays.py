@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LIBRARIES", "Library", "library_of"]
+__all__ = ["DTYPES", "LIBRARIES", "Library", "library_of"]
+
+DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
 class Library:
     """NumPy, which differentiates nothing."""
 
     name, differentiates = "numpy", False
-    views = False  # whether arrays are views with gaps in larger ones
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    extra = "half"  # of this package, for what is not installed: here bfloat16
+    views = False  # whether arrays are views with gaps along all axes, in larger ones
+    dtypes: tuple[str, ...] = DTYPES
 
     @property
     def module(self) -> Any:
@@ -48,9 +51,9 @@ class Library:
         """The array, or a view with the same content."""
         if not self.views or not x.ndim:
             return x
-        larger = zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype)
-        larger[..., ::2] = x
-        return larger[..., ::2]
+        larger, at = zeros(tuple(2 * n for n in x.shape), dtype=x.dtype), (slice(None, None, 2),) * x.ndim
+        larger[at] = x
+        return larger[at]
 
     @contextlib.contextmanager
     def spread(self) -> Iterator[None]:
@@ -77,8 +80,8 @@ class Library:
 class CuPy(Library):
     """As NumPy, on a GPU."""
 
-    name = "cupy"
-    dtypes = "float64", "float32", "float16"
+    name, extra = "cupy", "cuda12"
+    dtypes = DTYPES[:3]
 
     def check(self, dtype: str, device: str) -> None:
         super().check(dtype, "cuda")
@@ -93,7 +96,7 @@ class CuPy(Library):
 class Torch(Library):
     """PyTorch, by autograd."""
 
-    name, differentiates = "torch", True
+    name, extra, differentiates = "torch", "peers", True
 
     def array(self, x: np.ndarray, dtype: str, device: str) -> Any:
         torch = self.module
@@ -130,7 +133,7 @@ class Torch(Library):
 class Jax(Library):
     """JAX, by ``vjp``."""
 
-    name, differentiates = "jax", True
+    name, extra, differentiates = "jax", "peers", True
 
     def check(self, dtype: str, device: str) -> None:
         if dtype == "float64":

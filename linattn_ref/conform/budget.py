@@ -6,11 +6,11 @@ unit in the last place, as a product that is rounded on the way is. Allowed is, 
 
 - the largest error that any of these makes, of the entries that are computed together (a row of channels);
 - one rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0; for
-  a number per token (``beta``, a gate per head), which is a sum over the tokens, the square root of their number more;
+  a number per token (``beta``, a gate per head), which is a sum over the tokens, times the square root of their number;
 - for softmax, one rounding of the largest score: ``exp(a - logsumexp(a))`` keeps that much of it.
 
-So a kernel at strong gates, where all gradients are small, is judged by what its precision can do there. A dtype of 16
-bits computes in float32 and rounds once: twice the error of one rounding is allowed beside.
+So a kernel at strong gates, where all gradients are small, is judged by what its precision can do there. A kernel of 16
+bits computes in float32 and rounds once, so it is also allowed twice the error of one rounding.
 
 Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
 """
@@ -25,7 +25,7 @@ from linattn_ref.conform.questions import Arrays, Question, answer
 __all__ = ["FACTOR", "allowed", "is_blind", "rounding"]
 
 FACTOR = 8.0
-ORDERS = 2  # of the channels, beside the order that is asked
+ORDERS = 2  # further orders of the channels
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the relative error of one rounding
 SMALLEST = {"float16": 2.0**-24}  # the smallest number above 0, where gradients may be smaller
@@ -46,8 +46,8 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
                 asked = reordered(nudged(question, unit, rng) if order else question, of_d, of_m)
                 honest = answer(asked, working, page=page)
-            for name, x in honest.items():
-                there = reordered_array(name, x.astype(np.float64), np.argsort(of_d), np.argsort(of_m), question)
+            for name in right:
+                there = reordered_array(name, honest[name], np.argsort(of_d), np.argsort(of_m), question)
                 off[name] = np.fmax(off[name], abs(there - right[name]))
     score = 0.0
     if question.op == "softmax":

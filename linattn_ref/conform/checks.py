@@ -88,7 +88,7 @@ def gradients(judge: Judge) -> Iterator[Trial]:
 def gradient_of_one_row(judge: Judge) -> Iterator[Trial]:
     """A cotangent that is zero on all but one row shows what a sum over rows hides."""
     question = judge.ask(causal=True)
-    for row in (0, 11, 19) if judge.full else (11,):
+    for row in (1, 11, 19) if judge.full else (11,):
         one = np.zeros_like(question.d_out)
         one[..., row, :] = question.d_out[..., row, :]
         yield judge.trial(f"row {row}", question.change(d_out=one))
@@ -121,11 +121,11 @@ def future(judge: Judge, question: Question) -> Iterator[Trial]:
         if name != "k" or "beta" not in question.inputs or question.normalise:
             x[..., 12:, :] *= size
     changed = question.change(**inputs)
-    got, before = judge.target.answer(changed, gradients=False), answer(question)
-    budget = allowed(question, before, judge.target.dtype)
+    before, got = (judge.target.answer(x, gradients=False) for x in (question, changed))
+    budget = allowed(question, answer(question), judge.target.dtype)["out"]
     trial = Trial("tokens from 12 on times a large number", changed, got, answer(changed), [])
     rows = (..., slice(None, 12), slice(None))
-    yield judge.same(trial.note, trial, "out", got.arrays["out"][rows], before["out"][rows], budget["out"][rows])
+    yield judge.same(trial.note, trial, "out", got.arrays["out"][rows], before.arrays["out"][rows], budget[rows])
 
 
 @check("causal")
@@ -135,7 +135,7 @@ def fewer_queries(judge: Judge) -> Iterator[Trial]:
         yield judge.trial("7 queries, 20 keys", judge.ask(causal=True, n=7, keys=20))
 
 
-@check(ops=("softmax",))
+@check(ops=("softmax", "linear"))
 def other_lengths(judge: Judge) -> Iterator[Trial]:
     """Numbers of queries and of keys are two numbers."""
     if not judge.target.mapping.fixed.get("causal") and judge.target.mapping.layout != "packed":
@@ -152,17 +152,18 @@ def lengths(judge: Judge) -> Iterator[Trial]:
 
 @check()
 def widths(judge: Judge) -> Iterator[Trial]:
-    """The width of values is not that of keys, nor a multiple of anything."""
-    for d, m in ((8, 24), (24, 8), (5, 3), (64, 16)) if judge.full else ((8, 24), (24, 8)):
+    """The width of values is not that of keys, and neither has to be a multiple of anything."""
+    for d, m in ((8, 24), (24, 8), (5, 3), *[(64, 16)] * judge.full):
         yield judge.trial(f"D={d}, M={m}", judge.ask(d=d, m=m, causal=True))
 
 
 def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
-    """Some masks, each sequence with its own, the same for all its heads."""
-    (*batch, _, n), places = question.inputs["k"].shape[:-1], np.arange(question.inputs["k"].shape[-2])
-    number = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1)
-    inside = (judge.rng.random((*batch, 1, n)) < 0.7) & (places != 3)
-    made = {"in front": places >= 5 - 2 * number, "in the middle": inside, "at the end": places < n - 6 + 2 * number}
+    """Some masks: heads differ, and so do sequences, where the kernel's masks have heads; otherwise sequences alone."""
+    *batch, heads, n = question.inputs["k"].shape[:-1]
+    own = (*batch, heads if judge.target.mapping.mask == "BHL" else 1)
+    number, places = np.arange(np.prod(own)).reshape(*own, 1) % 5, np.arange(n)  # 5: no two sequences have the same
+    inside = (judge.rng.random((*own, n)) < 0.7) & (places != 3)
+    made = {"in front": places >= 5 - number, "in the middle": inside, "at the end": places < n - 6 + number}
     for where, mask in made.items():
         yield where, np.broadcast_to(mask, question.inputs["k"].shape[:-1]).copy()
 
@@ -193,7 +194,7 @@ def masked_content(judge: Judge) -> Iterator[Trial]:
             trial = judge.trial(note, question.change(key_mask=mask), ())
             changed = judge.target.answer(question.change(key_mask=mask, **huge), gradients=False)
             budget = allowed(trial.question, trial.right, judge.target.dtype)["out"]
-            yield judge.same(note, trial, "out", changed.arrays["out"], trial.right["out"], budget)
+            yield judge.same(note, trial, "out", changed.arrays["out"], trial.got.arrays["out"], budget)
 
 
 @check("key_mask")
@@ -202,7 +203,7 @@ def sees_nothing(judge: Judge) -> Iterator[Trial]:
     question = judge.ask(causal=True)
     mask = dict(masks(judge, question))["in front"]
     yield judge.trial("the first keys masked", question.change(key_mask=mask), ("out", "d_q"))
-    mask[0] = False
+    mask = mask & (np.arange(len(mask)) > 0)[:, None, None]
     for causal in causals(judge)[::-1]:
         question = judge.ask(causal=causal)
         yield judge.trial(noted("all keys of one sequence masked", causal), question.change(key_mask=mask))
@@ -300,7 +301,7 @@ def gates(judge: Judge) -> Iterator[Trial]:
     """Gates from 1 to 0 by way of very strong ones: outputs, and gradients by their own size."""
     question = judge.ask()
     for log_gate in (0.0, -1e-3, -5.0, -20.0, -np.inf):
-        gate = rounded(np.full_like(question.inputs["log_gate"], log_gate), judge.target.dtype)
+        gate = rounded(np.full_like(question.inputs["log_gate"], log_gate), judge.dtype)
         yield judge.trial(f"log gate {log_gate:g}", question.change(log_gate=gate))
     question = long(judge)
     strengths = judge.rng.choice([0.0, 2.0**-10, 5.0, 20.0], question.inputs["log_gate"].shape)
@@ -321,7 +322,7 @@ def large_scores(judge: Judge) -> Iterator[Trial]:
     """Scores far beyond what an exponential can hold: the maximum of a row is taken off first."""
     question = judge.ask()
     for size in (30.0,) if judge.target.dtype == "float16" else (30.0, 1e4):
-        larger = rounded(question.inputs["q"] * size, judge.target.dtype)
+        larger = rounded(question.inputs["q"] * size, judge.dtype)
         yield judge.trial(f"queries times {size:g}", question.change(q=larger), ("out",))
 
 
@@ -337,8 +338,16 @@ def short_rows(judge: Judge) -> Iterator[Trial]:
     """Rows of nearly 0 are normalised to nearly 0, by the square root of their squares and eps together."""
     if judge.target.mapping.fixed.get("normalise", True):
         question, size = judge.ask(), 1e-4 if judge.target.dtype == "float16" else 1e-6
-        short = {name: rounded(question.inputs[name] * size, judge.target.dtype) for name in "qk"}
+        short = {name: rounded(question.inputs[name] * size, judge.dtype) for name in "qk"}
         yield judge.trial(f"queries and keys times {size:g}", question.change(**short), ("out",))
+
+
+@check("normalise", ops=("delta", "gated_delta"))
+def normalise(judge: Judge) -> Iterator[Trial]:
+    """Queries and keys that are not to be normalised are used as they are, whatever their length."""
+    question = judge.ask(normalise=False)
+    half = {name: question.inputs[name] / 2 for name in "qk"}
+    yield judge.trial("queries and keys of length 1/2", question.change(**half))
 
 
 @check(called=True)
@@ -346,7 +355,8 @@ def zeros(judge: Judge) -> Iterator[Trial]:
     """Inputs of zeros are inputs: no division by a length or a sum of nothing."""
     question = judge.ask(causal=True)
     for name in ("q", "k", "v"):
-        yield judge.trial(f"{name} = 0", question.change(**{name: np.zeros_like(question.inputs[name])}), ("out",))
+        changed = question.change(**{name: np.zeros_like(question.inputs[name])})
+        yield judge.trial(f"{name} = 0", changed, ("out", "d_" + name))
 
 
 @check(called=True)

@@ -60,7 +60,7 @@ def distance(got: Arrays, other: Arrays, names: list[str], right: Arrays) -> flo
 
 
 def cancels(question: Question, got: Arrays, right: Arrays, unit_error: float) -> bool:
-    """Whether the gate's error is as large as what (12) rounds off."""
+    """Whether the gate's error is as large as what a running sum of q dq + e de - k dk rounds off."""
     if not alone(question):
         return False
     size = abs(question.inputs["q"] * right["d_q"]) + abs(question.inputs["k"] * right["d_k"])

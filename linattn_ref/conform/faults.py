@@ -176,7 +176,7 @@ def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]
     """A forward pass that is right, and a backward pass that is not, with what it changes worked out by loops."""
     page = OPS[op].page
 
-    def forward(*inputs: Any, **options: Any) -> Any:
+    def forward(**options: Any) -> Any:
         out, saved = page.forward(**options)
         return out, Kept(saved, saved.state if OPS[op].state else None, options)
 

@@ -2,15 +2,16 @@
 
 Every case is ``NAME.safetensors``: inputs, expected outputs and gradients in float64, and under ``budget.float64.OUT``
 and ``budget.float32.OUT`` how far off each entry, or each row, may be in that precision. An answer of 16 bits may be
-off by twice its own rounding beside float32's. All four dtypes can hold the inputs. In ``manifest.json`` are the
-operation and the options, which are in the file's metadata too, as JSON. A program writes what it computes, under the
-names of the expected arrays (``out`` for ``expected.out``) and in its own dtype, to ``NAME.answer.safetensors``; what
-it leaves out is not offered, and an array of any other name is an error.
+off by twice its own rounding in addition to float32's budget. All four dtypes can hold the inputs. The operation and
+the options are in ``manifest.json``; the options are in the file's metadata too, as JSON. A program writes what it
+computes, under the names of the expected arrays (``out`` for ``expected.out``) and in its own dtype, to
+``NAME.answer.safetensors``; what it leaves out is not offered, and an array of any other name is an error.
 """
 
 import contextlib
 import importlib
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref import atomic
+from linattn_ref.conform.arrays import DTYPES
 from linattn_ref.conform.budget import allowed, rounding
 from linattn_ref.conform.checks import CHECKS
 from linattn_ref.conform.judge import Judge, Trial, compare
@@ -29,18 +31,19 @@ from linattn_ref.conform.target import Answer, Mapping, NotATarget, Target
 __all__ = ["VERSION", "read", "write"]
 
 VERSION = 1
-DTYPES = "float64", "float32", "float16", "bfloat16"
 
 
 class Recorder(Judge):
     """Asks nobody: the questions are what is wanted, and the right answer is taken for the target's."""
 
+    dtype = "all"
+
     def ask(self, **options: Any) -> Question:
         leading = (1, 4) if "groups" in options else (2, 2)
-        return super().ask(**{"leading": leading, **options, "dtype": "all"})
+        return super().ask(**{"leading": leading, **options})
 
-    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
-        right = answer(question)
+    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None) -> Trial:
+        right = {name: x for name, x in answer(question).items() if only is None or name in only}
         return Trial(note, question, Answer(right), right, [])
 
 
@@ -92,21 +95,21 @@ def read(folder: Path) -> Report:
     """Judge the answers that lie beside the cases."""
     from safetensors.numpy import load_file
 
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NotATarget(
-            f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases"
-        ) from None
-    version = manifest.get("version") if isinstance(manifest, dict) else None
-    if version != VERSION:
-        raise NotATarget(f"read: expected cases of version {VERSION}, got {version!r}")
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise NotATarget(f"read: no manifest.json in {folder}: `linattn-ref conform --write {folder}` writes cases")
+    with undamaged(path):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest.get("version") if isinstance(manifest, dict) else None
+        if version != VERSION:
+            raise NotATarget(f"read: expected cases of version {VERSION}, got {version!r}")
+        ops = sorted({case["op"] for case in manifest["cases"]})
+        cases = [(case["name"], case["note"], [*case["expected"]]) for case in manifest["cases"]]
     with contextlib.suppress(ImportError):
         importlib.import_module("ml_dtypes")  # gives NumPy, and so safetensors, bfloat16
     outcomes, dtypes = [], set()
-    for case in manifest["cases"]:
-        path = folder / f"{case['name']}.answer.safetensors"
-        outcome = partial(Outcome, case["name"], case["note"])
+    for name, note, expected in cases:
+        path, outcome = folder / f"{name}.answer.safetensors", partial(Outcome, name, note)
         if not path.is_file():
             outcomes.append(outcome(NOT_OFFERED, where=f"no {path.name}"))
             continue
@@ -114,18 +117,30 @@ def read(folder: Path) -> Report:
             given = {key: np.asarray(x) for key, x in load_file(path).items()}
         except Exception as error:
             if "bfloat16" in str(error):
-                raise NotATarget(
-                    f"read: {path.name} has bfloat16, which needs `pip install linattn-ref[half]`"
-                ) from None
+                words = "has bfloat16, which needs ml_dtypes: pip install 'linattn-ref[half]'"
+                raise NotATarget(f"read: {path.name} {words}") from None
             outcomes.append(outcome(FAILED, np.inf, f"{path.name}: {told(error)}"))
             continue
         dtypes |= {str(x.dtype) for x in given.values()}
-        verdict = judged(case["expected"], load_file(folder / f"{case['name']}.safetensors"), given)
-        outcomes.append(outcome(*verdict))
+        case = folder / f"{name}.safetensors"
+        with undamaged(case):
+            outcomes.append(outcome(*judged(expected, load_file(case), given)))
     if not dtypes and not any(x.verdict == FAILED for x in outcomes):
         raise NotATarget(f"read: no answers in {folder}: a program writes NAME.answer.safetensors beside each case")
-    ops = sorted({case["op"] for case in manifest["cases"]})
     return Report(str(folder), ", ".join(ops), ", ".join(sorted(dtypes)) or "no answers", tuple(outcomes))
+
+
+@contextlib.contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Read a file of :func:`write` within it: an error means that the file is damaged."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except NotATarget:
+        raise
+    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise NotATarget(f"read: {path}: damaged, write the cases again ({error})") from None
 
 
 def judged(expected: list[str], tensors: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> tuple[str, float, str]:

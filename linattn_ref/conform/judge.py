@@ -50,8 +50,13 @@ class Judge:
     """Asks a target, and compares."""
 
     def __init__(self, target: Target, seed: int = 0, full: bool = False) -> None:
-        self.target, self.full, self.seed = target, full, seed
+        self.target, self.full = target, full
         self.rng = np.random.default_rng(seed)
+
+    @property
+    def dtype(self) -> str:
+        """What inputs are rounded to."""
+        return self.target.dtype
 
     def ask(self, **options: Any) -> Question:
         """A question with what the target has built in."""
@@ -60,16 +65,19 @@ class Judge:
         if "causal" in kept and not self.target.offers("causal"):
             del kept["causal"]
         normalise = {"normalise": True} if self.target.offers("normalise") else {}
-        given = {"gate_per": self.target.mapping.gate, "dtype": self.target.dtype, **normalise, **fixed, **kept}
+        given = {"gate_per": self.target.mapping.gate, "dtype": self.dtype, **normalise, **fixed, **kept}
         if given.get("state") and "causal" in OPS[self.target.op].options:
             given["causal"] = True
         if self.target.mapping.layout == "packed":
             given.setdefault("leading", (1, 4))
+        if groups := fixed.get("groups"):
+            *batch, heads = given.get("leading", (2, 4))
+            given["leading"] = (*batch, groups * max(1, heads // groups))
         return ask(self.target.op, self.rng, **given)
 
-    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None, **how: Any) -> Trial:
+    def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None) -> Trial:
         """Ask, and compare all that came back, or the arrays of these names only."""
-        got = self.target.answer(question, **how)
+        got = self.target.answer(question)
         right = answer(question)
         budget = allowed(question, right, self.target.dtype)
         names = [name for name in right if name in got.arrays and (only is None or name in only)]

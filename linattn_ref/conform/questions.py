@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
-from linattn_ref.kernels import reference as PAGES
 
 __all__ = ["OPS", "Arrays", "Op", "Question", "answer", "ask", "parts", "rounded"]
 
@@ -159,15 +158,15 @@ def parts(question: Question) -> list[Question]:
     return found
 
 
-def answer(question: Question, dtype: Any = np.float64, *, page: Any = None, kernels: Any = PAGES) -> Arrays:
+def answer(question: Question, dtype: Any = np.float64, *, page: Any = None) -> Arrays:
     """Output, last state, and the gradient of everything: ``out``, ``s``, ``d_q``, ..., and ``d_s`` for a first state.
 
-    ``page`` and ``kernels`` are others that compute the same.
+    ``page`` is another that computes the same.
     """
     if "offsets" in question.options:
-        return joined(question, [answer(each, dtype, page=page, kernels=kernels) for each in parts(question)])
+        return joined(question, [answer(each, dtype, page=page) for each in parts(question)])
     if "groups" in question.options:
-        return shared(question, dtype, page, kernels)
+        return shared(question, dtype, page)
     if not question.inputs["k"].shape[-2]:
         return nothing(question, dtype)
     op, page = OPS[question.op], page or OPS[question.op].page
@@ -179,7 +178,7 @@ def answer(question: Question, dtype: Any = np.float64, *, page: Any = None, ker
         {name: op.page.State(*(y.astype(dtype) for y in x))} if (x := getattr(question, name)) is not None else {}
         for name in ("state", "d_state")
     )
-    out, saved = page.forward(*given, **options, kernels=kernels, **state)
+    out, saved = page.forward(*given, **options, **state)
     grads = page.backward(question.d_out.astype(dtype), saved, **d_state)
     found = {"out": out, **{name: getattr(saved.state, name) for name in op.state if saved.state is not None}}
     found |= {f"d_{name}": getattr(grads, name) for name in question.inputs}
@@ -207,7 +206,7 @@ def joined(question: Question, answers: list[Arrays]) -> Arrays:
     return {name: np.concatenate(x, rows[name]) if name in rows else np.stack(x) for name, x in sides.items()}
 
 
-def shared(question: Question, dtype: Any, page: Any, kernels: Any) -> Arrays:
+def shared(question: Question, dtype: Any, page: Any) -> Arrays:
     """The answer for shared heads: these are repeated, and their gradients are sums over the heads that share them."""
     groups, heads = question.options["groups"], question.inputs["k"].ndim - 3
     inputs = {name: x if name == "q" else x.repeat(groups, heads) for name, x in question.inputs.items()}
@@ -220,7 +219,7 @@ def shared(question: Question, dtype: Any, page: Any, kernels: Any) -> Arrays:
         for share, x in zip(shares, question.d_state, strict=True):
             share[(slice(None),) * heads + (slice(None, None, groups),)] = x
         repeated = repeated._replace(d_state=tuple(shares))
-    found = answer(repeated, dtype, page=page, kernels=kernels)
+    found = answer(repeated, dtype, page=page)
     for name, x in found.items():
         if name in ("out", "d_q"):
             continue

@@ -60,12 +60,13 @@ class Report(NamedTuple):
 
     def __getitem__(self, name: Any) -> Any:
         if isinstance(name, str):
-            return next(outcome for outcome in self.outcomes if outcome.name == name)
+            return {outcome.name: outcome for outcome in self.outcomes}[name]
         return tuple.__getitem__(self, name)
 
     def assert_ok(self) -> None:
         """Raise an AssertionError that says what is wrong."""
-        assert self.ok, f"\n{self}"
+        if not self.ok:
+            raise AssertionError(f"\n{self}")
 
     def __str__(self) -> str:
         width = max(len(outcome.name) for outcome in self.outcomes)

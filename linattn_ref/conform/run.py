@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref.conform.arrays import DTYPES
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check
 from linattn_ref.conform.diagnosis import FITS, diagnose
@@ -19,7 +20,7 @@ from linattn_ref.op.options import check_flags
 
 __all__ = ["check", "names_of", "run_apart", "run_check"]
 
-NAMED = 3  # so many mistakes at most are told
+NAMED = 3  # the most mistakes that an outcome names
 IMPORTING = 120.0  # seconds that a target may take to be imported
 
 
@@ -64,7 +65,7 @@ def check(
     Returns
     -------
     Report
-        True where all that is offered passes.
+        True where all that is offered passes, also where nothing is.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def check(
 
 def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) -> Outcome:
     """One check of a target."""
-    built_in = {"causal"} if target.mapping.fixed.get("causal") else set[str]()
+    built_in = [name for name, x in (("causal", True), ("normalise", False)) if target.mapping.fixed.get(name) is x]
     lacks = [need for need in each.needs if need not in built_in and not target.offers(need)]
     if lacks:
         return Outcome(each.name, each.why, NOT_OFFERED, where=f"no {', '.join(lacks)}")
@@ -120,7 +121,9 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
         error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
         found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
         if not found and "out" in arrays and rows_are_multiples(trial):
-            found = [("rows_off_by_a_factor", "each row is a multiple of the right one: another denominator", 0.0)]
+            sentence = "each row is a multiple of the right one, as with another denominator"
+            several = trial.question.inputs["k"].shape[-2] > 1  # of one key every row is, whatever is wrong
+            found = [("rows_off_by_a_factor", sentence, 0.0)] * several
         elif not found and target.dtype == "float32" and keeps_ten_bits(trial):
             found = [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
         elif not found and (coarser := coarser_dtype(trial, target)):
@@ -142,9 +145,8 @@ def rows_are_multiples(trial: Trial) -> bool:
 
 def coarser_dtype(trial: Trial, target: Target) -> str:
     """The precision in which the answer would be right, if that is a coarser one, and an array has only its numbers."""
-    dtypes = ("float64", "float32", "float16", "bfloat16")
     arrays = [x for name, x in trial.got.arrays.items() if name in trial.right and x.any()]
-    for dtype in dtypes[dtypes.index(target.dtype) + 1 :]:
+    for dtype in DTYPES[DTYPES.index(target.dtype) + 1 :]:
         if largest_error(trial, dtype) <= 1 and any(np.array_equal(x, rounded(x, dtype)) for x in arrays):
             return dtype
     return ""

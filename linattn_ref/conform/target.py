@@ -6,8 +6,8 @@ target's or the pages', or in their order. A *function* of PyTorch or JAX return
 library is asked for the gradients. A function of NumPy offers none.
 
 Arguments are called as on the pages. An option (``causal``, ``scale``, ``key_mask``, ``state``, ``offsets``,
-``groups``) is asked for only where the signature names it or the :class:`Mapping` declares it; ``**kwargs`` declares
-nothing.
+``groups``, ``normalise``) is asked for only where the signature names it or the :class:`Mapping` declares it;
+``**kwargs`` declares nothing.
 """
 
 from __future__ import annotations
@@ -131,6 +131,9 @@ class Target(NamedTuple):
         target = cls(op, forward, backward, mapping, library, dtype)
         try:
             library.check(dtype, mapping.device)
+        except ImportError as error:
+            name = "dtype" if library.extra == "half" else "arrays"
+            raise NotATarget(f"{name}: {error}: pip install 'linattn-ref[{library.extra}]'") from None
         except ValueError as error:
             raise NotATarget(str(error)) from None
         for name in OPS[op].inputs[3:]:
@@ -193,8 +196,9 @@ class Target(NamedTuple):
         else:
             cotangents = (d_out, d_state) if gradients else None
             out, last, grads = lib.ask(call, given, options, self.name_of("state"), wanted, cotangents)
-        if grads is not None and not {*given} <= {*grads}:
-            raise ValueError(f"backward gave no gradient of {', '.join(x for x in given if x not in grads)}")
+        asked = [*given, *["state"] * (wanted is not None)]
+        if grads is not None and (lacking := [name for name in asked if name not in grads]):
+            raise ValueError(f"backward gave no gradient of {', '.join(lacking)}")
         after = {name: lib.numpy(watched[name]) for name in before}
         altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
         found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}

@@ -19,9 +19,10 @@ from typing import Any, get_args, get_type_hints
 
 from linattn_ref.op.shapes import name_of
 
-__all__ = ["IN_FORCE", "PAGES", "backend_of", "check_backend", "code_of", "home_of"]
+__all__ = ["IN_FORCE", "JIT", "PAGES", "backend_of", "check_backend", "code_of", "home_of"]
 
 PAGES = "linattn_ref.kernels.reference"  # the backend that is the pages themselves
+JIT = "linattn_ref.kernels.jit"  # that of a network unless its model says another; imported when it is first used
 PACKAGE = __name__.partition(".")[0]
 KERNELS = f"{dirname(dirname(__file__))}/kernels"
 

@@ -38,7 +38,7 @@ from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
-from linattn_ref.op.options import check_flags, check_made_for, check_options, plain
+from linattn_ref.op.options import check_dtype, check_flags, check_made_for, check_options, check_rng, plain
 from linattn_ref.op.shapes import rules_of, sizes_of
 
 __all__ = ["op"]
@@ -157,6 +157,8 @@ class Entry:
         self.places = {name: place for place, name in enumerate(self.signature.parameters)}
         self.axes = {option: usual for option, usual in AXES.items() if option in self.places}
         self.flags = [name for name, x in self.signature.parameters.items() if x.annotation in ("bool", bool)]
+        # Not of dropout, whose rng may be None
+        self.draws = "rng" in self.places and "None" not in str(self.signature.parameters["rng"].annotation)
         self.options = self._options()
         self.whole_signature = with_options(self.signature, self.options)
         self.known: dict[Any, Code] = {}  # by the kind of a call
@@ -221,7 +223,7 @@ class Entry:
         args, options, as_given = self.checked(args, options, backend, extras)
         code = self.code_for(backend, args, options)
         if key is not None and as_given:  # so that the next call of this kind is not checked again
-            if len(self.known) == REMEMBERED:  # as of a cache that grows with every step
+            if len(self.known) >= REMEMBERED:  # as of a cache that grows with every step
                 self.known.clear()
             self.known[key] = self.next_time(code, said, given)
         if not is_gpu_call():
@@ -253,6 +255,10 @@ class Entry:
         check(arguments, rules, sizes)
         check_flags(**{name: arguments[name] for name in self.flags})
         check_options(arguments)
+        if "dtype" in arguments:
+            check_dtype(arguments["dtype"])
+        if self.draws:
+            check_rng(arguments["rng"])
         if self.look is not None:
             self.look(**arguments)
         if backend is not PAGES:
@@ -354,8 +360,9 @@ class Entry:
 
 
 def normal(backend: Any) -> Any:
-    """A backend; where it is the pages themselves, their name."""
-    return PAGES if getattr(backend, "__name__", None) == PAGES else backend
+    """A backend; for the pages themselves, as a module or by the name that `help` shows, that name."""
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", None)
+    return PAGES if name == PAGES else backend
 
 
 def kind_of_call(args: Any, options: Any) -> list[Any] | None:

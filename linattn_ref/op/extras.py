@@ -66,18 +66,21 @@ def is_writeable(*arrays: Any) -> bool:
 
 
 def _overlaps_itself(out: Any) -> bool:
-    """Whether a stride of ``out``, a NumPy array, is less than what the axes with smaller strides reach over.
-
-    That it is not is enough to be safe. It may be so without an overlap, but not of slices of an ordinary array.
-    """
+    """Whether two elements of ``out``, a NumPy array, share memory."""
     if not isinstance(out, np.ndarray) or out.flags.c_contiguous:
         return False
     reach = out.itemsize
     for stride, length in sorted((abs(stride), n) for stride, n in zip(out.strides, out.shape, strict=True) if n > 1):
         if stride < reach:
-            return True
+            break  # they may
         reach += stride * (length - 1)
-    return False
+    else:
+        return False
+    low, high = np.lib.array_utils.byte_bounds(out)
+    if out.nbytes > high - low:  # more elements than there is memory
+        return True
+    places = sum(np.ix_(*(s * np.arange(n) for s, n in zip(out.strides, out.shape, strict=True))))
+    return bool((np.diff(np.sort(places, axis=None)) < out.itemsize).any())
 
 
 def _shares_memory(out: Any, x: Any) -> bool:

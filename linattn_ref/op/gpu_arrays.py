@@ -9,8 +9,8 @@ What is needed at the entry of a function that users call, :func:`with_gpu_array
 
 NumPy's arrays go straight through. So that one text does for both, it makes new arrays like others
 (``np.zeros_like(q, shape=...)``, ``np.asarray(omega, like=q)``), chooses by ``np.where``, and asks no number of an
-array: ``float(x)``, ``if x.any()`` or ``x[mask]`` would have to wait for the GPU and copy from it. The only place that
-does so is `linattn_ref.kernels.common.rises`.
+array: ``float(x)``, ``if x.any()`` or ``x[mask]`` would have to wait for the GPU and copy from it. Only
+`linattn_ref.kernels.common.rises` and `linattn_ref.attention.parts.packed`, which reads the offsets, do so.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from linattn_ref.op.shapes import FLOATS
 
 __all__ = ["check_dtype", "check_flags", "check_made_for", "check_options", "check_rng", "check_sizes", "is_number"]
-__all__ += ["plain", "plain_numbers"]
+__all__ += ["check_choice", "plain", "plain_numbers"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ R = TypeVar("R")
 def plain(x: Any) -> Any:
     """NumPy's number as Python's, which neither wraps around nor widens float32; anything else as it is.
 
-    A tuple of numbers is one of Python's.
+    In a tuple, each number becomes one of Python's.
     """
     if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "biuf"):
         return x.item()
@@ -90,16 +90,14 @@ def check_options(arguments: dict[str, Any]) -> None:
         raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
     if "causal" in arguments:
         _check_causal(arguments["causal"], arguments)
-    for name, kind in (("scale", "a number or None"), ("eps", "a number")):
+    for name, kind, least in (("scale", "a number or None", -sys.float_info.max), ("eps", "a number", 0)):
         x: Any = arguments.get(name)
         if name not in arguments or (x is None and name == "scale"):
             continue
         if not is_number(x):
             raise TypeError(f"{name}: expected {kind}, got {x!r}")
-        if not abs(x) <= sys.float_info.max:
-            raise ValueError(f"{name}: expected a finite number{' of at least 0' * (name == 'eps')}, got {x!r}")
-    if "eps" in arguments and arguments["eps"] < 0:
-        raise ValueError(f"eps: expected a finite number of at least 0, got {arguments['eps']!r}")
+        if not least <= x <= sys.float_info.max:
+            raise ValueError(f"{name}: expected a finite number{' of at least 0' * (least == 0)}, got {x!r}")
 
 
 def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
@@ -116,13 +114,12 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
         raise ValueError(f"{name}: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
 
 
-def check_made_for(leading: Any, key_width: Any, value_width: Any, dtype: Any = np.float64, **_: Any) -> None:
-    """What a state is made for: leading axes, two widths and a dtype."""
+def check_made_for(leading: Any, key_width: Any, value_width: Any, **_: Any) -> None:
+    """What a state is made for: leading axes and two widths."""
     if not isinstance(leading, (tuple, list)):
         raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")
     check_sizes(**{f"leading[{axis}]": plain(size) for axis, size in enumerate(leading)})
     check_sizes(key_width=key_width, value_width=value_width)
-    check_dtype(dtype)
 
 
 def check_dtype(dtype: Any) -> None:
@@ -134,3 +131,9 @@ def check_dtype(dtype: Any) -> None:
         known = False
     if not known:
         raise TypeError(f"dtype: expected float32 or float64, got {dtype}")
+
+
+def check_choice(name: str, x: Any, choices: Iterable[str]) -> None:
+    """``x`` is one of the ``choices``."""
+    if not (isinstance(x, str) and x in choices):
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {x!r}")

@@ -196,6 +196,7 @@ def test_the_traceback_of_a_kernel_is_shown_and_ours_is_not(kernels, capsys):
         ((), "expected TARGET and --op"),
         (("math:sqrt", "--op", "softmax", "--arrays", "cupy"), "cupy"),  # not installed, or no GPU
         (("math:sqrt", "--op", "softmax", "--device", "cuda"), "device: numpy has no arrays on 'cuda' here"),
+        (("math:sqrt", "--op", "softmax", "--dtype", "int8"), "dtype: expected one of float64, float32, float16, "),
         (("nowhere.py:f", "--op", "softmax"), "no such file"),
         (("nowhere:f", "--op", "softmax"), "nowhere"),
         (("linattn_ref.attention.softmax:nothing", "--op", "softmax"), "nothing"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import conform
-from linattn_ref.attention import delta, gated_linear, softmax
+from linattn_ref.attention import delta, gated_linear, linear, softmax
 from linattn_ref.conform import HYPOTHESES, faults
 from linattn_ref.conform.questions import OPS
 
@@ -84,6 +84,15 @@ def test_a_gradient_that_is_missing_does_not_pass(found):
     assert "no gradient of k" in report["gradients"].where
 
 
+def test_a_gradient_of_the_first_state_that_is_missing_does_not_pass():
+    def backward(d_out, saved, d_state=None):
+        return gated_linear.backward(d_out, saved, d_state=d_state)._replace(state=None)
+
+    report = conform.check((gated_linear.forward, backward), "gated_linear", only=("gradient_of_the_last_state",))
+    assert report["gradient_of_the_last_state"].verdict == "RAISED"
+    assert "no gradient of state" in report["gradient_of_the_last_state"].where
+
+
 def test_a_gates_gradient_that_is_noise_is_found_where_it_is_noise_alone():
     forward, backward = faults.pair_of("gated_linear", "gate_by_cancellation")
     report = conform.check((named(forward), backward), "gated_linear", mapping=conform.Mapping(arrays="numpy"))
@@ -122,6 +131,27 @@ def test_products_of_ten_bits_are_told_from_a_wrong_formula():
     report = conform.check(in_tf32, "gated_linear", only=("output", "lengths"))
     assert report["output"].named == report["lengths"].named == ("products_in_tf32",)
     assert conform.check(too_large, "gated_linear", only=("output",))["output"].named == ("rows_off_by_a_factor",)
+
+
+def test_a_mask_of_the_first_sequence_alone_is_told():
+    def of_the_first(q, k, v, key_mask=None, causal=False):
+        mask = None if key_mask is None else np.broadcast_to(key_mask[:1], key_mask.shape)
+        return softmax.forward(q, k, v, key_mask=mask, causal=causal)[0]
+
+    report = conform.check(of_the_first, "softmax", only=("masked_content",))
+    assert report["masked_content"].where.startswith("masked in front")
+    assert not report.ok
+
+
+def test_of_one_key_no_denominator_is_told():
+    """Where there is one key, every row is a multiple of its value, whatever is wrong."""
+
+    def less_a_channel(q, k, v, log_gate):
+        return gated_linear.forward(q[..., 1:], k[..., 1:], v, log_gate, scale=q.shape[-1] ** -0.5)[0]
+
+    report = conform.check(less_a_channel, "gated_linear", only=("lengths",))
+    assert report["lengths"].where.startswith("1 tokens")
+    assert report["lengths"].named == ()
 
 
 def test_an_output_is_judged_where_the_backward_pass_raises():
@@ -188,6 +218,23 @@ def reads_at_its_own_strides(q, k, v):
     return softmax.forward(q, k, v)[0]
 
 
+def derives_its_outer_strides(q, k, v):
+    """Which are right of an array whose rows and heads follow one another, with a gap at most between its numbers."""
+
+    def read(x):
+        *_, heads, n, _ = x.shape
+        row, column = x.strides[-2:]
+        return np.lib.stride_tricks.as_strided(x, x.shape, (heads * n * row, n * row, row, column)).copy()
+
+    return softmax.forward(read(q), read(k), read(v))[0]
+
+
+def needs_even_widths(q, k, v):
+    out = softmax.forward(q, k, v)[0]
+    out[..., v.shape[-1] // 2 * 2 :] = 0
+    return out
+
+
 def sums_of_nothing(q, k, v, causal=False, key_mask=None):
     scores = softmax_scores(q, k, causal, key_mask)
     with np.errstate(invalid="ignore"):
@@ -214,6 +261,8 @@ def softmax_scores(q, k, causal, key_mask):
         (leaves_rows_unwritten, "output"),
         (is_never_the_same, "same_twice"),
         (reads_at_its_own_strides, "strides"),
+        (derives_its_outer_strides, "strides"),
+        (needs_even_widths, "widths"),
         (sums_of_nothing, "sees_nothing"),
         (overflows, "large_scores"),
     ],
@@ -226,6 +275,11 @@ def test_what_is_no_wrong_formula(kernel, check):
 def mask_of_the_first(q, k, v, key_mask=None):
     """Every sequence gets the padding of the first."""
     mask = None if key_mask is None else np.broadcast_to(key_mask[:1], key_mask.shape)
+    return softmax.forward(q, k, v, key_mask=mask)[0]
+
+
+def mask_of_the_first_head(q, k, v, key_mask=None):
+    mask = None if key_mask is None else np.broadcast_to(key_mask[:, :1], key_mask.shape)
     return softmax.forward(q, k, v, key_mask=mask)[0]
 
 
@@ -284,6 +338,7 @@ def by_chunks(q, k, v, log_gate, *, state=None, key_mask=None, offsets=None, los
     ("kernel", "check"),
     [
         (mask_of_the_first, "masked_is_absent"),
+        (mask_of_the_first_head, "masked_is_absent"),
         (mask_if_causal, "masked_is_absent"),
         (groups_if_causal, "shared_is_repeated"),
         (scale_with_a_mask, "options_together"),
@@ -337,6 +392,62 @@ def test_a_future_that_is_seen():
 
     report = conform.check(stabilised_by_all, "gated_delta", only=("causality",))
     assert report["causality"].verdict == "FAILED"
+
+
+def test_a_check_of_what_must_not_matter_compares_a_kernel_with_itself():
+    """A wrong kernel is not told that it sees the future, or what is masked, unless it does."""
+
+    def warmer(q, k, v, causal=False, key_mask=None):
+        return softmax.forward(q, k, v, causal=causal, key_mask=key_mask, scale=1.1 * q.shape[-1] ** -0.5)[0]
+
+    report = conform.check(warmer, "softmax", only=("output", "causal", "masked_content"))
+    assert [x.verdict for x in report.outcomes] == ["FAILED", "passed", "passed"]
+
+    def sees_all(q, k, v, causal=False, key_mask=None):
+        return softmax.forward(q, k, v)[0]
+
+    report = conform.check(sees_all, "softmax", only=("causal", "masked_content"))
+    assert [x.verdict for x in report.outcomes] == ["FAILED", "FAILED"]
+
+
+def test_linear_attention_of_more_queries_than_keys():
+    def as_many(q, k, v):
+        n = min(q.shape[-2], k.shape[-2])
+        out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        out[..., :n, :] = linear.forward(q[..., :n, :], k, v)[0]
+        return out
+
+    report = conform.check(as_many, "linear", only=("output", "other_lengths"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "FAILED"]
+
+
+@pytest.mark.parametrize("fixed", [{}, {"normalise": False}])
+def test_normalising_what_is_not_to_be_normalised(fixed):
+    def always(q, k, v, beta, normalise=True):
+        return delta.forward(q, k, v, beta)[0]
+
+    def as_asked(q, k, v, beta, normalise=not fixed):
+        return delta.forward(q, k, v, beta, normalise=normalise)[0]
+
+    for kernel, verdict in ((always, "FAILED"), (as_asked, "passed")):
+        report = conform.check(kernel, "delta", mapping=conform.Mapping(fixed=fixed), only=("output", "normalise"))
+        assert [x.verdict for x in report.outcomes] == ["passed", verdict]
+    assert conform.check(delta, "gated_delta", only=("normalise",))["normalise"].verdict == "passed"
+
+
+def test_a_gradient_at_zero():
+    def forward(q, k, v):
+        out, saved = softmax.forward(q, k, v)
+        return out, (saved, v)
+
+    def backward(d_out, saved):
+        grads = softmax.backward(d_out, saved[0])
+        with np.errstate(invalid="ignore"):
+            return grads._replace(v=grads.v * (saved[1] / saved[1]))
+
+    report = conform.check((forward, backward), "softmax", only=("gradients", "zeros"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "FAILED"]
+    assert "v = 0: d_v" in report["zeros"].where
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from safetensors.numpy import load_file, save_file
 
-from linattn_ref.attention import gated_linear
-from linattn_ref.conform import NotATarget, files
+from linattn_ref.conform import CHECKS, NotATarget, files
+from linattn_ref.conform.questions import OPS, rounded
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +40,58 @@ def test_the_full_size_is_small(tmp_path):
     assert sum(path.stat().st_size for path in files.write(tmp_path, full=True)) < 20e6
 
 
+def cases_in(folder):
+    """Each case of the manifest, and what is stored for it."""
+    for case in json.loads((folder / "manifest.json").read_text())["cases"]:
+        yield case, load_file(folder / f"{case['name']}.safetensors")
+
+
 def answered(folder, dtype):
     """The page's own answers beside the cases."""
-    for case in json.loads((folder / "manifest.json").read_text())["cases"]:
-        x = load_file(folder / f"{case['name']}.safetensors")
+    for case, x in cases_in(folder):
+        op, working = OPS[case["op"]], "float64" if dtype == "float64" else "float32"
         if "offsets" in x or "groups" in case["options"]:
             continue
-        working = "float64" if dtype == "float64" else "float32"
-        given = {name: x[name].astype(working) for name in ("q", "k", "v", "log_gate")}
-        state = {"state": gated_linear.State(x["state.s"].astype(working))} if "state.s" in x else {}
-        out, saved = gated_linear.forward(**given, **state, **case["options"], key_mask=x.get("key_mask"))
-        d_state = {"d_state": gated_linear.State(x["d_state.s"].astype(working))} if "d_state.s" in x else {}
-        grads = gated_linear.backward(x["d_out"].astype(working), saved, **d_state)
-        answer = {"out": out, "s": saved.state.s, **{f"d_{name}": getattr(grads, name) for name in given}}
-        answer |= {} if grads.state is None else {"d_s": grads.state.s}
+        given = {name: x[name].astype(working) for name in op.inputs}
+        states = ({}, {})
+        for found, name in zip(states, ("state", "d_state"), strict=True):
+            if f"{name}.s" in x:
+                found[name] = op.page.State(*(x[f"{name}.{part}"].astype(working) for part in op.state))
+        out, saved = op.page.forward(**given, **states[0], **case["options"], key_mask=x.get("key_mask"))
+        grads = op.page.backward(x["d_out"].astype(working), saved, **states[1])
+        answer = {"out": out, **{f"d_{name}": getattr(grads, name) for name in given}}
+        answer |= {name: getattr(saved.state, name) for name in op.state if saved.state is not None}
+        answer |= {f"d_{name}": getattr(grads.state, name) for name in op.state if "state" in states[0]}
         save_file(
-            {name: np.ascontiguousarray(a, dtype) for name, a in answer.items()},
+            {name: np.ascontiguousarray(answer[name], dtype) for name in case["expected"]},
             folder / f"{case['name']}.answer.safetensors",
         )
+
+
+@pytest.mark.parametrize(("op", "check"), [("softmax", "large_scores"), ("delta", "short_rows")])
+def test_what_is_expected_is_the_answer_to_what_is_stored(op, check, tmp_path, monkeypatch):
+    """And no more is expected than the check compares, some of which could not be judged."""
+    monkeypatch.setattr(files, "CHECKS", {name: CHECKS[name] for name in ("sees_nothing", check)})
+    files.write(tmp_path, (op,))
+    answered(tmp_path, "float64")
+    files.read(tmp_path).assert_ok()
+    for case, x in cases_in(tmp_path):
+        for name, right in load_file(tmp_path / f"{case['name']}.answer.safetensors").items():
+            np.testing.assert_allclose(x[f"expected.{name}"], right, rtol=1e-12, atol=1e-14)
+        can_be_held(x)
+
+
+def test_all_four_dtypes_can_hold_the_inputs(written):
+    for _, x in cases_in(written):
+        can_be_held(x)
+
+
+def can_be_held(stored):
+    inputs = {name: x for name, x in stored.items() if not name.startswith(("expected", "budget")) and x.dtype == float}
+    assert {"q", "k", "v", "d_out"} <= inputs.keys()
+    for name, x in inputs.items():
+        for dtype in files.DTYPES:
+            np.testing.assert_array_equal(rounded(x, dtype), x, err_msg=f"{name} in {dtype}")
 
 
 @pytest.mark.parametrize("dtype", files.DTYPES)
@@ -108,9 +143,33 @@ def test_an_answer_of_another_name(folder):
     assert outcome.where.endswith("got output")
 
 
-def test_each_sequence_has_a_mask_of_its_own(folder):
-    mask = load_file(folder / "gated_linear.masked_is_absent.0.safetensors")["key_mask"]
-    assert (mask[0] != mask[1]).any()
+def test_each_head_of_each_sequence_has_a_mask_of_its_own(written):
+    mask = load_file(written / "gated_linear.masked_is_absent.0.safetensors")["key_mask"]
+    assert mask.ndim == 3
+    assert len(np.unique(mask.reshape(-1, mask.shape[-1]), axis=0)) == mask.shape[0] * mask.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content"),
+    [
+        ("manifest.json", b"{"),
+        ("manifest.json", b"\xff"),
+        ("manifest.json", b'{"version": 1}'),
+        ("manifest.json", b'{"version": 1, "cases": 3}'),
+        ("manifest.json", b'{"version": 1, "cases": [{"name": "output"}]}'),
+        ("gated_linear.output.0.safetensors", b"half of i"),
+        ("gated_linear.output.0.safetensors", safetensors.numpy.save({"q": np.ones(1)})),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_damaged_file_is_named(written, tmp_path, damaged, content):
+    for name in ("manifest.json", "gated_linear.output.0.safetensors"):
+        shutil.copy(written / name, tmp_path)
+    save_file({"out": np.zeros((2, 2, 20, 6))}, tmp_path / "gated_linear.output.0.answer.safetensors")
+    assert files.read(tmp_path)["gated_linear.output.0"].verdict == "FAILED"
+    (tmp_path / damaged).write_bytes(content)
+    with pytest.raises(NotATarget, match=rf"^read: .*{damaged}: damaged, write the cases again \("):
+        files.read(tmp_path)
 
 
 def test_answers_that_are_none(folder, tmp_path):

@@ -4,12 +4,14 @@ import ctypes
 import functools
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from linattn_ref import conform
 from linattn_ref.attention import delta, gated_linear, linear, softmax
+from linattn_ref.conform import report as report_module
 from linattn_ref.conform.arrays import library_of
 from linattn_ref.kernels import jit
 
@@ -29,6 +31,12 @@ def test_the_pages_pass(op, dtype):
 @pytest.mark.parametrize("name", [name for name, each in conform.CHECKS.items() if "linear" in each.ops])
 def test_a_check_by_itself_passes(name):
     conform.check((linear.forward, linear.backward), "linear", only=(name,)).assert_ok()
+
+
+def test_the_largest_size_of_a_check_is_no_false_alarm():
+    """Row 0 of causal attention has gradients that are nearly, or exactly, 0."""
+    for op, page in PAGES.items():
+        conform.check(page, op, only=("gradient_of_one_row",), full=True).assert_ok()
 
 
 @pytest.mark.parametrize("op", GATED)
@@ -103,6 +111,17 @@ def test_what_is_built_in_is_not_passed():
     assert report["causal"].verdict == report["fewer_queries"].verdict == "passed"
     assert report["scale"].verdict == "not offered"
     assert not conform.check(unscaled, "softmax", only=("output",)).ok
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 8])
+def test_groups_that_are_built_in(groups):
+    def shares(q, k, v, causal=False):
+        return softmax.forward(q, k, v, causal=causal, groups=groups)[0]
+
+    report = conform.check(
+        shares, "softmax", mapping=conform.Mapping(fixed={"groups": groups}), only=("output", "lengths", "widths")
+    )
+    assert [x.verdict for x in report.outcomes] == ["passed"] * 3
 
 
 def test_a_state_that_is_transposed_and_packed_rows():
@@ -192,6 +211,26 @@ def test_a_backward_pass_that_shows_no_signature():
 def test_a_mapping_that_makes_no_sense(op, mapping, says):
     with pytest.raises(conform.NotATarget, match=says):
         conform.check(PAGES[op], op, mapping=conform.Mapping(**mapping), only=("output",))
+
+
+@pytest.mark.parametrize(("module", "extra"), [("ml_dtypes", "half"), ("torch", "peers"), ("jax", "peers")])
+def test_what_is_not_installed_is_told_with_its_extra(module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    dtype = "bfloat16" if module == "ml_dtypes" else "float64"
+    mapping = conform.Mapping(arrays="numpy" if module == "ml_dtypes" else module)
+    with pytest.raises(conform.NotATarget, match=rf"{module}.*pip install 'linattn-ref\[{extra}\]'"):
+        conform.check(softmax, "softmax", dtype=dtype, mapping=mapping)
+
+
+def test_a_report_is_read_by_names_and_raises_without_assert():
+    report = conform.check(lambda q, k, v: v[..., :1, :] + q[..., :1], "softmax", only=("output",))
+    assert report["output"] is report.outcomes[0]
+    with pytest.raises(KeyError, match="outputs"):
+        report["outputs"]
+    space = {"__name__": "linattn_ref.conform.optimised"}
+    exec(compile(Path(report_module.__file__).read_text("utf-8"), "report.py", "exec", optimize=1), space)
+    with pytest.raises(AssertionError, match="1 failed"):
+        space["Report"](*report).assert_ok()
 
 
 def test_the_mapping_in_the_manual():

@@ -180,6 +180,9 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
         softmax.forward(*np.ones((3, n, 2)))
         remembered.append(len(of_softmax.known))
     assert remembered == [1, 2, 3, 1, 2]
+    monkeypatch.setattr(entry, "REMEMBERED", 1)  # as if other threads had added some at the same time
+    softmax.forward(*np.ones((3, 6, 2)))
+    assert len(of_softmax.known) == 1
 
 
 def test_values_are_looked_at_every_time():
@@ -245,7 +248,14 @@ def test_what_a_backend_lacks_runs_as_it_stands():
     assert after is state
 
 
-@pytest.mark.parametrize("kernels", [np, None, "jit", object(), SimpleNamespace(linear=linear)])
+def test_the_pages_themselves_go_by_the_name_that_help_shows():
+    """Also if somebody types it, which makes another text of the same letters."""
+    x, shown = never_seen(), inspect.signature(softmax.forward).parameters["kernels"].default
+    for kernels in ("".join([*shown]), shown, reference):
+        assert backend_of(softmax.forward(x, x, x, kernels=kernels)[1]) == PAGES
+
+
+@pytest.mark.parametrize("kernels", [np, None, "jit", object(), np.ones(3), SimpleNamespace(linear=linear)])
 def test_one_without_the_page_is_refused(kernels):
     names = r"linattn_ref\.kernels\.reference, linattn_ref\.kernels\.jit, linattn_ref\.kernels\.cuda"
     with pytest.raises(TypeError, match=rf"^kernels: expected a backend with the page 'softmax' \({names}, or your"):

@@ -1,4 +1,4 @@
-"""Options that are True or False are nothing else, whichever function has them."""
+"""Options are what they may be, whichever function has them: True or False, one of some choices, a dtype, an rng."""
 
 from functools import partial
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from linattn_ref import conform
-from linattn_ref.attention import delta, feature_maps, linear, performer, softmax
-from linattn_ref.models import encoder, masked_tokens
-from linattn_ref.nn import ctc, logistic_mixture
+from linattn_ref.attention import bigbird, delta, feature_maps, gated_linear, linear, performer, softmax
+from linattn_ref.attention.parts import lsh_hashing
+from linattn_ref.models import causal, classifier, encoder, masked_tokens, speech
+from linattn_ref.nn import affine, block, ctc, embedding, layer_norm, logistic_mixture, lstm, positions
+from linattn_ref.op.options import check_choice
 from linattn_ref.theory import random_features
 from linattn_ref.training import adam, radam, sgd
 
@@ -51,6 +53,58 @@ def test_what_is_merely_true_or_false_as_a_condition_is_refused(call, name, wron
 def test_pythons_and_numpys_are_taken(call, name, kind):
     for flag in (True, False):
         call(**{name: kind(flag)})
+
+
+@pytest.mark.parametrize("wrong", ["c", None, 1, ["a"], np.array(["a"])], ids=repr)
+@pytest.mark.parametrize("choices", [("a", "b"), {"a": 1, "b": 2}], ids=type)
+def test_what_is_none_of_the_choices_is_refused(wrong, choices):
+    check_choice("kind", "b", choices)
+    with pytest.raises(ValueError, match=r"^kind: expected one of a, b, got "):
+        check_choice("kind", wrong, choices)
+
+
+HEARD = {"inputs": 3, "labels": 3, "width": 4, "hidden": 4, "layers": 1}
+DRAWN = [  # calls without a generator
+    partial(affine.draw, 2, 3),
+    partial(positions.draw, 2, 4),
+    partial(embedding.draw, 2, 4),
+    partial(lstm.draw, 2, 4),
+    partial(block.draw, 4, 4),
+    partial(causal.draw, **SIZES),
+    partial(encoder.draw, **SIZES),
+    partial(speech.draw, **HEARD),
+    partial(lsh_hashing.draw_rotations, 2, 4, 6),
+]
+ENCODER = encoder.draw(RNG, **SIZES)
+OF_NO_DTYPE = [
+    partial(classifier.draw, ENCODER, 3),
+    partial(masked_tokens.draw, ENCODER),
+    partial(logistic_mixture.sample, np.ones((2, 30))),
+    partial(bigbird.draw_random_blocks, 9, 1),
+]
+MADE = [  # calls without a dtype
+    *(partial(call, rng=RNG) for call in DRAWN),
+    partial(positions.sinusoidal, 2, 4),
+    partial(layer_norm.draw, 4),
+    partial(gated_linear.retention_gate, 2),
+    partial(softmax.init_state, (2,), 3, 4),
+]
+
+
+@pytest.mark.parametrize("call", [*DRAWN, *OF_NO_DTYPE], ids=lambda call: call.func.__module__)
+@pytest.mark.parametrize("wrong", [0, None, np.random, np.random.RandomState(0)], ids=["seed", "none", "module", "old"])
+def test_a_generator_is_one_of_numpys(call, wrong):
+    call(rng=np.random.default_rng(0))
+    with pytest.raises(TypeError, match=r"^rng: expected a numpy\.random\.Generator, got "):
+        call(rng=wrong)
+
+
+@pytest.mark.parametrize("call", MADE, ids=lambda call: call.func.__module__)
+@pytest.mark.parametrize("wrong", [int, "float16", np.complex128, "no dtype"], ids=str)
+def test_a_dtype_is_float32_or_float64(call, wrong):
+    call(dtype="float32")
+    with pytest.raises(TypeError, match=r"^dtype: expected float32 or float64, got "):
+        call(dtype=wrong)
 
 
 @wrong_ones
