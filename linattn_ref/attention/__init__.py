@@ -7,7 +7,7 @@
 Each mechanism
 --------------
 ``forward(...) -> (out, saved)``       ``saved`` is what the backward pass needs: its size is the memory story
-``backward(d_out, saved) -> grads``    the gradient of every array that was passed to ``forward``, under the same name
+``backward(d_out, saved) -> grads``    gradients of all arrays but masks and constants such as ``omega``, by their names
 ``matrix(q, k, ...)``                  the dense matrix that is applied to the values, ``out == matrix @ v``
 ``init_state(...)``, ``step(...)``     the recurrent form, one token per call, of those that have one
 
@@ -31,7 +31,7 @@ causal : bool
     ``N <= L``.
 key_mask : ndarray of bool ``(..., L)``, optional
     True = may be attended. A masked key has weight and gradient exactly 0; what is in it changes
-    nothing.
+    nothing. Gates and ``beta`` must be in range at masked tokens too.
 scale : float, optional
     Factor of the scores ``q . k``; ``1/sqrt(D)`` unless given.
 eps : float
@@ -68,6 +68,8 @@ overwrite_state : bool
     Of ``step``: a backend may work in the arrays of the state it is given, whose content is undefined afterwards.
 capacity : int, optional
     Of ``init_state``: for how many tokens a backend whose state grows sets memory aside.
+like : array, optional
+    Of ``init_state``: an array on a GPU, for a state there.
 
 The common results
 ------------------
@@ -82,13 +84,13 @@ Numbers at the edges
 --------------------
 A score beyond the range of its dtype counts as the largest, or the smallest, finite number. So the weights of a query
 that sees a key sum to 1 whatever the size of its scores, and keys whose scores are equally out of range share the
-weight. (A score that is inf - inf on the way is NaN.) NumPy's numbers are accepted as options like Python's.
+weight. The same holds for the exponents of exponential features. (What is inf - inf on the way is NaN.) NumPy's numbers
+are accepted as options like Python's.
 
 NaN and infinity at one token, or in one row of ``d_out``, reach what depends on them and nothing else: outputs and
 gradients of the queries that see the token, and gradients of the keys that these queries see. In a masked key they
-reach nothing. Two backends multiply whole chunks of a causal product, with zeros for what is not seen, so that they
-reach the rest of their chunk too: in ``jit``, with the delta rule or gates, the gradients of keys, values and gates
-in a chunk of 32 tokens; in ``cuda``, of everything but softmax, outputs and gradients in a chunk of 64.
+reach nothing. One backend, ``cuda``, multiplies whole chunks of a causal product, with zeros for what is not seen, so
+that they reach the rest of their chunk of 64 tokens too: outputs and gradients of everything but softmax.
 
 Errors
 ------

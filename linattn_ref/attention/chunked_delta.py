@@ -115,9 +115,10 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
         c, ratio, met = products(gate, k)
         a, p = np.tril(pairs(e, met), -1), pairs(q, met)  # (12)
         c_end, ratio_end = c[..., -1:, :], ratio[..., -1, :, :]
-        r = solve_transposed(a, p.mT @ g + met[..., -1, :, :] @ d_s)  # (16)
+        r = solve_transposed(a, mix(p.mT, g) + met[..., -1, :, :] @ d_s)  # (16)
         d_a, d_p = -np.tril(r @ u.mT, -1), np.tril(g @ u.mT)  # (17)
         from_keys = ratio * (d_p[..., None] * q[..., None, :] + d_a[..., None] * e[..., None, :])  # (T, T, C)
+        from_keys = np.where(ratio == 0, ratio, from_keys)  # no NaN of a row that does not meet the key
         from_end = ratio_end * (u @ d_s.mT)
         gs, rs = c * (g @ s.mT), c * (r @ s.mT)
         d_v[rows] = r

@@ -46,11 +46,12 @@ from typing import Any
 
 import numpy as np
 
+from linattn_ref.attention.features.feature_map_protocol import check_feature_map
 from linattn_ref.attention.features.feature_maps import FeatureMap, check_linear, elu_plus_one, is_exponential
 from linattn_ref.attention.linear import Gradients
 from linattn_ref.attention.linear import Saved as Rows
 from linattn_ref.attention.parts.masks import divide, mix, shown
-from linattn_ref.attention.parts.sums import State, no_keys
+from linattn_ref.attention.parts.sums import State, check_d_state, no_keys
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "State", "backward", "forward"]
@@ -63,11 +64,12 @@ class Saved(Rows):
 
 
 def look(feature_map: Any, causal: bool, **others: Any) -> None:
+    check_feature_map(feature_map)
+    if is_exponential(feature_map):
+        raise ValueError(f"feature_map: expected one that is no exponential (exponential.py), got {feature_map.name}")
     check_linear(feature_map, **others)
     if not causal:
         raise ValueError("causal: expected True, since over all keys there is nothing to cut into chunks, got False")
-    if is_exponential(feature_map):
-        raise ValueError(f"feature_map: expected one that is no exponential (exponential.py), got {feature_map.name}")
 
 
 @op(look=look)
@@ -97,7 +99,7 @@ def forward(
     return out, Saved(phi_q, phi_k, v, out, d, state, State(s, z), features, key_mask, causal)
 
 
-@op
+@op(look=check_d_state)
 def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | None = None) -> Gradients:
     """Equations (13)-(17), and (5) of ``linear.py``."""
     phi_q, phi_k, v, out, d, state, last, (feature_map, of_q, of_k), key_mask, _ = saved

@@ -5,7 +5,8 @@ first, and moves it a fraction ``beta`` of the way to the new value. Queries and
 
     n(x) = x / sqrt(|x|^2 + 1e-6),   q^ = scale n(q),   k^ = n(k)                            (1)
 
-and the rest is ``delta_rule.py`` with the value ``beta v`` and the direction to erase ``beta k^``:
+where a row whose square is beyond the range counts as 0. The rest is ``delta_rule.py`` with the value ``beta v`` and
+the direction to erase ``beta k^``:
 
     S_i = (I - beta_i k^_i^T k^_i) diag(g_i) S_{i-1} + beta_i k^_i^T v_i,   out_i = q^_i S_i                 (2)
 

@@ -9,7 +9,7 @@ The state maps keys to values. Row ``i`` brings a query, a key, a value, a direc
     out_i = q_i S_i                                          (4)  (M,)    and the query reads it.
 
 `delta.py` makes the arguments from queries, keys, values and ``beta``; `gated_linear.py` is the case ``e = 0``, where
-nothing is erased. Time is ``O(N C M)``. `chunked_delta.py` computes the same numbers by products of matrices.
+nothing is erased. `chunked_delta.py` computes the same numbers by products of matrices.
 
 :Time: ``O(N C M)``
 :Memory: ``O(N (C + M))``
@@ -36,7 +36,7 @@ and from (1), where ``dg_i = rowsum(A~_i * S_{i-1})`` and ``d log g_i = g_i dg_i
 
 The gradients (9)-(11) need the states, the last one first. We cannot compute a state from the next one, because that
 divides by gates, and keeping them all takes ``N C M`` numbers. So the forward pass keeps every ``C``-th state, together
-``N M`` numbers, as many as ``v`` has. The backward pass computes the others again, ``C`` at a time.
+about ``N M`` numbers for ``N`` much larger than ``C``. The backward pass computes the others again, ``C`` at a time.
 
 There is another formula, which needs no states: the sum of ``q * dq + e * de - k * dk`` over the rows from ``i`` on,
 and of ``S * dS`` over the columns of the last state, where that has a gradient. With strong gates it is a small

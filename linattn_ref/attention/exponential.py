@@ -21,7 +21,8 @@ where ``j`` runs over the new keys. So ``S`` and ``Z`` are the sums of linear at
 No exponent is above 0, so nothing overflows. In the feature that attains ``t_i`` the query's exponential is 1, and so
 is that of one key, so with positive ``b`` the denominator does not vanish either. For query ``i``, ``r`` depends only
 on keys that it may see: no later key, however large, changes an earlier row by a single bit, and no masked key changes
-any row. All this needs ``eps = 0``, since otherwise ``t_i`` would not cancel.
+any row. All this needs ``eps = 0``, since otherwise ``t_i`` would not cancel. An exponent beyond the range of its dtype
+counts as the largest or the lowest number.
 
 The gradient, by hand
 ---------------------
@@ -54,8 +55,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.features.feature_map_protocol import ExponentialMap, FeatureMap, is_exponential
-from linattn_ref.attention.parts.masks import divide, first_seen, shown
+from linattn_ref.attention.features.feature_maps import ExponentialMap, FeatureMap, check_linear, is_exponential
+from linattn_ref.attention.parts.masks import divide, first_seen, in_range, shown
 from linattn_ref.attention.parts.sums import State, no_keys, on_scale
 from linattn_ref.op import Array, Bool, Float, op
 
@@ -70,7 +71,7 @@ class Saved(NamedTuple):
     w: Float[Array, "... N C"]  # phi(q), divided by exp(t - r)
     phi: Float[Array, "... L C"]  # phi(k), divided by exp(r); masked rows 0
     v: Float[Array, "... L M"]  # masked rows 0
-    f: tuple[Array, ...]  # one (..., 1 or C) for every rise of r
+    f: tuple[Array, ...]  # (..., 1 or C) for each block of keys: all of them, or causal one per query
     out: Float[Array, "... N M"]
     d: Float[Array, "... N 1"]
     first: State | None
@@ -87,7 +88,13 @@ class Gradients(NamedTuple):
     state: State | None = None  # where forward was given one
 
 
-@op
+def look(feature_map: Any, **others: Any) -> None:
+    check_linear(feature_map, **others)
+    if not is_exponential(feature_map):
+        raise TypeError(f"feature_map: expected an exponential one (others: linear.py), got {feature_map.name}")
+
+
+@op(look=look)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -102,6 +109,8 @@ def forward(
     k, v = shown(k, key_mask), shown(v, key_mask)
     (a_q, b_q), (a_k, b_k) = feature_map.split(q), feature_map.split(k)  # (1)
     b_q, b_k = (np.ones_like(x[..., :1]) if b is None else b for x, b in ((q, b_q), (k, b_k)))
+    a_q, a_k = in_range(a_q), in_range(a_k)
+    a_q = a_q - a_q.max(axis=-1, keepdims=True)  # a part of t, taken first, or r would round away
     if key_mask is not None:
         a_k = np.where(key_mask[..., None], a_k, a_k.dtype.type(-np.inf))  # phi = 0, and r stays
     w, phi = (np.empty_like(a, shape=np.broadcast_shapes(a.shape, b.shape)) for a, b in ((a_q, b_q), (a_k, b_k)))

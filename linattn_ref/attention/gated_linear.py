@@ -11,7 +11,7 @@ RetNet has one fixed gate per head, Mamba-2 one per head and token, GLA one per 
 :Memory: ``O(N (C + M))``
 :Causal: always
 :Exact: no, another similarity
-:Gives: linear attention that prefers the recent, by a learned gate per head or per channel
+:Gives: linear attention that favours recent tokens, by a learned gate per head or per channel
 
 A gate of 1/2 halves the weight of the past. A gate of 0, whose logarithm is -inf, erases it.
 
@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention import delta_rule
-from linattn_ref.attention.delta_rule import check_gate
 from linattn_ref.attention.parts.packed import takes_offsets
 from linattn_ref.attention.parts.pieces import Piece, State, apply, apply_backward, combine, piece_of
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
@@ -62,7 +61,7 @@ class Gradients(NamedTuple):
     state: State | None = None
 
 
-@op(values=check_gate)
+@op(values=delta_rule.check_gate)
 @takes_offsets
 @takes_groups
 def forward(

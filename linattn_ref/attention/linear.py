@@ -81,11 +81,7 @@ class Saved(NamedTuple):
     causal: bool
 
 
-class Gradients(NamedTuple):
-    q: Float[Array, "... N D"]
-    k: Float[Array, "... L D"]
-    v: Float[Array, "... L M"]
-    state: State | None = None  # where forward was given one
+Gradients = exponential.Gradients  # of q, k and v, and of the state where forward was given one
 
 
 @op(look=check_linear)

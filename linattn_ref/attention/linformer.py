@@ -4,9 +4,9 @@
     O = softmax(scale Q K~^T) V~                             (2)  (N, M)
 
 The scores are ``(N, R)`` instead of ``(N, L)``; mixing takes ``O(L R (D + M))`` more. ``softmax(scale Q K~^T) F`` has
-rank ``R`` at most. That a trained ``P`` is close to low rank does not mean that it is near such a matrix: the best one
-of rank ``R`` would need an ``E`` and ``F`` of its own for each text. A network has to be trained with ``E`` and ``F``,
-which are learned; their ``L`` columns fix the sequence length.
+rank ``R`` at most. A trained ``P`` may be close to some matrix of low rank, but not to one of this form with fixed
+``E`` and ``F``: the best one of rank ``R`` would need an ``E`` and ``F`` of its own for each text. A network has to be
+trained with ``E`` and ``F``, which are learned; their ``L`` columns fix the sequence length.
 
 :Time: ``O((N + L) R max(D, M))``
 :Memory: ``O(N R + R (D + M))``

@@ -29,8 +29,8 @@ any more, and the denominator may come out negative or close to 0. Nor can it be
 
 The gradient, by hand
 ---------------------
-(2) and (3) are linear attention over the ``R`` mixed keys, whose backward pass gives ``dK~`` and ``dV~``. From (1), as
-for Linformer,
+(2) and (3) are linear attention over the ``R`` mixed keys, whose backward pass returns ``dK~`` and ``dV~``. From (1),
+as for Linformer,
 
     dE = dK~ phi(K)^T,   dF = dV~ V^T                        (4)
     dphi(K) = E^T dK~,   dV = F^T dV~                        (5)
@@ -140,8 +140,8 @@ def negative_similarity_fraction(
 ) -> float:
     """The share of the similarities ``phi(q_i)^T (E phi(K))_r``, over all ``i`` and ``r``, that are below 0.
 
-    In linear attention it is 0 for every map with ``FeatureMap.positive``; so it is here for an ``e`` without negative
-    entries, such as ``linformer.mean_pool``.
+    In linear attention it is 0, up to the rounding of similarities that are 0, for every map with
+    ``FeatureMap.positive``; so it is here for an ``e`` without negative entries, such as ``linformer.mean_pool``.
     """
     (phi_q, _), (phi_k, _) = features(feature_map, q, shown(k, key_mask), key_mask)
     return float((phi_q @ (e @ phi_k).mT < 0).mean())  # positive scales do not change a sign

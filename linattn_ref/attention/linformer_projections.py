@@ -18,7 +18,6 @@ Example
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -26,7 +25,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.parts.segment_means import segment_bounds
 from linattn_ref.op import Array, Mask, plain_numbers
-from linattn_ref.op.options import check_dtype, check_rng, check_sizes
+from linattn_ref.op.options import check_choice, check_dtype, check_rng, check_sizes
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
 
@@ -80,8 +79,7 @@ def draw_projections(
     -------
     list of Projection, one per layer
     """
-    if sharing not in SHARING:
-        raise ValueError(f"sharing: expected one of {', '.join(SHARING)}, got {sharing!r}")
+    check_choice("sharing", sharing, SHARING)
     check_rng(rng)
     check_dtype(dtype)
     rows = _rows_of_each_head(reduced, length, layers, heads, sharing)  # (layers, heads)
@@ -102,7 +100,7 @@ def draw_projections(
 def parameter_count(projections: Iterable[Projection]) -> int:
     """Number of parameters, each shared matrix counted once and no padded row counted."""
     sizes: dict[int, int] = {}
-    for e, f, row_mask in [*projections]:  # which keeps them, and so their ids
+    for e, f, row_mask in [*projections]:  # a list: while the arrays live, no two have the same id
         for x in (e, f):
             sizes[id(x)] = x.size if row_mask is None else int(row_mask.sum()) * x.shape[-1]
     return sum(sizes.values())
@@ -116,6 +114,8 @@ def distinct_gradients(projections: Sequence[Projection], gradients: Sequence[An
     projections : sequence of Projection, one per layer
     gradients : sequence of linformer.Gradients, one per layer
     """
+    if len(projections) != len(gradients):
+        raise ValueError(f"gradients: expected one per layer, {len(projections)}, got {len(gradients)}")
     total: dict[int, tuple[Array, Array]] = {}
     for projection, gradient in zip(projections, gradients, strict=True):
         for x, d_x in ((projection.e, gradient.e), (projection.f, gradient.f)):
@@ -156,8 +156,5 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
     check_dtype(dtype)
-    bounds = segment_bounds(length, reduced)
-    e = np.zeros((reduced, length), dtype)
-    for row, (start, end) in zip(e, pairwise(bounds), strict=True):
-        row[start:end] = 1 / (end - start)
-    return e
+    counts = np.diff(segment_bounds(length, reduced))
+    return np.repeat(np.diag(1 / counts), counts, axis=1).astype(dtype)

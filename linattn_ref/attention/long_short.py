@@ -29,7 +29,7 @@ each kind has a layer norm of its own ("dual layer norm"), and so have the value
 
 The gradient, by hand
 ---------------------
-(4) is softmax attention of ``w`` queries to a few keys, segment by segment. Its backward pass gives
+(4) is softmax attention of ``w`` queries to a few keys, segment by segment. Its backward pass returns
 
     dQ, dK~, dK^, dV~, dV^   of (4), from dO                 (5)
 
@@ -66,7 +66,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import dynamic_projection
 from linattn_ref.attention.parts.dynamic_projection import Mixtures, in_parts
 from linattn_ref.attention.parts.near_keys import Segment, pattern, segments
-from linattn_ref.nn import layer_norm
+from linattn_ref.nn import layer_norm  # from the layers above: a layer norm here would be the same text again
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check, rules_of
@@ -203,7 +203,8 @@ def matrix(
 ) -> Array:
     """The matrix ``(..., N, L)`` that is applied to ``V``, the mixtures' weights passed on to the keys in them.
 
-    ``out == matrix @ v`` where the values have no norm: those given are used for the keys alone. Rows sum to 1.
+    ``out == matrix @ v`` where the values have no norm: those given are used for the keys alone. Rows sum to 1, those
+    of queries that see nothing to 0.
     """
     v = np.broadcast_to(np.eye(k.shape[-2], dtype=k.dtype, like=k), (*k.shape[:-1], k.shape[-2]))
     of_keys = [None if norm is None else (norm[0], None) for norm in (norm_local, norm_global)]

@@ -10,15 +10,15 @@
 
 The Nyström method rebuilds a matrix from some of its columns ``F`` and rows ``B`` and the block ``A`` where they cross,
 ``P ~ F A^+ B``. It cannot be used on softmax attention's ``P`` itself: the softmax of a single entry needs its whole
-row. So each of the three has a softmax of its own, over its own columns. Nothing is ``(N, L)``, and no column of ``F``
-is one of ``P``.
+row. So each of the three has a softmax of its own, over its own columns. Nothing is ``(N, L)``, and unless ``R = L`` no
+column of ``F`` is one of ``P``.
 
 With ``key_mask`` a key landmark is the mean of the unmasked keys of its segment. Landmark ``r`` is dropped where there
 are none: column ``r`` of ``F``, row and column ``r`` of ``A``, row ``r`` of ``B``. Then the rows and columns of ``A``
 and ``A^+`` at dropped places are 0, and all else is as if they were not there.
 
-:Time: ``O((N + L) R max(D, M) + R^3)``
-:Memory: ``O((N + L) R + R (D + M + R))``
+:Time: ``O((N + L) R max(D, M) + iterations R^3)``
+:Memory: ``O((N + L) R + R (D + M) + iterations R^2)``
 :Causal: no
 :Exact: no
 :Gives: softmax attention of low rank, in the shape of the Nyström method
@@ -26,7 +26,7 @@ and ``A^+`` at dropped places are 0, and all else is as if they were not there.
 The gradient, by hand
 ---------------------
 Read (6) from the right: ``G = B V`` is softmax attention of the landmark queries, ``H = Z G`` a product, and ``F H``
-softmax attention to the landmark keys with ``H`` for values. Their backward passes give, from ``dO``,
+softmax attention to the landmark keys with ``H`` for values. Their backward passes return, from ``dO``,
 
     dQ, dK~, dH   of F H                                     (8)
     dG = Z^T dH,  dZ = dH G^T                                (9)
@@ -69,7 +69,7 @@ from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, s
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_choice, check_sizes
 
 __all__ = ["PSEUDO_INVERSES", "Gradients", "PseudoInverse", "Saved", "backward", "forward", "matrix"]
 
@@ -105,8 +105,7 @@ def look(q: Any, k: Any, v: Any = None, conv: Any = None, landmarks: Any = None,
     whole = isinstance(landmarks, int) and not isinstance(landmarks, bool)
     if landmarks is not None and not (whole and 1 <= landmarks <= shorter):
         raise ValueError(f"landmarks: expected an integer with 1 <= R <= min(N, L) = {shorter}, got {landmarks!r}")
-    if pinv not in PSEUDO_INVERSES:
-        raise ValueError(f"pinv: expected one of {', '.join(PSEUDO_INVERSES)}, got {pinv!r}")
+    check_choice("pinv", pinv, PSEUDO_INVERSES)
     check_sizes(iterations=options.get("iterations", 6))
     depthwise.check_conv(v, conv)
     if conv is not None and q.shape[-2] != k.shape[-2]:
@@ -131,7 +130,7 @@ def forward(
     Padding moves the segments' bounds, so that a padded sequence gives another approximation than the sequence alone.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    landmarks = landmarks or most_landmarks(q, k)
+    landmarks = landmarks or min(LANDMARKS, q.shape[-2], k.shape[-2])
     q_means, means_q = segment_means.forward(q, landmarks)  # (1)
     k_means, means_k = segment_means.forward(k, landmarks, key_mask=key_mask)  # (1)
     kept = None if key_mask is None else segment_means.occupied(key_mask, landmarks)  # (..., R)
@@ -168,10 +167,6 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 
 
 matrix = matrix_of(forward, without="conv")  # F Z B, of rank R at most; its entries can be negative
-
-
-def most_landmarks(q: Array, k: Array) -> int:
-    return min(LANDMARKS, q.shape[-2], k.shape[-2])
 
 
 def pseudo_inverse(a: Array, kept: Array | None, pinv: PseudoInverse, iterations: int) -> tuple[Array, Any]:

@@ -21,8 +21,8 @@ and after the last tile
 The gradient, by hand
 ---------------------
 It is that of ``softmax.py``, (4)-(8) there. Let ``G_i`` be the gradient of a loss with respect to ``out_i``. The
-weights need not be kept, because ``m`` and ``s`` make them again, and the row sum ``sum_j dP_ij P_ij`` can be taken
-from the output, because ``sum_j P_ij (G_i . v_j) = G_i . out_i``:
+weights need not be kept, because they can be recomputed from ``m`` and ``s``, and the row sum ``sum_j dP_ij P_ij`` can
+be taken from the output, because ``sum_j P_ij (G_i . v_j) = G_i . out_i``:
 
     P_ij = exp(a_ij - m_i) / s_i = exp(a_ij - lse_i)         (5)
     r_i = G_i . out_i                                        (6)
@@ -100,7 +100,7 @@ def forward(
         before, m = m, np.maximum(m, a.max(axis=-1, keepdims=True))  # (1)
         decay, weights = np.exp(before - m), np.exp(a - m)
         s = decay * s + weights.sum(axis=-1, keepdims=True)  # (2)
-        o = decay * o + mix(weights, v[..., tile, :])  # (3)
+        o = np.where(decay == 0, decay, decay * o) + mix(weights, v[..., tile, :])  # (3), where there is weight left
     out = divide(o, s)  # (4)
     return out, Saved(q, k, v, out, m, s, key_mask, causal, scale)
 

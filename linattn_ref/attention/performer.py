@@ -44,7 +44,7 @@ float32 has to cancel (``exponential.py``); with ``relu`` it may be given.
 
 The gradient, by hand
 ---------------------
-`linear.backward` gives the gradients of ``phi(x)`` and ``phi(y)``. Back through (2), with ``p = omega x``,
+`linear.backward` returns the gradients of ``phi(x)`` and ``phi(y)``. Back through (2), with ``p = omega x``,
 
     dp = dphi * phi,   dx = omega^T dp - x sum(dp)           (4)
 
@@ -87,25 +87,18 @@ from linattn_ref.attention.features.feature_maps_random import check_omega
 from linattn_ref.attention.linear import Gradients, State
 from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.op import Array, Bool, Constant, Float, op
-from linattn_ref.op.options import check_flags
+from linattn_ref.op.options import check_choice, check_flags
 
 __all__ = ["KINDS", "Gradients", "Kind", "State", "backward", "feature_map", "forward", "init_state", "matrix"]
 __all__ += ["redraw", "step"]
 
 
-def check_directions(omega: Any, **_: Any) -> None:
-    """The directions are finite numbers."""
-    check_omega(omega)
-
-
 def look(omega: Any, kind: Any = "positive", **others: Any) -> None:
     """``kind`` is one of four, ``eps`` is 0 for all but one, and ``state`` is of the same features."""
-    if not (isinstance(kind, str) and kind in KINDS):
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-    feature_maps.check_linear(KINDS[kind](omega), **others)
+    feature_maps.check_linear(feature_map(omega, kind), **others)
 
 
-@op(look=look, values=check_directions)
+@op(look=look, values=check_omega)
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -128,6 +121,7 @@ backward = linear.backward  # (4), (5): its last step, back through ``phi``
 
 def feature_map(omega: Array, kind: Kind = "positive") -> FeatureMap:
     """The features of ``q / D^(1/4)`` as a map of ``q``: what makes linear attention a Performer."""
+    check_choice("kind", kind, KINDS)
     return KINDS[kind](omega, omega.shape[-1] ** -0.25)  # (1), (2)
 
 
@@ -154,7 +148,7 @@ def redraw(omega: Array, rng: np.random.Generator, *, orthogonal: bool = True, r
 # --- Token by token, and as a matrix --------------------------------------------------------------------------------
 
 
-@op(look=look, values=check_directions)
+@op(look=look, values=check_omega)
 def step(
     q_t: Float[Array, "... D"],
     k_t: Float[Array, "... D"],

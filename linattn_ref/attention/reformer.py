@@ -55,7 +55,8 @@ symmetric ``(I - k k^T) / |x|``,
 
     dX_i = dQ_i + (dK_i - k_i (k_i . dK_i)) / |x_i|          (11)
 
-A zero vector has the key 0 and passes nothing on. From (7), a token that is alone gives ``dV_i`` the whole ``dO_i``.
+A zero vector has the key 0, through which nothing flows back; its gradient as a query remains. From (7), a token that
+is alone gives ``dV_i`` the whole ``dO_i``.
 
 Four tokens, two to a bucket, which here is given. A token meets the other of its bucket and is not in its own ``P(i)``;
 those of the second bucket also meet the chunk before, the first.

@@ -1,4 +1,5 @@
-"""Random feature attention (Peng et al. 2021): linear attention of directions, with a gate that prefers the recent.
+"""Random feature attention (Peng et al. 2021): linear attention with random features of unit vectors, and a gate that
+favours recent tokens.
 
 ``phi`` is a random feature map of ``feature_maps_random.py``. Without a gate the rest is linear attention, causal or
 not. A gate ``g_t`` in (0, 1) lets both sums decay, and the new token enters with the weight ``1 - g_t``:
@@ -9,6 +10,10 @@ not. A gate ``g_t`` in (0, 1) lets both sums decay, and the new token enters wit
 
 Both sums are one gated linear attention, with keys ``(1 - g_t) phi(k_t)`` and values ``[v_t, 1]``: ``z`` is the column
 for a value that is always 1. In the paper ``g_t`` is a sigmoid of the token. A masked token leaves both sums alone.
+
+With ``kind="gaussian"`` a similarity is an estimate of either sign. With few directions a denominator can come out near
+0 or negative, and that row of the output lies far outside the range of the values; more directions help, ``eps`` does
+not. ``arccos`` has no negative similarities.
 
 :Time: ``O((N + L) C (D + M))``
 :Memory: ``O((N + L) C + N M)``
@@ -55,6 +60,7 @@ from linattn_ref.attention.parts.masks import divide, shown
 from linattn_ref.attention.parts.recurrent import matrix_of, step_of
 from linattn_ref.attention.parts.sums import check_d_state
 from linattn_ref.op import Array, Bool, Constant, Float, op
+from linattn_ref.op.options import check_choice
 
 __all__ = ["KINDS", "Gradients", "Kind", "Saved", "State", "backward", "forward"]
 __all__ += ["init_state", "matrix", "recency", "step"]
@@ -89,8 +95,7 @@ def check_values(omega: Any, gate: Any = None, gate_t: Any = None, **_: Any) -> 
 
 
 def look(omega: Any, kind: Any = "gaussian", gate: Any = None, causal: bool = True, **others: Any) -> None:
-    if not (isinstance(kind, str) and kind in KINDS):
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     if gate is not None and not causal:
         raise ValueError("gate: needs causal=True, since it lets the past decay")
     if gate is not None and others["q"].shape[-2] != others["k"].shape[-2]:
@@ -162,7 +167,8 @@ def init_state(
     return linear.init_state(leading, key_width, value_width, feature_map=KINDS[kind](omega), dtype=dtype)
 
 
-def recency(gate: Array) -> Array:
+@op
+def recency(gate: Float[Array, "... N"]) -> Array:
     """The weights ``(1 - g_j) g_{j+1} ... g_t`` of the keys ``j <= t``, ``(..., N, N)``, for gates ``(..., N)``."""
     below = np.tri(gate.shape[-1], k=-1, dtype=np.bool_)
     factors = np.where(below, gate[..., None], gate.dtype.type(1))  # g_t for j < t, else 1  (..., N, N)

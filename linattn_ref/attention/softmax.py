@@ -1,4 +1,4 @@
-"""Softmax attention (Vaswani et al. 2017): each query takes a mean of the values, weighted by how alike the keys are.
+"""Softmax attention (Vaswani et al. 2017): each query takes a mean of values, weighted by how similar keys are to it.
 
     A = scale Q K^T                                          (1)  (N, L)
     P_ij = exp(A_ij) / sum_l exp(A_il)                       (2)  (N, L)
@@ -124,7 +124,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 
 
 def softmax(a: Array) -> Array:
-    """Equation (2), the largest ``A_il`` taken off all, which cancels; 0 for -inf, also in a row with a NaN."""
+    """Equation (2), the largest ``A_il`` subtracted from all, which cancels; 0 for -inf, also in a row with a NaN."""
     p = np.exp(a - np.maximum(a.max(axis=-1, keepdims=True), np.finfo(a.dtype).min))
     p = divide(p, p.sum(axis=-1, keepdims=True))
     return np.where(np.isneginf(a), a.dtype.type(0), p)

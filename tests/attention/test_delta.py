@@ -85,6 +85,8 @@ def test_without_gate_and_correction_it_is_linear_attention_without_its_denomina
 
 def test_retention_gates():
     np.testing.assert_allclose(np.exp(gated_linear.retention_gate(3))[:, 0], [31 / 32, 63 / 64, 127 / 128], rtol=1e-15)
+    with pytest.raises(TypeError, match=r"^dtype: expected float32 or float64, got int64"):
+        gated_linear.retention_gate(3, dtype=int)
 
 
 # --- Resets ---------------------------------------------------------------------------------------------------------

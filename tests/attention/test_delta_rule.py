@@ -106,6 +106,23 @@ def test_every_gradient_of_output_and_state(gate, page):
     check_elementwise(both, gradients, *list(inputs.values())[:5], inputs["state"].s, rng=0).assert_ok()
 
 
+@pytest.mark.parametrize("options", EACH, ids=str)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_nan_reaches_the_same_rows(options):
+    """In the first chunk, at its end, and in the last one."""
+    inputs = draw(37, **options, resets=False)
+    for name, t in product(("q", "k", "v", "erase", "d_out"), (4, 15, 33)):
+        if name == "d_out" or inputs[name] is not None:
+            spoiled = {**inputs, "d_out": np.ones((2, 37, M))}
+            spoiled[name] = spoiled[name].copy()
+            spoiled[name][0, t] = np.nan
+            d_out = spoiled.pop("d_out")
+            rows, chunks = (run(page, spoiled, d_out) for page in (delta_rule, chunked_delta))
+            for result, x in rows.items():
+                if isinstance(x, np.ndarray):
+                    np.testing.assert_array_equal(np.isnan(chunks[result]), np.isnan(x), f"{result}, NaN in {name} {t}")
+
+
 @PAGES
 def test_inputs_are_left_alone(page):
     inputs = draw(20)

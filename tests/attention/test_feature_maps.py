@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.attention import feature_maps, linear, performer, rfa
+from linattn_ref.attention.features import feature_maps_exact
 from linattn_ref.gradcheck import check_elementwise
 
 EPS64 = np.finfo(np.float64).eps
@@ -38,6 +39,8 @@ MAPS = [
     feature_maps.rfa_arccos(omega()),
 ]
 EXPONENTIAL = [feature_map for feature_map in MAPS if feature_maps.is_exponential(feature_map)]
+
+FAVOR = [getattr(feature_maps, f"favor_{kind}") for kind in performer.KINDS]
 
 
 @pytest.fixture
@@ -306,6 +309,15 @@ def test_same_generator_same_directions():
         (lambda: feature_maps.gaussian(0, 3, np.random.default_rng()), ValueError, "m: expected an integer"),
         (lambda: feature_maps.orthogonal_gaussian(3, 0, np.random.default_rng()), ValueError, "D: expected an integer"),
         (lambda: feature_maps.gaussian(3, 3, 0), TypeError, "rng: expected a numpy.random.Generator, got int"),
+        *(
+            (partial(draw, 2, 2, np.random.default_rng(), dtype=int), TypeError, "dtype: expected float32 or float64")
+            for draw in (feature_maps.gaussian, feature_maps.orthogonal_gaussian)
+        ),
+        *(
+            (partial(make, omega(), scale), error, f"scale: expected a {expected}, got ")
+            for make in FAVOR
+            for scale, error, expected in (("2", TypeError, "number"), (math.nan, ValueError, "finite number"))
+        ),
         (
             lambda: feature_maps.check_feature_map(feature_maps.quadratic),
             TypeError,
@@ -316,6 +328,15 @@ def test_same_generator_same_directions():
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(("order", "error"), [(52, MemoryError), (70, ValueError)])
+@pytest.mark.parametrize("make", [feature_maps.taylor_exp, feature_maps.taylor_gaussian])
+def test_too_many_features_are_an_error_at_once(monkeypatch, order, error, make):
+    """Before the powers are computed, of which all but the last few fit."""
+    monkeypatch.setattr(feature_maps_exact, "_tensor_powers", None)
+    with pytest.raises(error, match="Unable to allocate" if error is MemoryError else "^order: .* with order 70 and D"):
+        make(order).forward(np.ones((1, 2)))
 
 
 @every_map

@@ -10,11 +10,12 @@ import pytest
 from cases import each_compiled_dtype
 from joblib import Parallel, delayed
 
-from linattn_ref.attention import feature_maps, linear, softmax
+from linattn_ref.attention import chunked_linear, exponential, feature_maps, linear, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.common.rises import RISE, ROWS
+from linattn_ref.kernels.common.exponential_features import ROWS
+from linattn_ref.kernels.common.rises import RISE
 
 EPS32, EPS64 = np.finfo(np.float32).eps, np.finfo(np.float64).eps
 D, M = 4, 3
@@ -297,6 +298,27 @@ def assert_rounding_only(changed, out, feature_map):
     """
     agrees = abs(changed - out) <= 100 * np.finfo(out.dtype).eps * np.maximum(abs(out), 1)
     assert agrees.all() if feature_map.name not in EITHER_SIGN else agrees.mean() > 0.9
+
+
+@pytest.mark.parametrize("feature_map", EXPONENTIAL[1:], ids=lambda m: m.name)  # the first has factors beyond it
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [1e146, 1e155], ids=["a sum of two", "one"])
+@backends
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_exponents_beyond_the_range(kernels, size, causal, feature_map):
+    """Those of a query and of the scale of no key, or each: they count as the largest number, or the lowest."""
+    options = {"feature_map": feature_map, "eps": 0.0, "kernels": kernels}
+    large, ones, v = np.full((3, D), size), np.ones((3, D)), np.array([[1.0], [2.0], [4.0]])
+    means = v.cumsum(axis=0) / [[1], [2], [3]] if causal else np.full((3, 1), 7 / 3)
+    out, saved = linear.forward(large, large, v, causal=causal, key_mask=np.zeros(3, bool), **options)
+    for x in (out, *linear.backward(np.ones_like(v), saved)[:3]):
+        np.testing.assert_array_equal(x, 0)
+    for q, k in ((large, large), *(() if feature_map.name in EITHER_SIGN else ((large, ones), (ones, large)))):
+        np.testing.assert_allclose(linear.forward(q, k, v, causal=causal, **options)[0], means, rtol=1e-13)
+        state = linear.init_state((), D, 1, feature_map=feature_map)
+        for i in range(3 if causal else 0):
+            out_i, state = linear.step(q[i], k[i], v[i], state, **options)
+            np.testing.assert_allclose(out_i, means[i], rtol=1e-13)
 
 
 @in_either_dtype
@@ -779,6 +801,24 @@ def test_bad_arguments_of_the_others_are_named(rng):
         linear.matrix(q, k, feature_map=FAVOR)
 
 
+def test_other_forms_name_bad_arguments_too(rng):
+    q, k, v = draw(rng, 4, 4)
+    narrow = linear.init_state((2,), D, M, feature_map=feature_maps.favor_positive(OMEGA[:1]))
+    for feature_map, options, error, message in (
+        (FAVOR, {"causal": True, "state": narrow}, ValueError, r"state\.s: expected C = 6 for favor_positive"),
+        (feature_maps.elu_plus_one, {}, TypeError, "feature_map: expected an exponential one .*, got elu_plus_one"),
+        (feature_maps.favor_positive, {}, TypeError, "feature_map: expected a FeatureMap"),
+    ):
+        with pytest.raises(error, match=f"^{message}"):
+            exponential.forward(q, k, v, feature_map, **options)
+    for feature_map, error, message in (
+        (FAVOR, ValueError, "expected one that is no exponential .*, got favor_positive"),  # before eps
+        ("relu", TypeError, "expected a FeatureMap"),
+    ):
+        with pytest.raises(error, match=f"^feature_map: {message}"):
+            chunked_linear.forward(q, k, v, feature_map=feature_map)
+
+
 @pytest.mark.parametrize("name", ["combine", "combine_gradients"])
 def test_states_of_two_kinds_are_not_combined(name):
     plain = linear.init_state((2,), 3, 4)
@@ -790,8 +830,9 @@ def test_states_of_two_kinds_are_not_combined(name):
         getattr(linear, name)(plain, softmax.init_state((2,), 3, 4, capacity=5))
 
 
-def test_the_gradient_of_a_state_is_a_state(rng):
-    out, saved = linear.forward(*draw(rng, 3, 3), causal=True, state=linear.init_state((2,), D, M))
+@pytest.mark.parametrize("page", [linear, chunked_linear])
+def test_the_gradient_of_a_state_is_a_state(page, rng):
+    out, saved = page.forward(*draw(rng, 3, 3), causal=True, state=linear.init_state((2,), D, M))
     for d_state, error, message in (
         (tuple(saved.state), TypeError, r"d_state: expected a sums\.State, got a tuple"),
         (
@@ -801,7 +842,7 @@ def test_the_gradient_of_a_state_is_a_state(rng):
         ),
     ):
         with pytest.raises(error, match=message):
-            linear.backward(out, saved, d_state=d_state)
+            page.backward(out, saved, d_state=d_state)
 
 
 def test_a_query_that_sees_nothing_gets_0_whatever_its_gradient():

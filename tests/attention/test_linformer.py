@@ -365,6 +365,12 @@ def test_bad_projections(error, match, arguments, options):
         linformer.forward(Q, K, V, *arguments, **options)
 
 
+def test_gradients_are_of_all_layers(rng):
+    projections = linformer.draw_projections(3, 5, rng, layers=2, heads=1)
+    with pytest.raises(ValueError, match=r"^gradients: expected one per layer, 2, got 1"):
+        linformer.distinct_gradients(projections, [linformer.Gradients(Q, K, V, E, E)])
+
+
 @pytest.mark.parametrize(
     ("match", "reduced", "sharing"),
     [

@@ -1,5 +1,6 @@
 """Long-short attention beyond the contract: what it sees, what the mixtures are, its cost, its matrix."""
 
+import sys
 from functools import partial
 
 import numpy as np
@@ -82,6 +83,22 @@ def test_mixtures_follow_content_that_moves():
     same(moved.mixed.k, saved.mixed.k)
     same(moved.mixed.v, saved.mixed.v)
     np.testing.assert_allclose(moved.mixing.p[0], saved.mixing.p[0][order], atol=1e-14)
+
+
+def test_no_weight_can_move_where_one_key_has_all():
+    """Exactly none, however large the gradients of the weights; and of the little that others have, nothing is lost."""
+    k, v, w_p = np.array([[0.0], [1e200]]), np.array([[1.0], [2.0]]), np.ones((1, 1))
+    _, saved = dynamic_projection.forward(k, v, w_p, window=2)
+    grads = dynamic_projection.backward(dynamic_projection.Mixtures(k[1:], np.array([[np.nan]])), saved)
+    np.testing.assert_array_equal(grads.k, k)  # dK- itself
+    np.testing.assert_array_equal(grads.v, [[0], [np.nan]])
+    np.testing.assert_array_equal(grads.w_p, [[0]])
+    k[1], v[0] = 40, 1e20
+    _, saved = dynamic_projection.forward(k, v, w_p, window=2)
+    assert saved.p[0, 1] == 1
+    grads = dynamic_projection.backward(dynamic_projection.Mixtures(np.zeros((1, 1)), np.ones((1, 1))), saved)
+    np.testing.assert_allclose(grads.w_p, [[-40 * 1e20 * np.exp(-40)]], rtol=1e-13)
+    assert grads.k[0] == -grads.k[1] != 0
 
 
 def test_with_projection_zero_a_mixture_is_the_mean():
@@ -214,6 +231,16 @@ def test_fewer_queries_than_keys_need_causal():
     whole, _ = long_short.forward(q, k, v, w_p, None, None, window=3, causal=True)
     for n in range(1, 12):
         same(long_short.forward(q[-n:], k, v, w_p, None, None, window=3, causal=True)[0], whole[-n:])
+
+
+@CAUSAL
+def test_any_window_beyond_the_length_is_the_length(causal):
+    arguments = *draw(6), None, None
+    out, saved = long_short.forward(*arguments, window=sys.maxsize, causal=causal)
+    expected, of_expected = long_short.forward(*arguments, window=6, causal=causal)
+    np.testing.assert_array_equal(out, expected)
+    for ours, theirs in zip(long_short.backward(out, saved), long_short.backward(out, of_expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_norms_may_be_lists():

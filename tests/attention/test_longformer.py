@@ -26,12 +26,13 @@ def run(arrays, d_out, **options):
 @pytest.mark.parametrize("tokens", [[], [0], [-1, 0, 0], [0, -1, -1]])
 @pytest.mark.parametrize(("window", "dilation"), [(1, 1), (4, 1), (2, 3), (99, 1)])
 def test_parts_are_the_pattern(n, tokens, window, dilation):
-    """Of ordinary rows; each pair once."""
+    """Each pair once, and none of a global query."""
     options = {"window": window, "global_tokens": tokens, "dilation": dilation}
     times = np.zeros((n, n), int)
     np.add.at(times, part.pairs(longformer.parts_of(n, **options)), 1)
-    ordinary = np.setdiff1d(np.arange(n), np.array(tokens, int) % n)
-    np.testing.assert_array_equal(times[ordinary], longformer.pattern(n, **options)[ordinary])
+    expected = longformer.pattern(n, **options)
+    expected[tokens] = False
+    np.testing.assert_array_equal(times, expected)
 
 
 def test_pairs_are_counted():
@@ -129,6 +130,22 @@ def test_a_nan_stays_with_its_projections(name, kernels):
     for each in ("q_global", "k_global", "v_global") if name == "v" else "qkv":
         np.testing.assert_array_equal(getattr(after, each), getattr(before, each))
     assert not after.q[:, [4, 20]].any()
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("name", ["k", "v"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_nan_goes_no_further_by_the_window_of_a_global_row(name, kernels):
+    """Tokens 1 and 2 read that of token 2 and see 0 to 3; only the global 3, which reads another row, is near 4."""
+    *arrays, d_out = draw(7)
+    options = {"window": 1, "global_tokens": [3], "kernels": kernels}
+    out, before = run(arrays, d_out, **options)
+    arrays["qkv".index(name)][:, 2] = np.nan
+    spoiled, after = run(arrays, d_out, **options)
+    for x, y, reached in ((spoiled, out, [1, 2]), (after.q, before.q, [1, 2]), (after.k, before.k, [0, 1, 2, 3])):
+        assert np.isnan(x[:, reached]).any(axis=-1).all()
+        np.testing.assert_allclose(np.delete(x, reached, axis=1), np.delete(y, reached, axis=1), atol=ROUNDING)
+    np.testing.assert_allclose(after.v[:, 4:], before.v[:, 4:], atol=ROUNDING)
 
 
 @pytest.mark.parametrize("size", [1e2, 1e5])

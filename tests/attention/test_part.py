@@ -73,6 +73,10 @@ def test_a_window_and_a_few_columns_are_disjoint(n, n_keys, dilation):
     allowed = ((abs(away) <= 4 * dilation) & (away % dilation == 0)) | np.isin(np.arange(n_keys), chosen)
     window = part.band(n, n_keys, -4, 4, dilation=dilation, without=chosen)
     assert_pairs((window, part.columns(n, n_keys, chosen)), allowed)
+    blind = np.arange(0, n, 3)
+    window = part.band(n, n_keys, -4, 4, dilation=dilation, without=chosen, blind=blind)
+    allowed[blind] = False
+    assert_pairs((window, part.columns(n, n_keys, chosen, blind)), allowed)
     assert_pairs((part.columns(n, n_keys, []),), np.zeros((n, n_keys), bool))
     assert_pairs((part.band(n, n_keys, -4, 4, without=np.arange(n_keys)),), np.zeros((n, n_keys), bool))
 

@@ -253,6 +253,7 @@ def test_redraw(rng):
     ("call", "error", "message"),
     [
         (lambda q, k, v, w: performer.forward(q, k, v, w, kind=["trig"]), ValueError, "kind: expected one of trig, "),
+        (lambda q, k, v, w: performer.feature_map(w, "cosine"), ValueError, "kind: expected one of .*, got 'cosine'"),
         (
             lambda q, k, v, w: performer.forward(q, k, v, w[None]),
             ValueError,

@@ -104,6 +104,18 @@ def test_each_matrix_by_itself(rng, forward, backward):
 
 
 @each_form
+def test_a_matrix_with_nan_is_nan_alone(rng, forward, backward):
+    a, d_x = rng.standard_normal((2, 3, 4, 4))
+    expected, saved = forward(a)
+    d_a = backward(d_x, saved).a
+    a[1, 2, 0] = np.nan
+    x, saved = forward(a)
+    for found, without in ((x, expected), (backward(d_x, saved).a, d_a)):
+        assert np.isnan(found[1]).all()
+        np.testing.assert_array_equal(found[[0, 2]], without[[0, 2]])
+
+
+@each_form
 def test_any_scale(rng, forward, backward):
     """The pseudo-inverse of c A is that of A over c, also where the product of the norms is no number any more."""
     a = rng.standard_normal((4, 4))

@@ -1,6 +1,7 @@
 """LSH attention: the hash, who meets whom, and that several rounds are one softmax."""
 
 import math
+import re
 import tracemalloc
 from functools import partial
 
@@ -58,6 +59,7 @@ def test_order_is_by_bucket_then_position_with_masked_tokens_last():
     assert lsh_hashing.order_by_bucket(buckets).tolist() == [[1, 3, 2, 5, 0, 4]]
     assert lsh_hashing.order_by_bucket(buckets, key_mask).tolist() == [[1, 3, 5, 0, 4, 2]]
     assert lsh_hashing.chunk_of_token(lsh_hashing.order_by_bucket(buckets), 4).tolist() == [[1, 0, 0, 0, 1, 0]]
+    assert not lsh_hashing.chunk_of_token(lsh_hashing.order_by_bucket(buckets), 2**31).any()
 
 
 @pytest.mark.parametrize(("n_buckets", "match"), [(5, "even number"), (0, "at least 1")])
@@ -298,6 +300,11 @@ def test_what_the_hash_is_made_of(kernels):
             reformer.forward(x, x, buckets=np.array([[0, largest, 1, 2]], largest.dtype), **options)
     with pytest.raises(ValueError, match=r"^rotations: expected finite numbers"):
         reformer.buckets(x, np.full((1, 3, 1), np.nan))
+    for shape in ((0, 3, 2), (1, 3, 0)):
+        match = rf"^rotations: every axis needs at least one entry, got shape {re.escape(str(shape))}$"
+        for call in (reformer.buckets, partial(reformer.pattern, chunk=2)):
+            with pytest.raises(ValueError, match=match):
+                call(x, rotations=np.zeros(shape))
     with pytest.raises(TypeError, match=r"^rng: expected a numpy.random.Generator, got int"):
         reformer.draw_rotations(1, 3, 4, 0)
 

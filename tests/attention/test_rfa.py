@@ -201,6 +201,12 @@ def test_what_step_refuses():
         rfa.step(q[:, 0].tolist(), *good[1:])
 
 
+def test_recency_is_of_an_array_of_floats():
+    for wrong in ([0.5, 0.5], np.array([1, 0])):
+        with pytest.raises(TypeError, match=r"^gate: expected "):
+            rfa.recency(wrong)
+
+
 def test_d_state_is_checked():
     q, k, v, omega, gate = draw(4)
     out, saved = rfa.forward(q, k, v, omega, gate, causal=True)
@@ -258,6 +264,7 @@ def test_what_the_learned_gate_refuses():
     for error, name, arguments in (
         (TypeError, "w_g", (x, w_g.astype(np.float32), b_g)),
         (ValueError, "w_g", (x, np.zeros(4), b_g)),
+        (ValueError, "w_g", (np.zeros((2, 4, 3)), np.zeros((3, 3)), np.zeros(3))),
         (ValueError, "b_g", (x, w_g, np.zeros(2))),
         (TypeError, "x", (x.tolist(), w_g, b_g)),
     ):

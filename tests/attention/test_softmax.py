@@ -146,6 +146,15 @@ def test_a_copy_has_a_cache_of_its_own(kernels, how):
     assert not np.shares_memory(first.k, second.k)
 
 
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copy_is_of_the_rows_that_are_written(how):
+    """Not of a cache's free ones, in which anything may stand."""
+    state = cache_of(2, jit, capacity=1000)
+    other = how(state)
+    assert len(pickle.dumps(state)) < 1000
+    np.testing.assert_array_equal(token(2, other, jit)[0], token(2, state, jit)[0])
+
+
 @BACKENDS
 def test_steps_after_masked_keys(kernels):
     """A state remembers which of its keys may be seen; the tokens of steps may all be."""

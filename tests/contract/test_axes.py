@@ -1,5 +1,6 @@
 """Packed sequences equal separate ones, and shared heads repeated ones: outputs, gradients and states."""
 
+import inspect
 from itertools import pairwise, product
 
 import numpy as np
@@ -8,6 +9,7 @@ from case import Sizes, about, at, normal_like
 from cases import each_setting
 
 from linattn_ref.attention import feature_maps, linear
+from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit, reference
 
 AXES = each_setting(lambda s: s.case.takes("groups"))
@@ -163,6 +165,19 @@ def shared_is_repeated(setting, sizes, groups, goes_on):
         for name, x in expected.items():
             assert found[name].shape == x.shape
             assert_same(found[name], x)
+
+
+@AXES
+def test_what_is_not_given_is_the_default_in_every_call(setting):
+    """Also in a second call of a kind, whose arguments the entry does not look at: the same bits, and as much kept."""
+    call = fewer_heads_of_keys(setting.call(Sizes(5, 7, leading=(2, HEADS))), 2)
+    options = inspect.signature(call.case.forward.page).parameters.items()
+    given = {name: x.default for name, x in options if x.kind is x.KEYWORD_ONLY and name not in call.options}
+    expected, saved = call.forward(**{**given, "groups": 2})
+    for _ in range(2):
+        out, again = call.forward(groups=2)
+        np.testing.assert_array_equal(out, expected)
+        assert kept_bytes(again) == kept_bytes(saved)
 
 
 @each_setting(lambda s: s.case.takes("groups") and s.case.recurrent and not s.masked)

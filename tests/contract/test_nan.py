@@ -11,9 +11,8 @@ import pytest
 from case import Sizes, assert_close, at, normal_like
 from cases import each_setting
 
-from linattn_ref.attention import delta, gated_linear, local, nystromformer, reformer, softmax
+from linattn_ref.attention import local, nystromformer, online_softmax, reformer, softmax
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
 
 
 def tokens_of(call):
@@ -47,24 +46,11 @@ def readers(call):
     return sees
 
 
-def chunk_of(setting):
-    """How many tokens are multiplied with each other as a whole, with zeros for what they do not see; 0 for none."""
-    case = setting.case
-    by_rule = "gate" in case.query_axes or case.module in (delta, gated_linear)  # "gate" is that of RFA
-    return CHUNK if by_rule and setting.room == "jit" else 0
-
-
-def may_be_none(sees, name, t, chunk):
-    """Which rows of which result a NaN in row ``t`` of ``name`` may reach.
-
-    With a ``chunk``, also the rest of the first that it reaches, in gradients of keys, values and gates.
-    """
+def may_be_none(sees, name, t):
+    """Which rows of which result a NaN in row ``t`` of ``name`` may reach."""
     rows = np.arange(len(next(iter(sees.values())))) == t if name == "d_out" else sees[name][:, t]
     reached = {each: x[rows].any(axis=0) for each, x in sees.items()}
     reached["out"] = rows & (name != "d_out")
-    for each in reached if chunk and rows.any() else ():
-        if each not in (next(iter(sees)), "out"):
-            reached[each] = reached[each] | (np.arange(len(reached[each])) // chunk == np.flatnonzero(rows)[0] // chunk)
     return reached
 
 
@@ -112,7 +98,7 @@ def test_a_nan_reaches_what_depends_on_its_token(setting):
     spoils, call, d_out, spoiled, d_spoiled = with_nan(one)
     expected, found = call.run(d_out).named(), spoiled.run(d_spoiled).named()
     for h, (name, t) in enumerate(spoils):
-        for result, reached in may_be_none(sees, name, t, chunk_of(setting)).items():
+        for result, reached in may_be_none(sees, name, t).items():
             if result not in call.case.shared:
                 axis = call.axes.get(result, -2)
                 x, y = (np.moveaxis(each[result][h], axis, 0)[~reached] for each in (found, expected))
@@ -126,7 +112,7 @@ def test_a_nan_reaches_what_depends_on_its_token(setting):
 @each_setting(lambda s: s.room == "jit" and not s.masked and s.case.options.get("pinv") != "exact")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_it_reaches_no_further_across_tiles(setting):
-    """Than on the page, at lengths of several tiles; by chunks, no other chunk."""
+    """Than on the page, at lengths of several tiles and chunks."""
     one = setting.call(Sizes(70, 70, 4, 3, ()))
     spoils, call, d_out, spoiled, d_spoiled = with_nan(one)
     page, found = (x.run(d_spoiled).named() for x in (spoiled.change(kernels=reference), spoiled))
@@ -136,8 +122,6 @@ def test_it_reaches_no_further_across_tiles(setting):
             axis = call.axes.get(result, -2)
             of_page, x, y = (np.moveaxis(each[result][h], axis, 0) for each in (page, found, expected))
             reached = ~np.isfinite(of_page).reshape(len(of_page), -1).all(axis=1)
-            if (chunk := chunk_of(setting)) and result not in ("out", call.first):
-                reached |= np.arange(len(reached)) // chunk == t // chunk
             if not reached.all():
                 assert_close(x[~reached], y[~reached], call.case, f"{result}, of NaN in {name}, row {t}")
 
@@ -182,3 +166,16 @@ def test_what_has_no_weight_changes_nothing(name, kernels):
     q[1, 3] = k[1, 4] = v[1, 5] = np.nan
     for x, y in zip(run(), expected, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_loses_its_weight_to_a_later_tile_changes_nothing(value):
+    """Key 0 is in a tile of equal keys, to which key 200 then leaves no weight."""
+    q, v, d_out = np.random.default_rng(0).random((3, 300, 2)) + 0.1
+    k = np.where(np.arange(300) == 200, 1e5, 0)[:, None].repeat(2, axis=1)
+    for call in (of(softmax), of(online_softmax), of(softmax, kernels=jit), of(local, window=599, kernels=jit)):
+        expected, spoiled = call(q, k, v, d_out), v.copy()
+        spoiled[0] = value
+        for x, y in zip(call(q, k, spoiled, d_out), expected, strict=True):
+            np.testing.assert_array_equal(x, y)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import each_compiled_dtype
 
-from linattn_ref.attention import performer
+from linattn_ref.attention import feature_maps, linear, performer
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops import exponential_features as in_numba
 from linattn_ref.kernels.jit.loops.exponential_features import ROWS
@@ -92,6 +92,28 @@ def test_over_keys_of_which_none_is_seen(kernel):
     *_, out, denominator = kernel.over_all_keys(x, [1, -np.inf] * x, np.ones((4, 2)), x)
     assert not out.any()
     assert not denominator.any()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_queries_and_keys_of_any_size(causal):
+    """Exponents of queries down to -inf, beside which the scale of the keys would round away; a key of infinity."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 8, 4))
+    q[4:] *= np.reshape([1e8, 1e20, 1e100, 1e155], (4, 1))
+    phi = feature_maps.favor_positive(rng.standard_normal((6, 4)))
+    options = {"feature_map": phi, "eps": 0.0}
+    expected, _ = linear.forward(q, k, v, causal=causal, **options)
+    out, _ = linear.forward(q, k, v, causal=causal, kernels=jit, **options)
+    np.testing.assert_allclose(out, expected, rtol=1e-10)
+    for room in (jit, reference) if causal else ():
+        state = linear.init_state((), 4, 4, feature_map=phi)
+        for token, row in zip(zip(q, k, v, strict=True), expected, strict=True):
+            out, state = linear.step(*token, state, kernels=room, **options)
+            np.testing.assert_allclose(out, row, rtol=1e-10)
+    k[2, 1] = np.inf
+    expected, found = (linear.forward(q, k, v, causal=causal, kernels=room, **options)[0] for room in (reference, jit))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
 
 
 @each_compiled_dtype

@@ -26,6 +26,7 @@ from linattn_ref.kernels.jit import loops
 IN_NUMPY = {
     "softmax": softmax_page,
     "causal_product": causal_page,
+    "causal_product_plain": causal_page,
     "pattern_softmax": pattern_page,
     "lsh": lsh_page,
     "exponential_features": features_page,
@@ -179,8 +180,8 @@ def attention_kernels(call, rng, leading, n, d, m):
         more = q * q, k * k, v, s, d_z
         (out, denominator, *_), *_ = call("causal_product", "normalised_forward", *more, 0.5, into=into)
         call("causal_product", "normalised_backward", d_out, s, d_z, *more, out, denominator)
-    call("causal_product", "forward_by_row", q, k, v, d_s)
-    call("causal_product", "backward_by_row", d_out, d_s, q, k, v, d_s)
+    call("causal_product_plain", "forward_by_row", q, k, v, d_s)
+    call("causal_product_plain", "backward_by_row", d_out, d_s, q, k, v, d_s)
     erase, log_gate = 0.3 * drawn(n, d) / d, np.log(rng.uniform(0.5, 1, (*leading, n, d)))
     for e, g in ((None, log_gate[..., 0]), (erase, None), (erase, log_gate[..., 0]), (erase, log_gate)):
         (_, _, u), *_ = call("delta_product", "forward", q, k, v, e, g, d_s)

@@ -93,6 +93,15 @@ def test_a_value_of_weight_0_changes_nothing(value):
     close(float)(softmax_step.step(q, k, v, TILE + 300, 1.0), expected)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_loses_its_weight_to_a_later_tile_changes_nothing(value):
+    q, k, v = drawn(TILE + 300, 4, 3)
+    k[:, TILE + 9] = 1e6 * q
+    expected = softmax_step.step(q, k, v, TILE + 300, 1.0)
+    v[:, 7] = value
+    np.testing.assert_array_equal(softmax_step.step(q, k, v, TILE + 300, 1.0), expected)
+
+
 def test_arrays_with_gaps():
     """As the heads of a projection are."""
     q, k, v = drawn(9, 4, 3)

@@ -45,6 +45,12 @@ def exponential(x, out):
 
 
 @njit
+def exponential_less_1(x, out):
+    for i in range(x.shape[0]):
+        vector.store(out, i, vector_exp.exp_less_1(vector.load(x, i)))
+
+
+@njit
 def sine_and_cosine(x, out):
     for i in range(x.shape[0]):
         sine, cosine = vector_trig.sine_cosine(vector.load(x, i))
@@ -172,6 +178,15 @@ def test_exp_at_the_ends(dtype):
     exponential(panel_of, out)
     np.testing.assert_array_equal(out.ravel()[: x.size], expected)
     assert np.isnan(out.ravel()[x.size :]).all()
+
+
+@dtypes
+def test_exp_less_1_has_all_digits_near_0(dtype):
+    x = np.concatenate([-np.logspace(-30, 2, 124), [-np.inf, -0.0, 0.0, np.nan]])
+    x = x.astype(dtype).reshape(-1, vector.lanes(np.empty(0, dtype)))
+    out = np.empty_like(x)
+    exponential_less_1(x, out)
+    np.testing.assert_allclose(out, np.expm1(x.astype(np.longdouble)), rtol=2 * np.finfo(dtype).eps)
 
 
 def sines_and_cosines(x):

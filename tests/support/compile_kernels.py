@@ -39,11 +39,11 @@ def rest_of_sums(dtype):
     """What tests of single kernels call besides: a product of one head; steps."""
     from linattn_ref.attention import delta, performer, rfa
     from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit.loops import causal_product, delta_product, elu_plus_one
+    from linattn_ref.kernels.jit.loops import causal_product, causal_product_plain, delta_product, elu_plus_one
 
     x = np.ones((1, 5, 3), dtype)
     causal_product.forward(x, x, x, None)
-    causal_product.backward_by_row(x, None, x, x, x, None)
+    causal_product_plain.backward_by_row(x, None, x, x, x, None)
     for leading in ((), (2,), (2, 3)):
         for module in (causal_product, elu_plus_one):
             row = np.ones((*leading, 3), dtype)

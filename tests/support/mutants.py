@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "a key in the window and global counts twice",
         "attention/sparse/longformer.py",
-        "dilation=dilation, without=tokens)",
-        "dilation=dilation)",
+        "dilation=dilation, without=tokens, blind",
+        "dilation=dilation, blind",
         "longformer-reference",
     ),
     Mutant(
@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "keys get no gradient through the weights of the mixtures",
         "attention/parts/dynamic_projection.py",
-        "p @ d_mixed_k + d_a @ w_p[..., None, :, :].mT",
-        "p @ d_mixed_k",
+        "mix(p, d_mixed_k) + d_a @ w_p[..., None, :, :].mT",
+        "mix(p, d_mixed_k)",
         "long-short",
     ),
     Mutant(

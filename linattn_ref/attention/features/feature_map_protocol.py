@@ -55,12 +55,11 @@ def is_exponential(feature_map: FeatureMap) -> TypeGuard[ExponentialMap]:
 
 def check_feature_map(feature_map: Any) -> None:
     """``feature_map`` is a :class:`FeatureMap`, not the function or the class that makes one."""
-    for member in MEMBERS:
-        if isinstance(feature_map, type) or not hasattr(feature_map, member):
-            raise TypeError(
-                f"feature_map: expected a FeatureMap such as feature_maps.elu_plus_one or feature_maps.quadratic(1.0),"
-                f" with {', '.join(MEMBERS)}, got {feature_map!r}"
-            )
+    if isinstance(feature_map, type) or not all(hasattr(feature_map, member) for member in MEMBERS):
+        raise TypeError(
+            f"feature_map: expected a FeatureMap such as feature_maps.elu_plus_one or feature_maps.quadratic(1.0),"
+            f" with {', '.join(MEMBERS)}, got {feature_map!r}"
+        )
 
 
 def check_linear(

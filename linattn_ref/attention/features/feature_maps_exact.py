@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.features.feature_map_protocol import ExponentialMap
+from linattn_ref.attention.features.feature_maps_random import half_square
 from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.options import is_number
 
@@ -98,7 +99,7 @@ def quadratic(c: float = 1.0) -> Quadratic:
     c : float
         At least 0.
     """
-    c = _check_number("c", c)
+    c = check_number("c", c)
     if c < 0:
         raise ValueError(f"c: expected a number of at least 0, got {c!r}")
     return Quadratic(c)
@@ -171,7 +172,11 @@ class TaylorExp(NamedTuple):
         return sum(d**p for p in range(self.order + 1))
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        return np.concatenate(_tensor_powers(x, self.order), axis=-1), x  # (4)
+        width = self.width(x.shape[-1])
+        if width * x[..., :1].nbytes > sys.maxsize:
+            raise ValueError(f"order: too many features for any memory, with order {self.order} and D = {x.shape[-1]}")
+        phi = np.empty_like(x, shape=(*x.shape[:-1], width))  # before the powers: a lack of memory shows at once
+        return np.concatenate(_tensor_powers(x, self.order), axis=-1, out=phi), x  # (4)
 
     def backward(self, d_phi: Array, x: Array) -> Array:
         return _tensor_powers_backward(d_phi, x, self.order)
@@ -188,7 +193,7 @@ def taylor_gaussian(order: int, sigma: float = 1.0) -> TaylorGaussian:
     sigma : float
         Above 0.
     """
-    sigma = _check_number("sigma", sigma)
+    sigma = check_number("sigma", sigma)
     if sigma <= 0:
         raise ValueError(f"sigma: expected a number above 0, got {sigma!r}")
     return TaylorGaussian(_check_order(order), sigma)
@@ -213,8 +218,7 @@ class TaylorGaussian(NamedTuple):
 
     def split(self, x: Array) -> tuple[Array, Array]:
         x = x / self.sigma
-        exponent = -(x * x).sum(axis=-1, keepdims=True) / 2  # (..., 1)
-        return exponent, np.concatenate(_tensor_powers(x, self.order), axis=-1)
+        return -half_square(x), TaylorExp(self.order).forward(x)[0]
 
     def forward(self, x: Array) -> tuple[Array, tuple[Array, Array]]:
         return exponential(self, x)  # (5)
@@ -244,8 +248,8 @@ def _tensor_powers(x: Array, order: int) -> list[Array]:
 
 
 def _tensor_powers_backward(d_phi: Array, x: Array, order: int) -> Array:
-    powers = _tensor_powers(x, order)
-    starts = np.cumsum([0] + [power.shape[-1] for power in powers])
+    powers = _tensor_powers(x, order - 1)
+    starts = np.cumsum([0] + [x.shape[-1] ** p for p in range(order + 1)])
     d_x = np.zeros_like(x)
     d_power = d_phi[..., starts[order] :]  # (..., D^order)
     for p in range(order, 0, -1):
@@ -261,7 +265,7 @@ def _check_order(order: int) -> int:
     return int(order)
 
 
-def _check_number(name: str, x: float) -> float:
+def check_number(name: str, x: float) -> float:
     if not is_number(x):
         raise TypeError(f"{name}: expected a number, got {x!r}")
     if not abs(x) <= sys.float_info.max:

@@ -17,8 +17,8 @@ may come out near 0 or negative, and the output is worthless: the reason for the
 
 The gradients, by hand
 ----------------------
-Let ``p = omega x``, and ``dphi`` the gradient of ``phi``. Sine and cosine give each other, an exponential gives back
-itself:
+Let ``p = omega x``, and ``dphi`` the gradient of ``phi``. Sine and cosine are each other's derivatives up to sign,
+and an exponential is its own:
 
     trig        dp = dsin * cos - dcos * sin,           dx = omega^T dp + x sum(dphi * phi)  (5)
     positive    dp = dphi * phi,                        dx = omega^T dp - x sum(dphi * phi)  (6)
@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.features.feature_maps_exact import RELU_EPS, exponential
+from linattn_ref.attention.features.feature_maps_exact import RELU_EPS, check_number, exponential
 from linattn_ref.attention.features.feature_maps_random import (
     check_omega,
     half_square,
@@ -68,7 +68,7 @@ def favor_trig(omega: Array, scale: float = 1.0) -> FavorTrig:
         ``x`` is multiplied by it first.
     """
     check_omega(omega)
-    return FavorTrig(omega, scale)
+    return FavorTrig(omega, check_number("scale", scale))
 
 
 class FavorTrig(NamedTuple):
@@ -102,7 +102,7 @@ class FavorTrig(NamedTuple):
 def favor_positive(omega: Array, scale: float = 1.0) -> FavorPositive:
     """``exp(omega x - |x|^2/2) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
     check_omega(omega)
-    return FavorPositive(omega, scale)
+    return FavorPositive(omega, check_number("scale", scale))
 
 
 class FavorPositive(NamedTuple):
@@ -142,7 +142,7 @@ class FavorPositive(NamedTuple):
 def favor_hyperbolic(omega: Array, scale: float = 1.0) -> FavorHyperbolic:
     """``exp(-|x|^2/2) / sqrt(2m) [exp(omega x), exp(-omega x)]``, ``C = 2m``; see :func:`favor_trig`."""
     check_omega(omega)
-    return FavorHyperbolic(omega, scale)
+    return FavorHyperbolic(omega, check_number("scale", scale))
 
 
 class FavorHyperbolic(NamedTuple):
@@ -177,7 +177,7 @@ class FavorHyperbolic(NamedTuple):
 def favor_relu(omega: Array, scale: float = 1.0) -> FavorRelu:
     """``(max(omega x, 0) + 1e-3) / sqrt(m)``, ``C = m``; ``omega`` and ``scale`` as in :func:`favor_trig`."""
     check_omega(omega)
-    return FavorRelu(omega, scale)
+    return FavorRelu(omega, check_number("scale", scale))
 
 
 class FavorRelu(NamedTuple):

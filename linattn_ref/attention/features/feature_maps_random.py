@@ -9,9 +9,9 @@ Performer's maps are in ``feature_maps_favor.py``.
 
 The gradients, by hand
 ----------------------
-Let ``p = omega y``, and ``dphi`` the gradient of ``phi``. In (1) sine and cosine give each other,
-``dp = dsin * cos - dcos * sin``; in (2) ``dp = dphi * [p > 0] / sqrt(m)``. Then ``dy = omega^T dp``, and from
-``y = x / |x|``
+Let ``p = omega y``, and ``dphi`` the gradient of ``phi``. In (1) sine and cosine are each other's
+derivatives up to sign, ``dp = dsin * cos - dcos * sin``; in (2) ``dp = dphi * [p > 0] / sqrt(m)``. Then
+``dy = omega^T dp``, and from ``y = x / |x|``
 
     dx = (dy - y (y . dy)) / |x|                             (3)  0 for x = 0
 
@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_flags, check_rng, check_sizes
+from linattn_ref.op.options import check_dtype, check_flags, check_rng, check_sizes
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
@@ -41,7 +41,7 @@ __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
 @plain_numbers
 def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Array:
     """``omega (m, D)`` with independent rows from N(0, I)."""
-    _check_draw(m, D, rng)
+    _check_draw(m, D, rng, dtype)
     return rng.standard_normal((m, D)).astype(dtype)
 
 
@@ -69,7 +69,7 @@ def orthogonal_gaussian(
     -------
     ndarray ``(m, D)``
     """
-    _check_draw(m, D, rng)
+    _check_draw(m, D, rng, dtype)
     check_flags(regular=regular)
     blocks = []
     for start in range(0, m, D):
@@ -79,9 +79,10 @@ def orthogonal_gaussian(
     return (lengths * np.concatenate(blocks)).astype(dtype)
 
 
-def _check_draw(m: int, D: int, rng: np.random.Generator) -> None:
+def _check_draw(m: int, D: int, rng: np.random.Generator, dtype: Any) -> None:
     check_sizes(m=m, D=D)
     check_rng(rng)
+    check_dtype(dtype)
 
 
 # --- Random feature attention ---------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def unit(x: Array) -> tuple[Array, Array]:
     """``x / |x|`` and ``|x| (..., 1)``; the zero vector stays zero. Safe for any length that a float can hold."""
     largest = np.abs(x).max(axis=-1, keepdims=True)  # (..., 1)
     scaled = x / or_infinity(largest)
-    length = np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))  # (..., 1), between 1 and sqrt(D)
+    length = np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))  # (..., 1), between 1 and sqrt(D); 0 for x = 0
     scaled /= or_infinity(length)
     return scaled, largest * length
 
@@ -198,15 +199,15 @@ def sine_cosine_backward(d_phi: Array, phi: Array) -> Array:
     return d_phi[..., :m] * phi[..., m:] - d_phi[..., m:] * phi[..., :m]  # (..., m)
 
 
-def check_omega(omega: Any) -> None:
-    """``omega`` is ``(m, D)``, of finite numbers; on a GPU these are not looked at."""
+def check_omega(omega: Any, **_: Any) -> None:
+    """``omega`` is ``(m, D)``, of finite numbers; on a GPU this is not checked."""
     check_array("omega", omega)
     if omega.ndim != 2:
         raise ValueError(f"omega: expected shape (m, D), got {omega.shape}")
     if not isinstance(omega, np.ndarray):
         return
-    numbers = omega.view(np.ndarray)  # an array that counts its products has no vdot
-    if math.isfinite(np.vdot(numbers, numbers)):  # sooner found than what all are
+    numbers = omega.view(np.ndarray)  # subclasses, such as those that count products, have no vdot
+    if math.isfinite(np.vdot(numbers, numbers)):  # cheaper than a look at every number
         return
     if not np.isfinite(omega).all():
         raise ValueError(f"omega: expected finite numbers, got {omega[~np.isfinite(omega)][0]} among them")

@@ -41,8 +41,9 @@ def with_option(name: str, hint: Any, usual: Any, forward: Callable[..., Any], p
         option = options.pop(name, usual)
         if option is usual or (name == "groups" and option == usual):
             return page_forward(*args, **options)
-        arguments = signature.bind(*args, **options).arguments
-        return forward(sys.modules[page_forward.__module__], option, **arguments)
+        call = signature.bind(*args, **options)
+        call.apply_defaults()
+        return forward(sys.modules[page_forward.__module__], option, **call.arguments)
 
     more = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual, annotation=notation(hint))
     with_it.__annotations__ = {**page_forward.__annotations__, name: hint}

@@ -1,10 +1,10 @@
-"""The gate of Mamba-2 (Dao and Gu 2024), Gated DeltaNet and Kimi Delta Attention: how fast the state fades per token.
+"""The gate of Mamba-2 (Dao and Gu 2024), Gated DeltaNet and Kimi Delta Attention: how fast the state decays per token.
 
     log_gate = -exp(a_log) softplus(x + dt_bias),   softplus(y) = log(1 + exp y)          (1)
 
-``softplus(x + dt_bias)`` is a step in time, longer for tokens that say so, ``exp(a_log)`` a rate: the state fades by
-``exp(-rate * step)``, as a linear differential equation does. The logarithm is what comes out, since a product of many
-gates near 1 is a sum of small numbers, and 0 and -inf are numbers like others.
+``softplus(x + dt_bias)`` is a step in time, which the network chooses for each token, and ``exp(a_log)`` is a rate: the
+state decays by the factor ``exp(-rate * step)``, as a linear differential equation does. The logarithm is what comes
+out, since a product of many gates near 1 is a sum of small numbers, and 0 and -inf are numbers like others.
 
 The gradient, by hand
 ---------------------
@@ -72,7 +72,7 @@ def backward(d_log_gate: Float[Array, "..."], saved: Saved) -> Gradients:
     sigmoid = np.exp(-np.logaddexp(-y, y.dtype.type(0)))  # by its logarithm: small ones keep their digits
     d_x = times(-np.exp(a_log), sigmoid * d_log_gate)  # (2)
     d_a_log = sum_to_shape(times(log_gate, d_log_gate), a_log.shape)  # (2)
-    return Gradients(d_x, d_a_log[...], sum_to_shape(d_x, dt_bias_shape)[...])  # arrays, of a single number too
+    return Gradients(d_x, d_a_log[...], sum_to_shape(d_x, dt_bias_shape)[...])  # arrays, even of a single number
 
 
 def times(x: Array, y: Array) -> Array:

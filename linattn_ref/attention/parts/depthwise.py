@@ -6,7 +6,7 @@ As a matrix it is banded, ``y = C V`` with ``C_ij = c_(j - i + K // 2)``; so its
 same convolution with the weights in reverse order:
 
     dv_j = sum_t c_(K - 1 - t) dy_(j + t - K // 2)           (2)
-    dc_t = sum_i dy_i . v_(i + t - K // 2)                   (3)  summed over all that shares the weights
+    dc_t = sum_i dy_i . v_(i + t - K // 2)                   (3)  summed over everything that shares the weights
 
 Example
 -------

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.heads import sum_to_shape
-from linattn_ref.attention.parts.masks import divide, scores, shown
+from linattn_ref.attention.parts.masks import divide, mix, scores, shown
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 
@@ -119,18 +119,19 @@ def backward(d_mixed: Mixtures, saved: Saved) -> Gradients:
     k_parts, v_parts, d_k_parts, d_v_parts = (in_parts(x, window, causal) for x in (k, v, d_k, d_v))
     rows = (*p.shape[:-2], p.shape[-1])  # (..., T, R)
     d_mixed_k, d_mixed_v = (x.reshape(*rows, x.shape[-1]) for x in d_mixed)  # (..., T, R, D), (..., T, R, M)
-    d_p = k_parts @ d_mixed_k.mT + v_parts @ d_mixed_v.mT  # (3)
-    d_a = p * (d_p - (d_p * p).sum(axis=-2, keepdims=True))  # (4)
+    shares = (p != 0) & ((p != 0).sum(axis=-2, keepdims=True) > 1)  # no weight, or all of it: dA = 0
+    d_p = np.where(shares, k_parts @ d_mixed_k.mT + v_parts @ d_mixed_v.mT, p.dtype.type(0))  # (3)
+    d_a = np.where(shares, p * (d_p - (d_p * p).sum(axis=-2, keepdims=True)), p.dtype.type(0))  # (4)
     d_w_p = (k_parts.mT @ d_a).sum(axis=-3)  # (5)
-    d_k_parts[...] = p @ d_mixed_k + d_a @ w_p[..., None, :, :].mT  # (3), (5)
-    d_v_parts[...] = p @ d_mixed_v  # (3)
+    d_k_parts[...] = mix(p, d_mixed_k) + d_a @ w_p[..., None, :, :].mT  # (3), (5)
+    d_v_parts[...] = mix(p, d_mixed_v)  # (3)
     return Gradients(shown(d_k, key_mask), shown(d_v, key_mask), sum_to_shape(d_w_p, w_p.shape))
 
 
 def in_parts(x: Any, window: int, causal: bool) -> Any:
     """Rows that are mixed together, ``(..., L, X) -> (..., T, W, X)``: all, or causal all segments but one. A view."""
     length = x.shape[-2]
-    count, width = ((length - 1) // window, window) if causal else (1, length)
+    count, width = ((length - 1) // window, min(window, length)) if causal else (1, length)
     return x[..., : count * width, :].reshape(*x.shape[:-2], count, width, x.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""The learned gate of random feature attention (Peng et al. 2021), which says for each token how much past to keep.
+"""The learned gate of random feature attention (Peng et al. 2021) decides for each token how much of the past to keep.
 
     g_t = sigmoid(x_t . w_g + b_g)                           (1)
 
@@ -50,7 +50,12 @@ class Gradients(NamedTuple):
     b_g: Float[Array, "*..."]
 
 
-def look(w_g: Any, b_g: Any, **_: Any) -> None:
+def look(x: Any, w_g: Any, b_g: Any) -> None:
+    of_x, of_gate = x.shape[:-2], w_g.shape[:-1]
+    try:
+        np.broadcast_shapes(of_x, of_gate)
+    except ValueError:
+        raise ValueError(f"w_g: expected leading axes that broadcast with {of_x}, those of x, got {of_gate}") from None
     if b_g.shape != w_g.shape[:-1]:
         raise ValueError(f"b_g: expected the shape of w_g without its last axis, {w_g.shape[:-1]}, got {b_g.shape}")
 
@@ -60,9 +65,8 @@ def forward(x: Float[Array, "... N E"], w_g: Float[Array, "*... E"], b_g: Float[
     """The gate of each token, equation (1): above 0 and below 1, also where the sigmoid rounds to one of them.
 
     ``x`` is what the layer got, before it made queries, keys and values of it. Leading axes of ``w_g`` and ``b_g``
-    broadcast with those of ``x``: for ``H`` heads ``(H, E)`` and ``(H,)``, beside ``x (B, 1, N, E)``.
+    broadcast with those of ``x``: for ``H`` heads ``(H, E)`` and ``(H,)`` with ``x (B, 1, N, E)``.
     """
-    b_g = np.asarray(b_g, like=x)  # arithmetic leaves a number of a single one
     score = (x @ w_g[..., None])[..., 0] + b_g[..., None]  # (..., N)
     gate = np.exp(-np.logaddexp(-score, score.dtype.type(0)))  # (1), by its logarithm: small gates keep their digits
     limits = np.finfo(x.dtype)
@@ -78,4 +82,4 @@ def backward(d_gate: Float[Array, "... N"], saved: Saved) -> Gradients:
     d_x = sum_to_shape(d_a[..., None] * w_g[..., None, :], x.shape)  # (3)
     d_w_g = sum_to_shape((d_a[..., None, :] @ x)[..., 0, :], w_g.shape)  # (3)
     d_b_g = sum_to_shape(d_a.sum(axis=-1), b_g.shape)  # (3)
-    return Gradients(d_x, d_w_g, d_b_g[...])  # an array, if it is a single number too
+    return Gradients(d_x, d_w_g, d_b_g[...])  # an array even where it holds a single number

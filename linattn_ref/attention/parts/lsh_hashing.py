@@ -31,17 +31,16 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from linattn_ref.attention.parts.masks import Mask, shown
-from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, op
-from linattn_ref.op.options import check_dtype, check_rng, check_sizes
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, Mask, op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["buckets", "check_hash", "check_rotations", "chunk_of_token", "draw_rotations", "find_order"]
 __all__ += ["order_by_bucket", "pattern", "pattern_of", "put_back", "sides", "sides_backward"]
 
 
-def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) -> None:
+def check_counts(rounds: Any, width: Any, n_buckets: Any, **_: Any) -> None:
     check_sizes(rounds=rounds, width=width, n_buckets=n_buckets)
-    check_dtype(dtype)
     if n_buckets % 2:
         raise ValueError(f"n_buckets: expected an even number, one bucket for each end of an axis, got {n_buckets}")
 
@@ -49,7 +48,6 @@ def check_counts(rounds: Any, width: Any, n_buckets: Any, dtype: Any, **_: Any) 
 @op(look=check_counts)
 def draw_rotations(rounds: int, width: int, n_buckets: int, rng: Generator, dtype: Any = np.float64) -> Array:
     """Standard normal ``R``, one per round: ``(rounds, D, n_buckets/2)``."""
-    check_rng(rng)
     return rng.standard_normal((rounds, width, n_buckets // 2)).astype(dtype)
 
 
@@ -61,7 +59,14 @@ def check_rotations(rotations: Any = None, buckets: Any = None, **_: Any) -> Non
         raise ValueError("rotations: expected finite numbers, got NaN or infinity, which would hash all tokens alike")
 
 
-@op(values=check_rotations)
+def check_axes(rotations: Any = None, buckets: Any = None, **_: Any) -> None:
+    """None that is given is empty."""
+    for name, x in (("rotations", rotations), ("buckets", buckets)):
+        if x is not None and 0 in x.shape:
+            raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
+
+
+@op(look=check_axes, values=check_rotations)
 def buckets(qk: Float[Array, "... N D"], rotations: Constant[Array, "rounds D buckets/2"]) -> Integers:
     """The hash (1) of every token in every round, ``(..., rounds, N)``: from 0 to ``buckets - 1``, the first of equals.
 
@@ -84,7 +89,8 @@ def look_chunk(chunk: Any, **_: Any) -> None:
 def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integers:
     """The tokens in the order of (2), masked ones last: ``order[..., r, s]`` is the token of rank ``s`` in round ``r``.
 
-    A permutation of ``0 .. N - 1`` in each round, like ``buckets (..., rounds, N)``.
+    A permutation of ``0 .. N - 1`` in each round, like ``buckets (..., rounds, N)``. With a mask, all buckets must be
+    below the largest number of their dtype.
     """
     if key_mask is not None:
         buckets = np.where(key_mask[..., None, :], buckets, buckets.max() + 1)
@@ -94,7 +100,7 @@ def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integer
 @op(look=look_chunk)
 def chunk_of_token(order: Int[Integers, "... rounds N"], chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
-    return order.argsort(axis=-1).astype(order.dtype) // chunk  # (3)
+    return order.argsort(axis=-1).astype(order.dtype) // min(chunk, order.shape[-1])  # (3)
 
 
 @op(look=look_chunk)
@@ -126,9 +132,7 @@ def check_hash(chunk: Any, rotations: Any = None, buckets: Any = None, **_: Any)
     check_sizes(chunk=chunk)
     if rotations is None and buckets is None:
         raise TypeError("rotations: expected an array (rounds, D, buckets/2), got None and no buckets")
-    for name, x in (("rotations", rotations), ("buckets", buckets)):
-        if x is not None and 0 in x.shape:
-            raise ValueError(f"{name}: every axis needs at least one entry, got shape {x.shape}")
+    check_axes(rotations, buckets)
 
 
 def find_order(qk: Array, rotations: Array | None, key_mask: Any, held: Integers | None) -> Integers:
@@ -183,7 +187,10 @@ def sides(x: Any, order: Integers, chunk: int) -> tuple[Any, Any]:
 
 
 def sides_backward(d_keys: Array, order: Integers) -> Array:
-    """What a token gets as one that is met, by its own chunk and the one after: to ``(..., N, W)``."""
+    """What a token gets as one that is met, by its own chunk and the one after: to ``(..., N, W)``.
+
+    Written over ``d_keys``.
+    """
     chunk = d_keys.shape[-2] // 2
     own = d_keys[..., chunk:, :]
     own[..., :-1, :, :] += d_keys[..., 1:, :chunk, :]

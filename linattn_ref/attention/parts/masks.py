@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.op import Array, Mask
+from linattn_ref.op import Array
 
-__all__ = ["Mask", "divide", "first_seen", "mix", "scores", "shown", "visible"]
+__all__ = ["divide", "first_seen", "in_range", "mix", "scores", "shown", "visible"]
 
 
 def visible(q: Array, k: Array, causal: bool, key_mask: Array | None, tile: slice = slice(None)) -> Any:
@@ -36,13 +36,18 @@ def first_seen(q: Array, k: Array, causal: bool) -> list[Any]:
 
 
 def scores(q: Array, k: Array, scale: float) -> Array:
-    """``scale q k^T``; one beyond the largest number of its dtype is that number, so that a maximum is a number.
+    """``scale q k^T``, in the range of its dtype.
 
-    Of the difference of two such scores NumPy may warn; its exponential is 0, as it should be.
+    NumPy may warn about the difference of two such scores; its exponential is 0, as it should be.
     """
-    limit = np.finfo(q.dtype).max
     with np.errstate(over="ignore"):
-        return np.clip(scale * (q @ k.mT), -limit, limit)
+        return in_range(scale * (q @ k.mT))
+
+
+def in_range(x: Array) -> Array:
+    """``x`` with infinities replaced by the largest and the lowest number of its dtype, so that a maximum is finite."""
+    limit = np.finfo(x.dtype).max
+    return np.clip(x, -limit, limit)
 
 
 def shown(x: Array, key_mask: Array | None) -> Array:
@@ -57,7 +62,10 @@ def divide(x: Array, y: Array) -> Array:
 
 
 def mix(weights: Array, x: Array) -> Array:
-    """``weights @ x``, in which a weight of 0 takes nothing from a row, even if the row is NaN."""
+    """``weights @ x``, in which a weight of 0 takes nothing from a row, even if the row is NaN.
+
+    An infinite number that has weight comes out as NaN too.
+    """
     lost = ~np.isfinite(x)
     if not isinstance(x, np.ndarray) or not lost.any():  # a GPU is not asked
         return weights @ x

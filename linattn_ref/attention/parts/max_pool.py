@@ -4,7 +4,7 @@
     dx_jw = dy_rw for the j that gave the maximum, else 0    (2)  the first one of equals
 
 The segments are those of ``numpy.array_split``. One of the projections with which Linformer can mix keys and values,
-and a function of the sequence, not a matrix: softmax attention over what it gives is the mechanism.
+and a function of the sequence, not a matrix: the mechanism is softmax attention over the pooled keys and values.
 
     k_mixed, saved_k = max_pool.forward(k, reduced)
     v_mixed, saved_v = max_pool.forward(v, reduced)
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.parts.segment_means import segment_bounds
+from linattn_ref.attention.parts.segment_means import occupied, segment_bounds
 from linattn_ref.op import Array, Bool, Float, op
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
@@ -59,7 +59,7 @@ def look(x: Any, reduced: Any, **_: Any) -> None:
 def forward(
     x: Float[Array, "... L W"], reduced: int, *, key_mask: Bool[Array, "... L"] | None = None
 ) -> tuple[Array, Saved]:
-    """Equation (1), ``(..., R, W)``; a segment without an unmasked key gives 0."""
+    """Equation (1), ``(..., R, W)``; 0 for a segment whose keys are all masked."""
     bounds = segment_bounds(x.shape[-2], reduced)
     if key_mask is None:
         key_mask = np.ones_like(x[..., 0], np.bool_)
@@ -69,7 +69,7 @@ def forward(
         largest = unmasked & ((rows == rows.max(axis=-2, keepdims=True)) | np.isnan(rows))
         positions.append(start + largest.argmax(axis=-2))
     position = np.stack(positions, axis=-2)
-    found = np.logical_or.reduceat(key_mask, bounds[:-1], axis=-1)[..., None]
+    found = occupied(key_mask, reduced)[..., None]
     pooled = np.where(found, np.take_along_axis(x, position, axis=-2), x.dtype.type(0))  # (1)
     return pooled, Saved(position, found, x.shape[-2])
 

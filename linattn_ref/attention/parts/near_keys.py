@@ -10,12 +10,11 @@ causal, the segment before and, of its own keys, those up to themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention.parts.masks import Mask
-from linattn_ref.op import op
+from linattn_ref.op import Mask, op
 from linattn_ref.op.options import check_sizes
 
 __all__ = ["Segment", "pattern", "segments"]
@@ -26,7 +25,7 @@ class Segment(NamedTuple):
 
     queries: slice
     near: slice  # of the keys; causal, the segment's own are its last
-    far: int  # so many of the mixtures
+    far: int  # how many of the mixtures they see
 
 
 def segments(n: int, length: int, window: int, reduced: int, causal: bool) -> Iterator[Segment]:
@@ -41,11 +40,7 @@ def segments(n: int, length: int, window: int, reduced: int, causal: bool) -> It
             yield Segment(queries, slice(max(start - window // 2, 0), min(stop + window // 2, length)), reduced)
 
 
-def check_lengths(**sizes: Any) -> None:
-    check_sizes(window=sizes["window"])
-
-
-@op(look=check_lengths)
+@op(look=lambda window, **_: check_sizes(window=window))
 def pattern(n: int, *, window: int, causal: bool = False) -> Mask:
     """Which query sees which key in the short term, ``(N, N)``: for teaching."""
     seen = np.zeros((n, n), np.bool_)

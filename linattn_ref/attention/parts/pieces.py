@@ -6,9 +6,9 @@ of a sequence does, and pieces that follow one another compose:
     S' = W S + B                                             (1)  W (C, C), B (C, M)
     W_ab = W_b W_a,   B_ab = W_b B_a + B_b                   (2)  first a, then b
 
-States of linear attention are sums, and add. These do not: adding two pieces' states ignores how much of what the first
-wrote the second let decay and erased, which is ``W_b``. But composition is associative as addition is, so machines can
-share a sequence all the same, each with a :class:`Piece`. Backward, a gradient goes through the transpose,
+States of linear attention are sums, and add. These do not. Adding the states of two pieces would ignore ``W_b``: the
+second piece lets what the first wrote decay, and erases some of it. But composition is associative as addition is, so
+machines can share a sequence all the same, each with a :class:`Piece`. Backward, a gradient goes through the transpose,
 
     dS = W^T dS'                                             (3)
 

@@ -69,13 +69,18 @@ def look(rcond: Any = None, **_: Any) -> None:
 
 @op(look=look)
 def forward(a: Float[Array, "... R W"], *, rcond: float | None = None) -> tuple[Array, Saved]:
-    """Equation (1), decomposed in the dtype of ``a``; singular values up to ``rcond`` times the largest count as 0."""
+    """Equation (1), decomposed in the dtype of ``a``; singular values up to ``rcond`` times the largest count as 0.
+
+    Where a number of a matrix is not finite, its pseudo-inverse is NaN; the others are as without it.
+    """
     rounding = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
     rcond = rounding if rcond is None else rcond
-    u, sigma, w_t = np.linalg.svd(a, full_matrices=False)  # (..., R, K), (..., K), (..., K, W), K = min(R, W)
+    broken = (~np.isfinite(a)).any(axis=(-2, -1), keepdims=True)  # (..., 1, 1)
+    finite = np.where(broken, a.dtype.type(0), a)  # a NaN in one matrix would be an error for all
+    u, sigma, w_t = np.linalg.svd(finite, full_matrices=False)  # (..., R, K), (..., K), (..., K, W), K = min(R, W)
     counts = sigma > rcond * sigma[..., :1]
     inverse = 1 / np.where(counts, sigma, sigma.dtype.type(np.inf))  # (..., K)
-    x = (w_t.mT * inverse[..., None, :]) @ u.mT  # (1)
+    x = np.where(broken, a.dtype.type(np.nan), (w_t.mT * inverse[..., None, :]) @ u.mT)  # (1)
     lost = ~counts & (sigma > rounding * sigma[..., :1])
     return x, Saved(a, x, rcond <= rounding or not lost.any())
 

@@ -3,7 +3,8 @@
     step = step_of(forward)        # out_t, state = step(q_t, k_t, v_t, state, ...)
     matrix = matrix_of(forward)    # matrix(q, k, ...) @ v == forward(q, k, v, ...)[0]
 
-Their signatures are the forward pass's: of a step, without the axis of tokens.
+Their signatures are the forward pass's: of a step, without the axis of tokens, and without ``causal``, ``key_mask`` and
+``offsets``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ do not lead through it.
 
 The gradient, by hand
 ---------------------
-That of softmax attention, over the pairs that there are, with the row's log-sum-exp ``lse_i``:
+It is the gradient of softmax attention (`pattern_softmax`), with every sum over the pairs in the pattern and with the
+row's log-sum-exp ``lse_i``:
 
     P_ij = exp(scale q_i . k_j - lse_i),   dA_ij = P_ij (dO_i . v_j - dO_i . o_i)       (4)
     dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (5)
@@ -65,15 +66,11 @@ from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
 from linattn_ref.attention.sparse.part import KEPT, Indices, Pattern, blocks
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
 from linattn_ref.attention.sparse.patterns import check_window_blocks
+from linattn_ref.attention.sparse.patterns import look_bigbird as look
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_rng, check_sizes
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "draw_random_blocks", "forward", "matrix", "parts_of", "pattern"]
-
-
-def look(block: Any, window_blocks: Any = 3, **_: Any) -> None:
-    check_sizes(block=block)
-    check_window_blocks(window_blocks)
 
 
 @op(look=look)
@@ -137,13 +134,12 @@ def _parts(n: int, block: int, half: int, whole: tuple[int, ...], drawn: tuple[t
     return (blocks(n, n, block, seen),)
 
 
-def look_drawing(n_blocks: Any, r: Any, rng: Any, window_blocks: Any, **_: Any) -> None:
+def look_drawing(n_blocks: Any, r: Any, window_blocks: Any, **_: Any) -> None:
     check_sizes(n_blocks=n_blocks)
     check_window_blocks(window_blocks)
     if isinstance(r, bool) or not isinstance(r, int) or r < 0:
         raise ValueError(f"r: expected an integer of at least 0, got {r!r}")
     check_sizes(r=max(r, 1))  # it may be 0
-    check_rng(rng)
 
 
 @op(look=look_drawing)

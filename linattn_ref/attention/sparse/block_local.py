@@ -14,7 +14,7 @@ layers there are. A sliding window (`local`) costs as much and passes things on.
 
 The gradient, by hand
 ---------------------
-That of softmax attention over pairs in general (`pattern_softmax`):
+It is the gradient of softmax attention (`pattern_softmax`), with every sum over the pairs in the pattern:
 
     dA_ij = P_ij (dO_i . v_j - dO_i . o_i)                                              (3)  j in S_i
     dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (4)
@@ -39,7 +39,6 @@ Child et al. (2019), "Generating long sequences with sparse Transformers", secti
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -47,14 +46,10 @@ from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, interval
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
+from linattn_ref.attention.sparse.patterns import look_block as look
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
-
-
-def look(block: Any, **_: Any) -> None:
-    check_sizes(block=block)
 
 
 @op(look=look)

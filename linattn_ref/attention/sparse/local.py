@@ -3,8 +3,9 @@
     S_i = {j : |i - j| <= window * dilation, (i - j) mod dilation = 0}         (1)  and j <= i, if causal
     o_i = sum_{j in S_i} P_ij v_j,   P_ij = exp(scale q_i . k_j - lse_i)       (2)  lse_i their log-sum-exp
 
-Every row has the same number of pairs, whatever the length is, and time grows as ``N`` does. What is far away has to
-travel: ``t`` layers move it ``t window dilation`` places. The other way to stay near, blocks, is in `block_local`.
+Away from the ends, every row has the same number of pairs, whatever the length is, and time grows as ``N`` does. What
+is far away has to travel: ``t`` layers move it ``t window dilation`` places. The other way to stay near, blocks, is in
+`block_local`.
 
 :Time: ``O(N window max(D, M))``
 :Memory: ``O(N M)``
@@ -14,13 +15,13 @@ travel: ``t`` layers move it ``t window dilation`` places. The other way to stay
 
 The gradient, by hand
 ---------------------
-That of softmax attention over pairs in general (`pattern_softmax`),
+It is the gradient of softmax attention (`pattern_softmax`), with every sum over the pairs in the pattern:
 
     dA_ij = P_ij (dO_i . v_j - dO_i . o_i)                                              (3)  j in S_i
     dQ_i = scale sum_j dA_ij k_j,  dK_j = scale sum_i dA_ij q_i,  dV_j = sum_i P_ij dO_i      (4)
 
-and linear in ``N`` too, for the sums run over the same pairs. For ``dK_j`` they go the other way: over the queries that
-have ``j`` in their window, which is the same window turned round.
+Its cost is linear in ``N`` too, for the sums run over the same pairs. For ``dK_j`` they go the other way: over the
+queries that have ``j`` in their window, which is the same window turned round.
 
 A dilated window is a plain one
 -------------------------------

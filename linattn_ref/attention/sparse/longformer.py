@@ -83,7 +83,7 @@ __all__ = ["Gradients", "Saved", "backward", "forward", "parts_of", "pattern"]
 class Saved(NamedTuple):
     """What the backward pass needs: two softmax attentions."""
 
-    ordinary: Any  # pattern_softmax's, of (1) and (2), for global rows too
+    ordinary: Any  # pattern_softmax's, of (1) and (2); global rows see nothing
     tokens: tuple[int, ...]  # the global ones, ascending, each once
     rows: Any  # softmax's, of (3); None if there are no global tokens
 
@@ -120,14 +120,10 @@ def forward(
     """
     tokens = distinct_indices("global_tokens", global_tokens, q.shape[-2])  # (G,)
     seen = parts_of(q.shape[-2], window=window, global_tokens=tokens, dilation=dilation)
-    if isinstance(q, np.ndarray) and not np.isfinite(q[..., tokens, :]).all():  # these rows are used by nobody
-        q = q.copy()
-        q[..., tokens, :] = 0
     out, ordinary = pattern_softmax.forward(q, k, v, seen, key_mask=key_mask, scale=scale)  # (1), (2)
     rows = None
     if tokens.size:
         whole = {"key_mask": key_mask, "scale": scale}
-        out = out.copy()  # what is saved keeps its own, so that no NaN of (3) reaches (6)
         out[..., tokens, :], rows = softmax.forward(q_global[..., tokens, :], k_global, v_global, **whole)  # (3)
     return out, Saved(ordinary, tuple(tokens.tolist()), rows)
 
@@ -137,11 +133,8 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     """Equations (5)-(8)."""
     ordinary, tokens, rows = saved
     is_global = (..., [*tokens], slice(None))
-    d_ordinary = d_out.copy()
-    d_ordinary[is_global] = 0  # these rows are no output of (2)
     # (5), (6) are made on the way, pair by pair
-    d_q, d_k, d_v = pattern_softmax.backward(d_ordinary, ordinary)  # (7)
-    d_q[is_global] = 0  # even where a value is NaN
+    d_q, d_k, d_v = pattern_softmax.backward(d_out, ordinary)  # (7)
     d_q_global, d_k_global, d_v_global = np.zeros_like(d_q), np.zeros_like(d_k), np.zeros_like(d_v)
     if rows is not None:
         d_q_global[is_global], d_k_global, d_v_global = softmax.backward(d_out[is_global], rows)  # (8)
@@ -152,15 +145,15 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 def parts_of(n: int, *, window: int, global_tokens: ArrayLike, dilation: int = 1) -> Pattern:
     """The keys of ordinary queries as two disjoint parts: the window without global tokens, and the global tokens.
 
-    Global queries are in both like any other; what they get there is overwritten.
+    Global queries see nothing here; their rows are those of (3).
     """
     return _parts(n, window, dilation, tuple(distinct_indices("global_tokens", global_tokens, n).tolist()))
 
 
 @lru_cache(KEPT)
 def _parts(n: int, window: int, dilation: int, tokens: tuple[int, ...]) -> Pattern:
-    near = band(n, n, -window, window, dilation=dilation, without=tokens)
-    return near, columns(n, n, tokens)  # joined by online softmax, which comes to (4)
+    near = band(n, n, -window, window, dilation=dilation, without=tokens, blind=tokens)
+    return near, columns(n, n, tokens, blind=tokens)  # joined by online softmax, which comes to (4)
 
 
 pattern = patterns.longformer

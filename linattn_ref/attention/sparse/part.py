@@ -77,7 +77,15 @@ Pattern = tuple[Part, ...]
 
 
 def band(
-    n: int, n_keys: int, first: int, last: int, *, dilation: int = 1, shift: int = 0, without: ArrayLike = ()
+    n: int,
+    n_keys: int,
+    first: int,
+    last: int,
+    *,
+    dilation: int = 1,
+    shift: int = 0,
+    without: ArrayLike = (),
+    blind: ArrayLike = (),
 ) -> Part:
     """Query ``i`` sees the keys ``i + shift + s * dilation`` for ``first <= s <= last``, where there are any.
 
@@ -92,6 +100,8 @@ def band(
         ``L - N`` for queries aligned with the last keys; not negative.
     without : sequence of int
         Keys that nobody sees, because another part has them.
+    blind : sequence of int
+        Queries that see nothing.
     """
     span = max(n + shift, n_keys)
     first, last, dilation = max(first, -span), min(last, span), min(dilation, span)  # no key is further away
@@ -106,6 +116,7 @@ def band(
     residue, quotient, places = position % dilation, position // dilation, place(keys % dilation, keys // dilation)
     low = np.searchsorted(places, place(residue, np.clip(quotient + first, 0, span)))[queries]
     high = np.searchsorted(places, place(residue, np.clip(quotient + last + 1, 0, span)))[queries]
+    high = np.where(np.isin(queries, blind), low, high)
     return _tiled(queries, keys, low, high, n_keys)
 
 
@@ -116,10 +127,10 @@ def interval(low: ArrayLike, high: ArrayLike, n_keys: int, keys: ArrayLike | Non
     return _tiled(np.arange(low.size), keys, np.clip(low, 0, keys.size), np.clip(high, 0, keys.size), n_keys)
 
 
-def columns(n: int, n_keys: int, keys: ArrayLike) -> Part:
-    """Each of ``n`` queries sees the same ``keys``, a sequence of different numbers below ``n_keys``."""
+def columns(n: int, n_keys: int, keys: ArrayLike, blind: ArrayLike = ()) -> Part:
+    """Each of ``n`` queries, but for the ``blind``, sees the same ``keys``, different numbers below ``n_keys``."""
     keys = np.asarray(keys, np.intp)
-    return interval(np.zeros(n, np.intp), np.full(n, keys.size), n_keys, keys)
+    return interval(np.zeros(n, np.intp), np.where(np.isin(np.arange(n), blind), 0, keys.size), n_keys, keys)
 
 
 def blocks(n: int, n_keys: int, block: int, seen: Sequence[ArrayLike]) -> Part:
@@ -204,8 +215,8 @@ def by_key(part: Part) -> tuple[Indices, Indices]:
     -------
     first_run : ndarray ``(key tiles + 1,)``
     runs : ndarray ``(runs, 2)``
-        Those of key tile ``t`` are ``first_run[t] : first_run[t + 1]``, ascending and disjoint. Which columns of the
-        tile a row in one of them sees, ``low`` and ``high`` say.
+        Those of key tile ``t`` are ``first_run[t] : first_run[t + 1]``, ascending and disjoint. ``low`` and ``high``
+        determine which of the tile's columns each of these rows sees.
     """
     tile = np.repeat(np.arange(len(part.tiles) - 1), np.diff(part.first_run))  # of each run
     first = np.searchsorted(part.key_tiles, part.runs[:, 0], side="right") - 1

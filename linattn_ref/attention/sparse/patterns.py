@@ -1,8 +1,8 @@
 """Which query sees which key, as boolean matrices: the sparse mechanisms drawn out, for teaching and testing.
 
-Every function returns an ``(N, N)`` array, True at ``[i, j]`` where query ``i`` may look at key ``j``. Nothing else in
-the package makes such an array: the mechanisms themselves (``local``, ``longformer``, ``bigbird``,
-``sparse_transformer``) work from a compact list of what is allowed (`part`). With
+Every pattern is an ``(N, N)`` array, True at ``[i, j]`` where query ``i`` may look at key ``j``. The sparse mechanisms
+(``local``, ``block_local``, ``longformer``, ``bigbird``, ``sparse_transformer``) make no such array: they work from a
+compact list of what is allowed (`part`). With
 
     P = softmax over the allowed j of scale q_i . k_j        (1)  0 elsewhere
 
@@ -41,9 +41,9 @@ from linattn_ref.attention.parts.masks import scores, shown
 from linattn_ref.attention.softmax import softmax
 from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
 from linattn_ref.op import Array, Bool, Float, Mask, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_choice, check_sizes
 
-__all__ = ["KINDS", "Kind", "bigbird", "bigbird_blocks", "block_local", "check_kind", "check_window_blocks", "local"]
+__all__ = ["KINDS", "Kind", "bigbird", "block_local", "check_kind", "check_window_blocks", "local"]
 __all__ += ["longformer", "matrix", "sparse_transformer"]
 
 Kind = Literal["strided", "fixed", "local_only", "strided_only", "fixed_summary"]
@@ -85,7 +85,11 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
-@op(look=lambda block, **_: check_sizes(block=block))
+def look_block(block: Any, **_: Any) -> None:
+    check_sizes(block=block)
+
+
+@op(look=look_block)
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     number = np.arange(n) // block
@@ -117,8 +121,8 @@ def longformer(n: int, *, window: int, global_tokens: ArrayLike, dilation: int =
 # --- BigBird --------------------------------------------------------------------------------------------------------
 
 
-def look_bigbird(window_blocks: Any = 3, global_blocks: Any = None, random_blocks: Any = None, **sizes: Any) -> None:
-    check_sizes(**sizes)
+def look_bigbird(block: Any, window_blocks: Any = 3, **_: Any) -> None:
+    check_sizes(block=block)
     check_window_blocks(window_blocks)
 
 
@@ -150,23 +154,15 @@ def bigbird(
     -------
     ndarray of bool ``(N, N)``
     """
-    blocks = bigbird_blocks(-(-n // block), window_blocks, global_blocks, random_blocks)
-    number = np.arange(n) // block
-    return blocks[number[:, None], number]  # (N, N)
-
-
-@op(look=look_bigbird)
-def bigbird_blocks(
-    n_blocks: int, window_blocks: int, global_blocks: ArrayLike, random_blocks: ArrayLike | None
-) -> Mask:
-    """Which block of queries sees which block of keys, ``(blocks, blocks)``: :func:`bigbird` in blocks of one token."""
-    allowed = abs(_difference(n_blocks)) <= window_blocks // 2
+    n_blocks = -(-n // block)
+    allowed = abs(_difference(n_blocks)) <= window_blocks // 2  # (blocks, blocks)
     whole = distinct_indices("global_blocks", global_blocks, n_blocks)
     drawn = random_rows(random_blocks, n_blocks, whole)
     allowed[np.arange(n_blocks)[:, None], drawn] = True
     allowed[whole, :] = True
     allowed[:, whole] = True
-    return allowed
+    number = np.arange(n) // block
+    return allowed[number[:, None], number]  # (N, N)
 
 
 def check_window_blocks(window_blocks: Any) -> None:
@@ -183,8 +179,7 @@ def check_window_blocks(window_blocks: Any) -> None:
 
 def check_kind(kind: Any, stride: Any, summary: Any = 1, **_: Any) -> None:
     """A pattern of a Sparse Transformer; a block has at least as many places as it has summaries."""
-    if kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     check_sizes(stride=stride, summary=summary)
     if summary > stride:
         raise ValueError(f"summary: expected at most stride = {stride}, got {summary}")

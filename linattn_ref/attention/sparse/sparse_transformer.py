@@ -26,7 +26,8 @@ text.
 
 The gradient, by hand
 ---------------------
-That of softmax attention, over the pairs that there are, with the row's log-sum-exp ``lse_p``:
+It is the gradient of softmax attention (`pattern_softmax`), with every sum over the pairs in the pattern and with the
+row's log-sum-exp ``lse_p``:
 
     P_pj = exp(scale q_p . k_j - lse_p),  dA_pj = P_pj (dO_p . v_j - dO_p . o_p)        (4)
     dQ_p = scale sum_j dA_pj k_j,  dK_j = scale sum_p dA_pj q_p,  dV_j = sum_p P_pj dO_p      (5)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention.exponential import Gradients
-from linattn_ref.attention.parts.masks import divide, shown
+from linattn_ref.attention.parts.masks import divide, in_range, shown
 from linattn_ref.attention.parts.sums import State, on_scale
 from linattn_ref.kernels.common.rises import RISE, Features, decayed, features_backward, join, risen, scaled_features
 from linattn_ref.op import Array, Float
@@ -94,8 +94,12 @@ def into(out, result):
 def _over_all_keys(q, k, v, feature_map, key_mask, loops):
     """The same where exponents are products and all queries see all keys: one kernel computes it."""
     (x_q, directions), (x_k, _) = feature_map.product(q), feature_map.product(k)
+    # The last column of ``directions`` is ones: where a finite key has -inf there, all its exponents are too low.
+    beyond = np.isneginf(x_k[..., -1]) & np.isfinite(x_k[..., :-1]).all(axis=-1)
+    if beyond.any():
+        x_k = np.concatenate([shown(x_k[..., :-1], ~beyond), in_range(x_k[..., -1:])], axis=-1)
     if key_mask is not None:
-        seen = np.where(key_mask, x_k[..., -1], x_k.dtype.type(-np.inf))  # the last column of ``directions`` is ones
+        seen = np.where(key_mask, x_k[..., -1], x_k.dtype.type(-np.inf))
         x_k = np.concatenate([x_k[..., :-1], seen[..., None]], axis=-1)
     phi_q, phi_k, r, *sums_and_output = loops.exponential_features.over_all_keys(x_q, x_k, directions, v)
     saved = (q, phi_q), (k, phi_k), feature_map, key_mask
@@ -167,12 +171,13 @@ def step(loops, q_t, k_t, v_t, state, feature_map, *, overwrite_state):
 def step_in_place(q_t, k_t, v_t, s, z, log_scale, feature_map, step_of_kernel):
     """``out_t`` and the new scale; ``s`` and ``z`` are brought up to date. Queries and keys are mapped at once."""
     exponent, factor = feature_map.split(np.stack([q_t, k_t]))  # (2, ..., 1 or C)
+    exponent = in_range(exponent)
     before, log_scale = log_scale, risen(log_scale, exponent[1])
     if log_scale is not before:
         decay = np.exp(before - log_scale)  # equation (3) of ``rises.py``
         s *= decay[..., None]
         z *= decay
-    phi_q, phi_k = exponent[0] + log_scale, exponent[1] - log_scale
+    phi_q, phi_k = exponent[0] - exponent[0].max(axis=-1, keepdims=True) + log_scale, exponent[1] - log_scale
     phi_q = np.exp(phi_q - phi_q.max(axis=-1, keepdims=True))
     phi_k = np.exp(phi_k)
     if factor is not None:

@@ -9,7 +9,9 @@ little arithmetic and much memory traffic, so the features are written over the 
 
 import numpy as np
 
-__all__ = ["ROWS", "largest", "of_keys", "of_queries"]
+from linattn_ref.attention.parts.masks import in_range
+
+__all__ = ["largest", "of_keys", "of_queries", "rows_at_a_time"]
 
 ROWS = 64  # at a time: with 8 heads and C = 256, half a megabyte of float32, which stays in the cache
 
@@ -30,13 +32,20 @@ def of_keys(exponent, r):
 def of_queries(exponent, r):
     """``phi (..., rows, C)``, equation (2), for a scale ``r (..., 1 or C)``."""
     for x in _some_rows(exponent):
+        x[...] = in_range(x)
+        x -= x.max(axis=-1, keepdims=True)  # a part of t, taken first, or r would round away
         x += r[..., None, :]
         x -= x.max(axis=-1, keepdims=True)
         np.exp(x, out=x)  # (2)
     return exponent
 
 
+def rows_at_a_time(x):
+    """How many rows to work on at a time; on a GPU all, since each piece of work costs time to start there."""
+    return ROWS if isinstance(x, np.ndarray) else x.shape[-2]
+
+
 def _some_rows(x):
-    """Views of ``ROWS`` rows at a time. On a GPU all at once: each piece of work costs time to start there."""
-    size = ROWS if isinstance(x, np.ndarray) else x.shape[-2]
+    """Views of :func:`rows_at_a_time` rows each."""
+    size = rows_at_a_time(x)
     return (x[..., start : start + size, :] for start in range(0, x.shape[-2], size))

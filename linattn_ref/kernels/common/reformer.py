@@ -1,4 +1,4 @@
-"""`reformer` on a loop that counts a pair in full in the first round where it meets, and keeps one number per row."""
+"""`reformer` on a loop that counts a pair in the first round where its two tokens meet, and in no other."""
 
 from typing import NamedTuple
 

@@ -48,9 +48,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.features.feature_map_protocol import FeatureMap
-from linattn_ref.attention.parts.masks import shown
+from linattn_ref.attention.parts.masks import in_range, shown
 from linattn_ref.kernels.common import exponential_features
-from linattn_ref.kernels.common.exponential_features import ROWS
+from linattn_ref.kernels.common.exponential_features import rows_at_a_time
 from linattn_ref.op import Array
 
 __all__ = ["Features", "decay_between", "decayed", "features_backward", "join", "risen", "rises", "scaled_features"]
@@ -89,6 +89,7 @@ def scaled_features(q, k, feature_map, key_mask=None, causal=False, log_scale=No
     """
     kernel = getattr(kernels, "exponential_features", exponential_features)
     (exponent_q, factor_q), (exponent_k, factor_k) = feature_map.split(q), feature_map.split(k)  # (..., 1 or C)
+    exponent_k = in_range(exponent_k)
     if key_mask is not None:
         exponent_k = np.where(key_mask[..., None], exponent_k, exponent_k.dtype.type(-np.inf))
     before = np.full_like(k, np.finfo(k.dtype).min, shape=(*k.shape[:-2], 1)) if log_scale is None else log_scale
@@ -150,11 +151,6 @@ def _next_rise(exponent, start, log_scale):
 def told(x):
     """A number of an array as Python's. From a GPU this waits, and copies it to the host; nothing else does."""
     return x.item()
-
-
-def rows_at_a_time(x):
-    """How many rows to search at a time; on a GPU all, since each piece of work costs time to start there."""
-    return ROWS if isinstance(x, np.ndarray) else x.shape[-2]
 
 
 def decay_between(old, new):

@@ -1,4 +1,4 @@
-"""`softmax` and `online_softmax` on a loop that keeps no ``P``, and a cache whose rows are written in place.
+"""`softmax`, by the equations of `online_softmax`, on a loop that keeps no ``P``, and a cache written in place.
 
 A row of a cache never changes once it is written, so states share the memory of theirs. The next row is free for the
 state that comes first; a second continuation from the same state copies what it shares.
@@ -19,7 +19,7 @@ from linattn_ref.op import Array, Bool, Float
 
 __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
 
-TURN = threading.Lock()  # of whoever takes the next rows of a cache
+TURN = threading.Lock()  # held while the next rows of a cache are taken
 
 
 class Rows:
@@ -33,6 +33,9 @@ class Cache(page.State):
     """A state whose ``k`` and ``v`` are the first rows of larger arrays."""
 
     rows: Rows | None = None
+
+    def __reduce__(self):
+        return Cache, tuple(self)  # the rows that are written, and no others
 
 
 class Saved(NamedTuple):

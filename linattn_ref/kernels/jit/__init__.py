@@ -3,7 +3,7 @@
 ``jit.linear.forward`` is what ``linear.forward(..., kernels=jit)`` runs. The loops are in ``loops/``; what a page does
 around them is in ``linattn_ref/kernels/common`` where CUDA does the same.
 
-The first call in each dtype compiles (a few seconds); later processes read the result from the cache.
+The first call in each dtype compiles, which takes seconds to minutes; later processes read the result from the cache.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""`linattn_ref.nn.feed_forward` with GELU, ``b_1`` added on the way, keeping ``x W_1`` alone.
+"""`linattn_ref.nn.feed_forward` with GELU, ``b_1`` added on the way, keeping ``x`` and ``x W_1``.
 
 The backward pass makes ``h`` again: ``a`` and ``h`` would be half of all that a network keeps.
 """

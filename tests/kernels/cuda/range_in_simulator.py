@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from linattn_ref import attention
+from linattn_ref.attention import feature_maps
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import cuda
 
@@ -158,6 +159,19 @@ def test_a_head_that_sees_no_key_has_no_gradient(module, dtype):
     out, saved = module.forward(*arrays, key_mask=np.zeros((1, 10), bool), kernels=cuda, **options)
     for x in (out, *module.backward(d_out, saved)):
         np.testing.assert_array_equal(x, 0)
+
+
+@DTYPES
+@pytest.mark.parametrize("causal", [False, True])
+def test_exponents_beyond_the_range(causal, dtype):
+    """Equal keys share, and a query that sees none gets 0."""
+    x = np.full((1, 3, 2), np.sqrt(np.finfo(dtype).max) * dtype(4))
+    v = np.array([1, 2, 6], dtype)[None, :, None]
+    phi = feature_maps.favor_positive(np.ones((3, 2), dtype))
+    options = {"feature_map": phi, "eps": 0.0, "causal": causal, "kernels": cuda}
+    out, _ = attention.linear.forward(x, x, v, **options)
+    np.testing.assert_allclose(out[0, :, 0], [1, 1.5, 3] if causal else 3, rtol=1e-6)
+    assert not attention.linear.forward(x, x, v, key_mask=np.zeros((1, 3), bool), **options)[0].any()
 
 
 @DTYPES

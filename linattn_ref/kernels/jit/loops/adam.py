@@ -47,5 +47,5 @@ def _block(params, grads, m, v, numbers):
         g = grads[i] + decay * p  # (1)
         m[i] = beta_1 * m[i] + rest_1 * g  # (2)
         v[i] = beta_2 * v[i] + rest_2 * g * g  # (3)
-        spread = root * np.sqrt(v[i]) if root != 0 else root  # the root may be infinite
+        spread = root * np.sqrt(v[i]) if root != 0 else root  # sqrt(v) may be infinite, and 0 times it is NaN
         params[i] = keep * p - size * (m[i] / (spread + eps))

@@ -36,15 +36,13 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.jit.loops.causal_scan import scan
 from linattn_ref.kernels.jit.loops.causal_step import step_heads
 from linattn_ref.kernels.jit.loops.heads import give, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.reciprocal import OUT_OF_RANGE, POWER
 from linattn_ref.kernels.jit.loops.vector import lanes
 
-__all__ = ["backward", "backward_by_row", "forward", "forward_by_row"]
-__all__ += ["normalised_backward", "normalised_forward", "step"]
+__all__ = ["backward", "forward", "normalised_backward", "normalised_forward", "step"]
 
 # --- Without the denominator ----------------------------------------------------------------------------------------
 

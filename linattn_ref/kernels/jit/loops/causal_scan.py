@@ -39,7 +39,7 @@ from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import panels_of, write_back
 from linattn_ref.kernels.jit.loops.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row, without_gaps
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row, unit_stride
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 
@@ -122,7 +122,7 @@ def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
 
 @inner
 def _scan_panel(s, a, b, u, out, step, rows, later):
-    a, b, n = without_gaps(a), without_gaps(b), a.shape[0]
+    a, b, n = unit_stride(a), unit_stride(b), a.shape[0]
     first = 0 if step > 0 else n - 1
     whole = n - n % 3
     for i in range(0, whole, 3):

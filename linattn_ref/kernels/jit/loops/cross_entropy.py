@@ -1,6 +1,6 @@
 """Cross-entropy and its gradient in Numba: `linattn_ref.nn.cross_entropy`, a row in the cache.
 
-The gradient is made where the exponentials are: one array, over which a row goes three times.
+The gradient is made where the exponentials are: one array; each row is passed over three times.
 """
 
 import math
@@ -45,10 +45,7 @@ def _row(scores, target, share, d_scores):
     """One row, ``(1, V)``: (3) is written, (1) of the target returned."""
     shift, of_all = exp_of_row(scores, 0, d_scores)
     at_target = d_scores[0, target] / of_all
-    scale = broadcast(share / of_all)
-    for first in range(0, scores.shape[1], lanes(scores)):
-        some = columns_from(d_scores, first)
-        store_row(some, 0, scale * load_row(some, 0))  # (3)
+    scale_row(d_scores, 0, share / of_all)  # (3)
     d_scores[0, target] = share * (at_target - scores.dtype.type(1))  # (3)
     if not share > 0:
         d_scores[:] = 0
@@ -70,3 +67,11 @@ def exp_of_row(scores, i, y):
         store_row(columns_from(y, first), i, e)
         added = added + keep_lanes(e, 0, some.shape[1], zero)
     return shift, total(added)
+
+
+@inner(error_model="numpy")
+def scale_row(y, i, scale):
+    """``y[i] *= scale``."""
+    for first in range(0, y.shape[1], lanes(y)):
+        some = columns_from(y, first)
+        store_row(some, i, broadcast(scale) * load_row(some, i))

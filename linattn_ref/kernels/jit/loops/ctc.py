@@ -19,13 +19,13 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.cross_entropy import exp_of_row
+from linattn_ref.kernels.jit.loops.cross_entropy import exp_of_row, scale_row
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.log_sum import log_sum_exp
 from linattn_ref.kernels.jit.loops.rows import without_gaps
 from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, largest_lane, load, maximum, store, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from
 
 __all__ = ["forward"]
 
@@ -67,29 +67,29 @@ def _sequence(scores, labels, share, d_scores):
     infinite = scores.dtype.type(np.inf)
     if len(scores) == 0:
         return infinite if labels.size else scores.dtype.type(0)
-    log_sums = _softmax(scores, d_scores)  # (1)
+    tops, logs = _softmax(scores, d_scores)  # (1)
     states, skip = _states(labels, scores)
     n = states.size
     log_y, log_alpha = np.full_like(skip, -infinite), np.full((len(scores), skip.shape[1]), -infinite)
     for s in range(min(n, 2)):
-        log_alpha[0, SIDE + s] = scores[0, states[s]] - log_sums[0]
+        log_alpha[0, SIDE + s] = scores[0, states[s]] - tops[0] - logs[0]
     taken_away = 0.0
     for t in range(1, len(scores)):
         shift = _largest(log_alpha[t - 1 : t])
         taken_away += shift
-        _emissions(log_y, scores[t], log_sums[t] + shift, states)
+        _emissions(log_y, scores[t], tops[t], logs[t] + shift, states)
         _arrive(log_alpha[t : t + 1], log_alpha[t - 1 : t], skip, log_y)  # (4)
     last, before = log_alpha[-1, SIDE + n - 1], log_alpha[-1, SIDE + n - 2]
     if last == -infinite and before == -infinite:
         d_scores[:] = 0
         return infinite
-    _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores)
+    _gradient(scores, tops, logs, states, skip, log_alpha, share, d_scores)
     highest = max(last, before)
     return -(taken_away + highest + math.log(math.exp(last - highest) + math.exp(before - highest)))  # (6)
 
 
 @inner(error_model="numpy")
-def _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores):
+def _gradient(scores, tops, logs, states, skip, log_alpha, share, d_scores):
     """(5), (7) and (8), from the last frame to the first; ``d_scores`` holds ``y``."""
     log_beta, log_y = np.full_like(skip, -np.inf), np.full_like(skip, -np.inf)
     both = np.empty_like(skip)
@@ -99,21 +99,18 @@ def _gradient(scores, log_sums, states, skip, log_alpha, share, d_scores):
             _leave(log_beta, log_y, skip)  # (5)
         _share_of_states(both, log_alpha[t : t + 1], log_beta)
         _less_states(d_scores[t], both[0], states, share)  # (7), (8)
-        _emissions(log_y, scores[t], log_sums[t] + _largest(log_beta), states)
+        _emissions(log_y, scores[t], tops[t], logs[t] + _largest(log_beta), states)
 
 
 @inner(error_model="numpy")
 def _softmax(scores, y):
-    """(1) of every frame; their log-sum-exp is returned."""
-    log_sums = np.empty(len(scores), scores.dtype)
+    """(1) of every frame; their largest scores are returned, and the logarithms of the sums over these."""
+    tops, logs = np.empty(len(scores), scores.dtype), np.empty(len(scores), scores.dtype)
     for t in range(len(scores)):
         shift, of_all = exp_of_row(scores, t, y)
-        scale = broadcast(scores.dtype.type(1) / of_all)
-        for first in range(0, scores.shape[1], lanes(scores)):
-            some = columns_from(y, first)
-            store_row(some, t, scale * load_row(some, t))
-        log_sums[t] = shift + math.log(of_all)
-    return log_sums
+        scale_row(y, t, scores.dtype.type(1) / of_all)
+        tops[t], logs[t] = shift, math.log(of_all)
+    return tops, logs
 
 
 @inner
@@ -146,9 +143,9 @@ def _store(row, first, x):
 
 
 @inner
-def _emissions(log_y, scores, log_sum, states):
+def _emissions(log_y, scores, top, rest, states):
     for s in range(states.size):
-        log_y[0, SIDE + s] = scores[states[s]] - log_sum
+        log_y[0, SIDE + s] = (scores[states[s]] - top) - rest
 
 
 @inner

@@ -16,8 +16,8 @@ a time, so that a row of the panel that was read is used for all of these; for t
 rows before they are needed, weights are asked for, those of the next matrix during the last of this one.
 
 At batch size 1 no step can be faster than to read every weight once. ``linattn-ref bench generation`` measures that in
-the same run, and README says what share of a token it is. How many times as slow a peer is, divided by that share, is
-the most that could be reached beside it.
+the same run, and README says what share of a token it is. If a peer takes ``r`` times as long as this step,
+no step can be more than ``r / share`` times as fast as the peer.
 
 Widths are filled up to whole Vectors, by zeros. (Reference: the text itself, `linattn_ref.models.causal.step`.)
 """

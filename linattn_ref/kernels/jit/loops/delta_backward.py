@@ -1,6 +1,6 @@
 """The backward pass of the delta product, one head: equations (16)-(22) of `linattn_ref.attention.chunked_delta`.
 
-A loop over the chunks from the last to the first carries the gradient of the state, ``A`` in the reference, and leaves
+A loop over the chunks from the last to the first carries the gradient of the state, ``dS``, and leaves
 ``R``, which is ``d_v``, and ``d_k``. A loop from the first to the last carries the state, with the ``u`` that was kept
 and this ``R``, and leaves ``d_q`` and ``d_e``. What is kept from row to row beyond the inputs and results is one state.
 
@@ -27,7 +27,7 @@ from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_rows, panels_of, product, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.transposed import transpose
-from linattn_ref.kernels.jit.loops.triangle import add_terms, solve_up
+from linattn_ref.kernels.jit.loops.triangle import add_terms, add_transposed, solve_up
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, store_block, zero_block
 from linattn_ref.kernels.jit.loops.views import columns_from, hold, unowned
@@ -101,7 +101,7 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
     for first in range((n - 1) // CHUNK * CHUNK, -1, -CHUNK):
         count = min(CHUNK, n - first)
         rows = rounded_up(count, ROWS)
-        by_rows = values.noted[first // CHUNK if len(values.noted) > 1 else 0]  # A^T
+        by_rows = values.noted[first // CHUNK if len(values.noted) > 1 else 0]  # dS'^T
         chunk = shared.load_chunk(room, q, k, e, log_gate, first, count)
         shared.make_pairs(chunk, rows, c, erases, per_channel)
         some_g, some_u = whole_rows(g, values.g, first, count, True), whole_rows(u, values.u, first, count, True)
@@ -131,12 +131,12 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
 def _solve(r, g, chunk, a, rows, c, erases, later):
     """``(I + A)^T R = P^T G + (ratio_T * K) dS'`` (16)."""
     arrays, first, p, panels = later
-    p_t, a_t = chunk.room.p.T, chunk.room.a.T
+    a_t = chunk.room.a.T
     for row in range(rows - ROWS, -1, -ROWS):
         shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
         block = add_scaled(zero_block(r), there, chunk.until, row)
-        block = add_terms(block, p_t, row, g, row, rows)
+        block = add_transposed(block, chunk.room.p, row, g, rows)
         if erases:
             block = add_terms(block, a_t, row, r, row + ROWS, rows)
             block = solve_up(block, chunk.room.a, row)

@@ -9,7 +9,7 @@ gathers what later rows send while it goes backward, by Horner's rule:
 """
 
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.triangle import add_terms, add_triangle
+from linattn_ref.kernels.jit.loops.triangle import add_transposed, add_triangle
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, load, spread, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.loops.views import columns_from
@@ -31,9 +31,9 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
         return
     for row in range(0, rows, ROWS):
         block = add_scaled(zero_block(x), load_block(x, row), chunk.until, row)
-        block = add_terms(block, d_p.T, row, q, row, rows)
+        block = add_transposed(block, d_p, row, q, rows)
         if erases:
-            block = add_terms(block, d_a.T, row, e, row, rows)
+            block = add_transposed(block, d_a, row, e, rows)
         store_block(x, row, block)
 
 

@@ -6,7 +6,7 @@ what passes between all such pairs. With the state before the chunk as row 0 and
     d_log_g_i = sum of W_lj over j < i <= l                                             (22)
 
 Sums over ``j < i`` come from going along a row, those over ``l >= i`` from adding up rows. One gate for all channels
-needs numbers alone: ``W = P * G U^T + A * R U^T`` is there but for a product. With a gate per channel ``W_lj`` is a
+needs numbers alone: ``W = P * G U^T - A * R U^T`` is there but for a product. With a gate per channel ``W_lj`` is a
 Vector, and ``d_q_l`` and ``d_e_l``, while they are summed up along ``j``, are what row ``l`` gives to the gates
 (`delta_gradients`).
 

@@ -8,11 +8,11 @@ each of its arrays: the product of the leading axes, rows, width. A NamedTuple h
 name. An argument that is None is passed over, and of a tuple each array is looked at. Integers that are used as indices
 have ``< N``: they go from 0 to ``N - 1``; ends of slices ``<= N``.
 
-Compiled code trusts its caller. With an axis more than it counts on, a gap, or an index that is too large, it would go
-on behind an array. So a kernel is compiled for these axes and arrays without gaps alone; Numba asks whenever it sees
-new types, and the calls after that pay nothing. Lengths are looked at in every call of a kernel with threads, unless
-they were seen before, and indices in every call. A step of decoding, which that would make half as long again, has
-both looked at by the compiled code itself.
+Compiled code trusts its caller. With an axis more than it counts on, a gap, or an index that is too large, it would
+read and write beyond the end of an array. So a kernel is compiled for these axes and arrays without gaps alone; Numba
+asks whenever it sees new types, and the calls after that pay nothing. Lengths are looked at in every call of a kernel
+with threads, unless they were seen before, and indices in every call. A step of decoding, which that would make half as
+long again, has both looked at by the compiled code itself, except `decode`, whose caller looks at both.
 """
 
 import functools
@@ -106,7 +106,7 @@ class Entrance:
         lengths = self.seen.get(key)
         if lengths is None:
             lengths = self._check_lengths(arguments)
-            if len(self.seen) == REMEMBERED:
+            if len(self.seen) >= REMEMBERED:  # threads may add one each
                 self.seen.clear()
             self.seen[key] = lengths
         for place, field, name, word, more in self.indices:

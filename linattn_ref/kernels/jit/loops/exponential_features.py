@@ -20,7 +20,17 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, panels_of, product, write_back
 from linattn_ref.kernels.jit.loops.rows import as_heads
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, largest_lane, load, maximum, total
+from linattn_ref.kernels.jit.loops.vector import (
+    broadcast,
+    fma,
+    keep_lanes,
+    lanes,
+    largest_lane,
+    load,
+    maximum,
+    minimum,
+    total,
+)
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row
 
@@ -72,7 +82,7 @@ def over_all_keys(x_q, x_k, directions, v):
     r, s, z = np.full((heads, c), -np.inf, v.dtype), np.empty((heads, c, m), v.dtype), np.zeros((heads, c), v.dtype)
     out, denominator = np.empty((heads, n, m), v.dtype), np.empty((heads, n), v.dtype)
     add_up_keys(heads, x_k, directions, v, phi_k, r, s, z)
-    read_queries(heads, x_q, directions, r, s, z, phi_q, out, denominator)
+    read_queries(heads, x_q, directions, np.maximum(r, np.finfo(r.dtype).min), s, z, phi_q, out, denominator)
     return tuple(x.reshape(*leading, *x.shape[1:]) for x in (phi_q, phi_k, r, s, z, out, denominator))
 
 
@@ -129,14 +139,22 @@ def exp_of_queries(index, a, r):
 
 @inner(forceinline=True)
 def shifted_by_its_largest(a, r, i):
-    """``a_i + r`` written over ``a_i``; returns the largest in every lane."""
-    lowest = a.dtype.type(-np.inf)
-    top = broadcast(lowest)
+    """``a_i + r``, written over ``a_i``; returns the largest in every lane.
+
+    The largest of ``a_i`` is subtracted before ``r`` is added, so that ``r`` does not round away.
+    """
+    limit = a.dtype.type(np.finfo(a.dtype).max)
+    highest = top = broadcast(-limit)
     for first in range(0, a.shape[1], lanes(a)):
         columns = columns_from(a, first)
-        x = load_row(columns, i) + load_row(columns_from(r, first), 0)
+        highest = maximum(highest, keep_lanes(load_row(columns, i), 0, columns.shape[1], -limit))
+    highest = minimum(broadcast(limit), broadcast(largest_lane(highest)))
+    for first in range(0, a.shape[1], lanes(a)):
+        columns = columns_from(a, first)
+        x = minimum(broadcast(limit), maximum(broadcast(-limit), load_row(columns, i)))
+        x = x - highest + load_row(columns_from(r, first), 0)
         store_row(columns, i, x)
-        top = maximum(top, keep_lanes(x, 0, columns.shape[1], lowest))
+        top = maximum(top, keep_lanes(x, 0, columns.shape[1], -limit))
     return broadcast(largest_lane(top))
 
 
@@ -201,13 +219,16 @@ def _features(phi, r, z):
 )
 def read_queries(head, x, directions, r, s, z, phi, out, denominator):
     """``phi`` and equation (4), for a head; ``directions (W, C)``."""
-    panels, sums = panels_of(directions), panels_of(s[head])
-    panel, tops = new_panel(BLOCK, x), new_panel(BLOCK, x)
+    panels, sums, panel = panels_of(directions), panels_of(s[head]), new_panel(BLOCK, x)
     for start in range(0, x.shape[1], BLOCK):
         some_phi, some_out = phi[head, start : start + BLOCK], out[head, start : start + BLOCK]
-        _exponents_of_queries(x[head, start : start + BLOCK], panels, r[head : head + 1], some_phi, panel, tops)
-        share = denominator[head, start : start + BLOCK]
-        _features_of_queries(some_phi, tops, z[head : head + 1], share)
+        share, some_x = denominator[head, start : start + BLOCK], x[head, start : start + BLOCK]
+        for p in range(len(panels)):
+            product(panel, some_x, panels[p], False)
+            columns = columns_from(some_phi, p * lanes(x))
+            for i in range(len(some_phi)):
+                store_row(columns, i, load(panel, i))
+        _features_of_queries(some_phi, r[head : head + 1], z[head : head + 1], share)
         for p in range(len(sums)):
             product(panel, some_phi, sums[p], False)
             columns = columns_from(some_out, p * lanes(x))
@@ -217,26 +238,10 @@ def read_queries(head, x, directions, r, s, z, phi, out, denominator):
 
 
 @inner
-def _exponents_of_queries(x, directions, r, phi, panel, tops):
-    """``phi = directions x + r``, and the largest of each row, in some lane of ``tops``."""
-    lowest = x.dtype.type(np.finfo(x.dtype).min)
-    for i in range(len(x)):
-        store_row(tops, i, broadcast(lowest))
-    for p in range(len(directions)):
-        product(panel, x, directions[p], False)
-        columns = columns_from(phi, p * lanes(x))
-        shift = maximum(load_row(columns_from(r, p * lanes(x)), 0), broadcast(lowest))
-        for i in range(len(x)):
-            y = load(panel, i) + shift
-            store_row(columns, i, y)
-            store_row(tops, i, maximum(load(tops, i), keep_lanes(y, 0, columns.shape[1], lowest)))
-
-
-@inner
-def _features_of_queries(phi, tops, z, denominator):
-    """Equation (2), and its product with ``z (1, C)``."""
+def _features_of_queries(phi, r, z, denominator):
+    """Equation (2), written over the exponents, and its product with ``z (1, C)``."""
     for i in range(len(phi)):
-        shift, added = broadcast(largest_lane(load(tops, i))), broadcast(phi.dtype.type(0))
+        shift, added = shifted_by_its_largest(phi, r, i), broadcast(phi.dtype.type(0))
         for first in range(0, phi.shape[1], lanes(phi)):
             columns = columns_from(phi, first)
             y = exp(load_row(columns, i) - shift)  # (2)

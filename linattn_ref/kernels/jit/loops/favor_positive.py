@@ -18,7 +18,7 @@ from linattn_ref.kernels.jit.loops.exponential_features import shifted_by_its_la
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product
 from linattn_ref.kernels.jit.loops.rows import as_rows
-from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, total
+from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, maximum, total
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
@@ -69,13 +69,15 @@ def step_rows_of_heads(q, k, v, s, z, r, rise, omega, scale, out):
 def _exponents(q, k, omega, scale, a_q, a_k):
     """(1) of queries and keys, as many directions at a time as a Vector has lanes."""
     directions, panel = new_panel(q.shape[1], q), new_panel(len(q), q)
+    lowest = broadcast(q.dtype.type(np.finfo(q.dtype).min))
     for first in range(0, len(omega), lanes(q)):
         pack(directions, omega[first : first + lanes(q)], scale)
         for x, a in ((q, a_q), (k, a_k)):
             product(panel, x, directions, False)
             columns = columns_from(a, first)
             for head in range(len(x)):
-                store_row(columns, head, load(panel, head) - broadcast(_rest(x, head, scale, len(omega))))
+                exponents = load(panel, head) - broadcast(_rest(x, head, scale, len(omega)))
+                store_row(columns, head, maximum(lowest, exponents))
 
 
 @inner(forceinline=True)

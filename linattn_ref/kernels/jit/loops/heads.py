@@ -15,9 +15,8 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.vector import LINE
 from linattn_ref.kernels.jit.loops.views import rows_apart
-
-LINE = 64  # bytes
 
 
 def table_of(*arrays):

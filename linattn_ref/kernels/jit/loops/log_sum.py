@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.vector import _fma, _splat, maximum
+from linattn_ref.kernels.jit.loops.vector import _fma, _polynomial, _splat, maximum
 from linattn_ref.kernels.jit.loops.vector_exp import exp
 
 __all__ = ["TERMS", "log_from_1_to_3", "log_sum_exp"]
@@ -44,10 +44,7 @@ def log_from_1_to_3(typing_context, z):
         x = builder.select(large, builder.fmul(x, constant(0.5)), x)
         u = builder.fdiv(builder.fsub(x, constant(1.0)), builder.fadd(x, constant(1.0)))
         square = builder.fmul(u, u)
-        *rest, last = (2 / (2 * k + 1) for k in range(TERMS[z.dtype]))
-        polynomial = constant(last)
-        for coefficient in reversed(rest):
-            polynomial = _fma(builder, polynomial, square, constant(coefficient))
+        polynomial = _polynomial(builder, square, [2 / (2 * k + 1) for k in range(TERMS[z.dtype])])
         return _fma(builder, polynomial, u, builder.select(large, constant(math.log(2)), ir.Constant(z.llvm, None)))
 
     return z(z), generate

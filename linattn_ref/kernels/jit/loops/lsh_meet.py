@@ -15,11 +15,10 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import rounded_up
-from linattn_ref.kernels.jit.loops.vector import broadcast, lanes, load, prefetch, where_greater
-from linattn_ref.kernels.jit.loops.views import without_gaps
+from linattn_ref.kernels.jit.loops.vector import LINE, broadcast, lanes, load, prefetch, where_greater
+from linattn_ref.kernels.jit.loops.views import unit_stride
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time
-LINE = 64  # bytes that the processor fetches at a time
 
 
 def check_length(q):
@@ -67,7 +66,7 @@ def fetch(x, tokens, i):
 @inner
 def gather(x, tokens):
     """``x[tokens]`` with as many columns as fill Vectors, those left over 0."""
-    x = without_gaps(x)
+    x = unit_stride(x)
     rows = np.empty((tokens.size, rounded_up(x.shape[1], lanes(x))), x.dtype)
     for i in range(tokens.size):
         token = tokens[i]
@@ -82,7 +81,7 @@ def gather(x, tokens):
 @inner
 def pack_tokens(panel, x, tokens, scale):
     """``panel[t, i] = scale * x[tokens[i], t]``; lanes beyond the last token are 0."""
-    x = without_gaps(x)
+    x = unit_stride(x)
     for i in range(tokens.size):
         token = tokens[i]
         fetch(x, tokens, i)

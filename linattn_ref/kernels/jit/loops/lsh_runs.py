@@ -5,7 +5,7 @@ before and its own. A task gathers the rows of one chunk's tokens and works on t
 
 Forward: a task is a chunk of queries, ``lanes`` of them at a time, a query per lane::
 
-    scores  = K (scale Q^T)                   (2 C, queries), -inf for who is not met
+    scores  = K (scale Q^T)                   (2 C, queries), -inf for keys that are not met
     weights = exp(scores - maximum)
     out^T   = V^T weights                     (M, queries)
 
@@ -47,7 +47,7 @@ from linattn_ref.kernels.jit.loops.softmax_tile import (
 )
 from linattn_ref.kernels.jit.loops.vector import broadcast, fma, keep_lanes, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import without_gaps
+from linattn_ref.kernels.jit.loops.views import unit_stride
 
 RUN = 512  # sorted tokens per task, about: a chunk is gathered once for those it meets
 MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
@@ -121,9 +121,9 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
 
 @inner
 def _hide(scores, first, causal, mine, theirs, sums):
-    """``-inf`` for who is not met, or was met before; the maximum, and 0 times the sum of scores, for `_is_beyond`.
+    """``-inf`` for keys that are not met, or were met before; the maximum, and what `_is_beyond` looks at.
 
-    The query in lane 0 is key ``first``.
+    That is 0 times the sum of scores. The query in lane 0 is key ``first``.
     """
     highest = broadcast(np.finfo(scores.dtype).min)  # below any score, yet exp(-inf - it) is 0, not NaN
     zero = broadcast(scores.dtype.type(0))
@@ -162,7 +162,7 @@ def _softmax(scores, sums):
 @inner
 def _combine(queries, rows, sums, results):
     """Add a round to those before it, both brought to the larger maximum."""
-    out, row_max, row_sum = without_gaps(results[0]), results[1], results[2]
+    out, row_max, row_sum = unit_stride(results[0]), results[1], results[2]
     for i in range(queries.size):
         meet.fetch(out, queries, i)
         if sums[SUM, i] == 0:  # meets nobody new; a NaN is not 0 and goes on
@@ -266,7 +266,7 @@ def _hide_keys(scores, first, keys, causal, mine, theirs):
 @inner
 def _add_rows(x, tokens, first, rows, scale):
     """``x[tokens[i], first + t] += scale * rows[i, t]``, for as many columns as there are."""
-    x = without_gaps(x)
+    x = unit_stride(x)
     columns = min(x.shape[1] - first, rows.shape[1])
     for i in range(tokens.size):
         token = tokens[i]

@@ -13,9 +13,9 @@ import numpy as np
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import without_gaps
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, spread, store
+from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, maximum, spread, store, where_greater
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block
-from linattn_ref.kernels.jit.loops.vector_exp import exp
+from linattn_ref.kernels.jit.loops.vector_exp import exp, exp_less_1
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, rows_at, store_row
 
 __all__ = ["backward", "forward"]
@@ -178,5 +178,7 @@ def _sigmoid(x, one):
 
 @inner(forceinline=True)
 def _tanh(x, one):
-    two = one + one
-    return two / (one + exp(one - one - two * x)) - one
+    zero, two = one - one, one + one
+    less_1 = exp_less_1(two * (zero - maximum(x, zero - x)))  # of -2 |x|
+    of_minus = less_1 / (two + less_1)
+    return where_greater(x, zero, zero - of_minus, of_minus)

@@ -19,7 +19,7 @@ and ``A`` any matrix: its numbers are read one at a time and broadcast, so a tra
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store
+from linattn_ref.kernels.jit.loops.vector import LINE, broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, add_outer, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.loops.views import copy_columns, store_row
 
@@ -40,8 +40,8 @@ def zero_panel(rows, like):
 def new_rows(count, rows, width, like):
     """Room for ``count`` arrays ``(rows, width)``, aligned to cache lines."""
     size = count * rows * width
-    memory = np.empty(size + 64, like.dtype)
-    skip = (64 - memory.ctypes.data % 64) % 64 // memory.itemsize
+    memory = np.empty(size + LINE, like.dtype)
+    skip = -memory.ctypes.data % LINE // memory.itemsize
     return memory[skip : skip + size].reshape(count, rows, width)
 
 

@@ -13,11 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vector import VECTOR_BYTES, Vector, _fetch_at, _fma, _integer, _pointer
+from linattn_ref.kernels.jit.loops.vector import LINE, VECTOR_BYTES, Vector, _fetch_at, _fma, _integer, _pointer
 from linattn_ref.kernels.jit.loops.vector_block import ROWS, Block
 from linattn_ref.kernels.jit.loops.vector_part import _first_lanes, _masked
-
-LINE = 64  # bytes of memory that are fetched together
 
 
 def _rows_from(context, builder, array_type, array, row):

@@ -14,13 +14,8 @@ the sum of the lanes of ``k * q``, the output a sum of rows of ``V``, each times
           +-------+                                   +-------+
 
 The maximum and the sum so far are carried from tile to tile as in `softmax`. What takes the time is to read the cache:
-``AHEAD`` rows before they are needed, rows are asked for. Eight heads of 32 in float32 on one thread, measured by
-`linattn-ref bench steps` (figures/bench_steps.json)::
-
-    tokens in the cache                                      512    4096   16384
-    =================================================== ======= ======= =======
-    % of the speed of loading it and adding it up             53      71      79
-    times as fast as five lines of NumPy                    1.52    1.47    1.61
+``AHEAD`` rows before they are needed, rows are asked for. `linattn-ref bench steps` compares a step with NumPy's and
+with reading the cache once (figures/bench_steps.json).
 
 What a call adds are some 4 microseconds of checks, and more where a large cache has driven Python itself out of the
 processor's caches. Tried, and no faster: a tile's values asked for while its keys are read, and the next keys while its
@@ -66,7 +61,10 @@ def step_heads(q, k, v, length, scale, out):
 
 @inner
 def append(cache, x, length):
-    """Row ``length`` of each head's, ``x (heads, D)``. (To set a row to another compiles the text of errors.)"""
+    """The last of the first ``length`` rows of each head's, ``x (heads, D)``.
+
+    (To set a row to another compiles the text of errors.)
+    """
     capacity = len(cache) // len(x)
     for c in range(0, x.shape[1], lanes(x)):
         some_cache, some_x = columns_from(cache, c), columns_from(x, c)
@@ -99,7 +97,7 @@ def attend(q, k, v, length, scale, out):
 
 @inner
 def _attend_head(query, k, v, first, length, factor, scores, out, careful):
-    """A head whose rows of the cache begin at ``first``; ``out (1, M)``. ``careful`` as in `softmax_tile`."""
+    """A head whose rows of the cache begin at ``first``; ``out (1, M)``. ``careful``: by `_add_seen`."""
     largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far
     out[:] = 0
     for start in range(first, first + length, TILE):
@@ -146,7 +144,7 @@ def _score(scores, k, query, factor, start, keys):
 
 @inner
 def _saturate(scores, keys):
-    """As `softmax_tile`'s, of the keys there are."""
+    """Infinite scores of the keys there are go to the end of the range, also those of infinite keys."""
     largest, width = scores.dtype.type(np.finfo(scores.dtype).max), lanes(scores)
     for j in range(keys):
         r, lane = j // width, j % width
@@ -197,9 +195,9 @@ def _add(out, v, weights, start, keys, decay):
 
 @inner
 def _add_seen(out, v, weights, start, keys, decay):
-    """(3) without the values of weight 0, whatever they are."""
+    """(3) without what has weight 0, whatever it is."""
     for m in range(out.shape[1]):
-        total = out[0, m] * decay
+        total = out[0, m] * decay if decay != 0 else decay
         for j in range(keys):
             weight = weights[j // lanes(weights), j % lanes(weights)]
             if weight != 0:

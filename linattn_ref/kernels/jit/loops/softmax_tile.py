@@ -72,14 +72,14 @@ def online_softmax(scores, v, state, out_t, careful):
     new_maximum = old_maximum
     for j in range(len(v)):
         new_maximum = maximum(load(scores, j), new_maximum)  # (1)
-    decay = exp(old_maximum - new_maximum)
+    decay, zero = exp(old_maximum - new_maximum), broadcast(scores.dtype.type(0))
     weight_sum = load(state, SUM) * decay
     for j in range(len(v)):
         weight = exp(load(scores, j) - new_maximum)
         store(scores, j, weight)
         weight_sum = weight_sum + weight  # (2)
     for m in range(out_t.shape[0]):
-        store(out_t, m, load(out_t, m) * decay)
+        store(out_t, m, where_greater(decay, zero, load(out_t, m) * decay, decay))  # 0 where all weight is lost
     store(state, MAXIMUM, new_maximum)
     store(state, SUM, weight_sum)
     multiply(out_t, v.T, scores, True, careful)  # (3)

@@ -12,10 +12,10 @@ Numba shares out the work on one of three layers: the first that is there of ``t
 Kernels take turns with ``workqueue``, and run without threads in such a child of ``omp``. Numba's order is kept: it is
 the safest as well, since a lock here does not hold up Numba code of other packages.
 
-Between two kernels GNU's OpenMP has its threads turn in circles for a while, so that they are there at once. But what
+Between two kernels GNU's OpenMP lets its threads spin for a while, so that they start the next kernel at once. But what
 comes between the kernels of a network are matrix products, and these have threads of their own, OpenBLAS's: on as many
-processors as either has threads, a step of training took longer with two threads than with one. So the circles are
-limited to some microseconds, unless the user's ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` says what else to do.
+processors as either has threads, a step of training took longer with two threads than with one. So spinning is limited
+to some microseconds, unless the user's ``OMP_WAIT_POLICY`` or ``GOMP_SPINCOUNT`` says what else to do.
 """
 
 import contextlib

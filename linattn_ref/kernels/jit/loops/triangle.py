@@ -7,10 +7,11 @@ A Block is ``ROWS`` rows of the result, one Vector wide (see `panel`). What it t
 and what its own rows take from one another goes from row to row, in registers:
 
     block = add_down(block, a, row, other)                   block[r] += sum_s a[row + r, row + s] other[s],  s <= r
+    block = add_up(block, a, row, other)                     block[r] += sum_s a[row + s, row + r] other[s],  s >= r
     block = solve_down(block, a, row)                        block[r] += sum_s a[row + r, row + s] block[s],  s < r
     block = solve_up(block, a, row)                          block[r] += sum_s a[row + s, row + r] block[s],  s > r
 
-No row takes 0 times any row after it, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
+No row takes 0 times another one, which may be NaN. The last two are forward substitution for ``(I - a) x = block``
 with ``a`` below the diagonal, and backward substitution for its transpose.
 """
 
@@ -36,10 +37,23 @@ def add_triangle(block, a, row, b):
     return add_down(add_terms(block, a, row, b, 0, row), a, row, load_block(b, row))
 
 
+@inner(forceinline=True)
+def add_transposed(block, a, row, b, rows):
+    """``block + a[:rows].T[row : row + ROWS] @ b`` for ``a`` with nothing above its diagonal."""
+    return add_terms(add_up(block, a, row, load_block(b, row)), a.T, row, b, row + ROWS, rows)
+
+
 @intrinsic
 def add_down(typing_context, block, a, row, other):
     """Row ``r`` of the Block plus ``a[row + r, row + s]`` times each row ``s <= r`` of the other."""
     steps = [(s, r, r, s) for s in range(ROWS) for r in range(s, ROWS)]
+    return Block(a.dtype)(block, a, types.intp, other), _solve(steps)
+
+
+@intrinsic
+def add_up(typing_context, block, a, row, other):
+    """Row ``r`` of the Block plus ``a[row + s, row + r]`` times each row ``s >= r`` of the other."""
+    steps = [(s, r, s, r) for s in range(ROWS) for r in range(s + 1)]
     return Block(a.dtype)(block, a, types.intp, other), _solve(steps)
 
 

@@ -38,6 +38,7 @@ def _has_avx512() -> bool:
 
 HAS_AVX512 = _has_avx512()
 VECTOR_BYTES = 128 if HAS_AVX512 else 64  # two registers
+LINE = 64  # bytes of memory that the processor fetches together
 
 
 def lanes(array):
@@ -119,6 +120,14 @@ def _fma(builder, x, y, z):
     function_type = ir.FunctionType(vector, [vector, vector, vector])
     name = f"llvm.fma.v{vector.count}{_suffix(vector)}"
     return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), [x, y, z])
+
+
+def _polynomial(builder, x, coefficients):
+    """Of a Vector, lowest coefficient first: Horner's rule."""
+    *others, value = (_splat(builder, c, x.type) for c in coefficients)
+    for c in reversed(others):
+        value = _fma(builder, value, x, c)
+    return value
 
 
 # --- Memory ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Blocks: ``ROWS`` rows of a panel as one Numba value, in which a matrix product is summed up; see `vector`::
 
-              +---+---+---+---+-- ... --+---+
-    row       | x | x | x | x |         | x | \\
-    ...       |   |   |   |   |         |   |  > load_block(panel, row) -> Block
-    row+ROWS  | x | x | x | x |         | x | /
-              +---+---+---+---+-- ... --+---+
+                   +---+---+---+---+-- ... --+---+
+    row            | x | x | x | x |         | x | \\
+    ...            |   |   |   |   |         |   |  > load_block(panel, row) -> Block
+    row + ROWS - 1 | x | x | x | x |         | x | /
+                   +---+---+---+---+-- ... --+---+
 """
 
 from llvmlite import ir

@@ -24,7 +24,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vector import _fma, _integer, _splat, _suffix
+from linattn_ref.kernels.jit.loops.vector import _fma, _integer, _polynomial, _splat, _suffix
 
 
 class TrigConstants(NamedTuple):
@@ -95,11 +95,7 @@ def _of_near(builder, x, angle):
 
 def _taylor(builder, square, first, last):
     """The terms of sine or cosine of degrees ``first`` to ``last``, over the power of the first of them."""
-    degrees = range(first, last + 1, 2)
-    *others, polynomial = (_splat(builder, (-1) ** (i // 2) / math.factorial(i), square.type) for i in degrees)
-    for coefficient in reversed(others):
-        polynomial = _fma(builder, polynomial, square, coefficient)
-    return polynomial
+    return _polynomial(builder, square, [(-1) ** (i // 2) / math.factorial(i) for i in range(first, last + 1, 2)])
 
 
 def _of_each_lane(builder, angle, name):

@@ -81,7 +81,7 @@ def rows_apart(typing_context, address, rows, width, stride, dtype):
 
 
 @intrinsic
-def without_gaps(typing_context, x):
+def unit_stride(typing_context, x):
     """``x``, of which the compiler is told that the numbers of a row lie side by side."""
 
     def generate(context, builder, signature, arguments):
