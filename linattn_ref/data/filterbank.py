@@ -6,9 +6,9 @@
     M_tc = sum_k tri_c(m(k R / F)) P_tk                      (4)
     f_tc = ln max(M_tc, eps)                                 (5)
 
-A window has 25 ms and begins ``s``, 10 ms, after the last; ``w`` is Hamming's, and ``F`` the next power of two. In (4)
-``tri_c`` rises from 0 at the centre of band ``c - 1`` to 1 at its own and falls to 0 at that of band ``c + 1``; centres
-are evenly spaced in mel. Windows that are not whole are left out.
+A window is 25 ms long and begins ``s`` samples (10 ms) after the one before; ``w`` is Hamming's, and ``F`` the next
+power of two. In (4) ``tri_c`` rises from 0 at the centre of band ``c - 1`` to 1 at its own and falls to 0 at that of
+band ``c + 1``; centres are evenly spaced in mel. Windows that are not whole are left out.
 
 A speaker's channels are then shifted and scaled to mean 0 and variance 1 over all that he or she says
 (:func:`normalise`): that takes a good part of voice and microphone away.

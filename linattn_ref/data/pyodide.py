@@ -55,12 +55,16 @@ def locked(wanted: Sequence[str]) -> dict[str, dict[str, object]]:
     ------
     FetchError
         As `fetch.fetch`.
+    ValueError
+        Pyodide has no such package.
     """
     every = json.loads(npm.read(ENGINE, "pyodide-lock.json"))["packages"]
     found: dict[str, dict[str, object]] = {}
     waiting = list(wanted)
     while waiting:
         name = waiting.pop()
+        if name not in every:
+            raise ValueError(f"wanted: expected packages of Pyodide {ENGINE.version}, got {name!r}")
         if name not in found:
             depends = [each for each in every[name]["depends"] if each not in UNUSED]
             found[name] = {**every[name], "depends": depends}

@@ -8,9 +8,9 @@ The first folder says the part: ``train...``, ``dev...`` or ``valid...``, ``test
 is for validation, each tenth speaker of the training part is. The speaker is the folder that the sound is in, and in
 LibriSpeech's layout the number that its name begins with.
 
-TIMIT's 61 phones are told as 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe and
-the space are learned: see `linattn_ref.data.transcripts` for what becomes of punctuation and digits. Sounds of another
-rate than 16 kHz are resampled, of several channels the first is taken. A sound that is there twice, as TIMIT's
+TIMIT's 61 phones are folded into 39, as is usual since Lee and Hon (1989); of a transcript the letters, the apostrophe
+and the space are learned: see `linattn_ref.data.transcripts` for what becomes of punctuation and digits. Sounds of
+another rate than 16 kHz are resampled, of several channels the first is taken. A sound that is there twice, as TIMIT's
 ``SX1.WAV`` is in ``SX1.WAV.wav``, is taken once; what macOS leaves behind, ``._SX1.WAV``, is no sound; sounds in other
 formats, such as MP3, are left out; and so are TIMIT's ``SA1`` and ``SA2``, which everybody says, in all parts. All of
 this is said, and how many speakers are in several parts.
@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.data import filterbank, transcripts
+from linattn_ref.data.fetch import PathLike
 from linattn_ref.data.speech import RATE, Corpus, Utterances
 from linattn_ref.data.splits import PARTS, Part
 from linattn_ref.op import Array
@@ -65,12 +66,12 @@ class Recording(NamedTuple):
     unlike: tuple[str, ...] = ()  # of the text, what the symbols have not: see `transcripts.plain`
 
 
-def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpus:
+def read(folder: PathLike, *, say: Say = silent, progress: Progress = iter) -> Corpus:
     """A corpus of recordings.
 
     Parameters
     ----------
-    folder : Path
+    folder : path
     say : callable
         Told, a line each, what is left out, and of how many sounds and transcripts not all is taken as it is.
     progress : callable
@@ -83,6 +84,7 @@ def read(folder: Path, *, say: Say = silent, progress: Progress = iter) -> Corpu
     ValueError
         A file that is no sound or no text, a symbol that is unknown, a part with nothing in it.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
     paths, left_out = _sounds(folder)

@@ -22,7 +22,7 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity".
 from typing import NamedTuple
 
 __all__ = ["CIFAR_10", "CIFAR_10_SECONDS", "LINFORMER_ACCURACY", "LINFORMER_MEMORY_SAVED", "LINFORMER_REDUCED"]
-__all__ += ["LINFORMER_TIME_SAVED", "MNIST", "MNIST_SECONDS", "Generation", "Seconds", "Speech"]
+__all__ += ["LINFORMER_TIME_SAVED", "LONGEST", "MNIST", "MNIST_SECONDS", "SPEECH", "Generation", "Seconds", "Speech"]
 
 
 class Generation(NamedTuple):

@@ -1,10 +1,10 @@
 """A corpus of synthesised speech: sentences of film reviews, said by voices of eSpeak NG (`linattn_ref.data.espeak`).
 
 No corpus that papers on speech recognition use is freely available, so by default speech is *synthesised*, and every
-result says so; `linattn_ref.data.recordings` reads a real one. What is made to be not trivial:
+result says so; `linattn_ref.data.recordings` reads a real one. What keeps the task from being trivial:
 
-* A speaker is an accent, a variant, a speed, a pitch and its range, drawn for each. The variants of the validation and
-  of the test part are none of those of the training part, and so are the sentences (and the reviews they stand in).
+* A speaker is an accent, a variant, a speed, a pitch and its range, drawn for each. The validation and test parts have
+  other variants than the training part, and other sentences, from other reviews.
 * Each utterance goes through a filter of its own, as if by another microphone, and noise of another colour is added, 5
   to 25 dB below it.
 
@@ -75,7 +75,7 @@ def corpus(
     speakers: dict[str, int] | None = None,
     each: int = EACH,
     joined: int = 1,
-    cache: Path | None = None,
+    cache: fetch.PathLike | None = None,
     progress: Progress = iter,
 ) -> Corpus:
     """The synthesised corpus, made if it is not in the cache.
@@ -88,7 +88,7 @@ def corpus(
     each, joined : int
         Utterances of each of them, and sentences per utterance. When all sentences of a part have been said, others
         say them again.
-    cache : Path, optional
+    cache : path, optional
         `fetch.cache_directory` unless given.
     progress : callable
         Wraps the speakers: ``tqdm.tqdm``, say.
@@ -99,7 +99,7 @@ def corpus(
     check_sizes(joined=joined)
     settings = {"seed": seed, "speakers": speakers, "each": each, "joined": joined, "version": VERSION}
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    folder = fetch.cache_directory() if cache is None else cache
+    folder = fetch.cache_directory() if cache is None else Path(cache)
     path, note = folder / f"speech-{key}.npz", folder / f"speech-{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not there, or damaged: it is made anew
         if fetch.file_sha256(path) == json.loads(note.read_text())["sha256"]:

@@ -44,8 +44,10 @@ def train(texts: Sequence[str], size: int) -> Tokenizer:
     Raises
     ------
     ValueError
-        The texts have not so many pieces.
+        Fewer pieces than there always are, or more than the texts have.
     """
+    if size < len(SPECIAL) + 256:
+        raise ValueError(f"size: expected at least {len(SPECIAL) + 256} pieces (3 special, 256 bytes), got {size}")
     check_tokenizers()
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 

@@ -4,10 +4,10 @@
 ("chapter two the cafe's one thousand five hundred guests", ('accents', 'digits', 'punctuation'))
 
 Numbers are whole ones, and read as English counts; what follows a point is read digit by digit. A zero at the front
-means that all digits are, as in 007. An apostrophe at both ends of a word is a quotation mark. Whoever said "nineteen
-eighty-four" for 1984 is learned wrongly: with many numbers, have them in words. A sign that is spoken (%, &, $), a
-number that is no count up to the billions (2nd, -5, .25, 1,50,000, 3 000) and a letter without a Latin one in it are
-errors, since any rule would be a guess.
+means that all digits are, as in 007. More than twelve digits without commas are read one by one. An apostrophe at both
+ends of a word is a quotation mark. Whoever said "nineteen eighty-four" for 1984 is learned wrongly: with many numbers,
+have them in words. A sign that is spoken (%, &, $), a number that is no count up to the billions (2nd, -5, .25,
+1,50,000, 3 000) and a letter without a Latin one in it are errors, since any rule would be a guess.
 """
 
 import re
@@ -22,7 +22,7 @@ NUMBER = re.compile(  # neither after a letter, a sign or a part of a number, no
     r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?<!\d[.,])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?"
     r"(?![^\W_])(?![.,]\d|\s0\d\d\b)"
 )
-QUOTED = re.compile("'+([^']+)'+")
+QUOTED = re.compile("^'+(.*[^'])'+$")
 SPOKEN = "%&@#*/§"  # signs of punctuation, to Unicode, that stand for a word
 # Not by `num2words`, which writes hyphens, commas and "and", to be taken out again.
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.models import causal_network
 from linattn_ref.models.causal_network import Model, Params, check_tokens, draw, embed, places
-from linattn_ref.models.causal_network import look as look_at_network
 from linattn_ref.models.causal_recurrent import State, init_state, read, step
 from linattn_ref.nn import affine, dropout, embedding, layer_norm, positions
 from linattn_ref.op import Array, Float, Int, Integers, Of, op
@@ -61,7 +61,7 @@ class Gradients(NamedTuple):
 
 
 def look(tokens: Any, params: Any, model: Any, rng: Any = None) -> None:
-    look_at_network(tokens, params, model)
+    causal_network.look(tokens, params, model)
     dropout.check_options(model.dropout, rng, "model.dropout")
 
 
@@ -82,7 +82,7 @@ def forward(
     Returns
     -------
     scores : ndarray ``(B, N, V)``
-        Of what comes after each token.
+        Scores of the token that follows each.
     saved : Saved
     """
     x, embedded = embedding.forward(tokens, params.embedding)  # (1)  (B, N, E)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.models.refit import own_of_each
 from linattn_ref.nn import affine, embedding, gelu, layer_norm, positions, pre_norm
 from linattn_ref.nn.mechanism import Mechanism, shared
 from linattn_ref.op import Array, Integers, Of, op
+from linattn_ref.op.backends import JIT
 
 __all__ = ["Model", "Params", "check_tokens", "draw", "embed", "look", "places"]
-
-JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 
 class Model(NamedTuple):
@@ -125,11 +125,13 @@ def draw(
     dtype
         float32 or float64.
     """
-    own = own or ((),) * layers
     return Params(
         embedding.draw(tokens, width - sinusoids, rng, dtype=dtype),
         None if sinusoids else positions.draw(places, width, rng, dtype=dtype),
-        tuple(block.draw(width, hidden, rng, reads=reads, groups=groups, own=each, dtype=dtype) for each in own),
+        tuple(
+            block.draw(width, hidden, rng, reads=reads, groups=groups, own=each, dtype=dtype)
+            for each in own_of_each(own, layers)
+        ),
         layer_norm.draw(width, dtype=dtype),
         affine.draw(width, tokens if outputs is None else outputs, rng, dtype=dtype),
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from linattn_ref.models.causal_network import Model, Params, check_tokens, embed, look, look_at_network, places
 from linattn_ref.nn import affine, embedding, layer_norm, multi_head
 from linattn_ref.op import Array, Int, Integers, op
+from linattn_ref.op.shapes import name_of, rules_of
 
 __all__ = ["State", "init_state", "read", "step"]
 
@@ -30,7 +31,27 @@ def init_state(batch: int, params: Params, model: Model) -> State:
     return State(tuple(states), 0)
 
 
-def look_at_step(params: Any, state: Any, model: Any, **_: Any) -> None:
+def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
+    """Check that a state is of this network, and of as many sequences as there are."""
+    if len(state.blocks) != len(params.blocks) or state.place < 0:
+        raise ValueError(
+            f"state: expected one of {len(params.blocks)} blocks and a place of at least 0,"
+            f" got {len(state.blocks)} and {state.place}"
+        )
+    inside, dtype = model.inside, params.norm.gain.dtype
+    leading = len(tokens), model.heads // inside.options.get("groups", 1)
+    rule = rules_of(inside.forward).get("state") if hasattr(inside.forward, "page") else None
+    for one in state.blocks:  # of every mechanism, the first array is (B, H, ...)
+        if rule and not isinstance(one, rule.kind):
+            raise TypeError(f"state: expected a {name_of(rule.kind)} for each block, got a {name_of(type(one))}")
+        if (one[0].shape[:2], one[0].dtype) != (leading, dtype):
+            raise ValueError(
+                f"state: expected {dtype} with (B, H) = {leading}, got {one[0].dtype} of shape {one[0].shape}"
+            )
+
+
+def look_at_step(tokens_t: Any, params: Any, state: Any, model: Any) -> None:
+    look_at_state(tokens_t, params, state, model)
     if state.place >= places(params, model):
         raise ValueError(f"state: there are {places(params, model)} places, and all are taken")
     for one in params.blocks:
@@ -47,8 +68,8 @@ def step(tokens_t: Int[Integers, "B"], params: Params, state: State, model: Mode
 
     Raises
     ------
-    ValueError
-        There is no place left.
+    TypeError, ValueError
+        There is no place left, or the state is of another mechanism, or of other blocks, heads or sequences.
     """
     x_t = embed(tokens_t[:, None], params, model, state.place)[:, 0]  # (1)  (B, E)
     states: list[Any] = []
@@ -64,6 +85,7 @@ def step(tokens_t: Int[Integers, "B"], params: Params, state: State, model: Mode
 
 def look_at_more(tokens: Any, params: Any, state: Any, model: Any) -> None:
     look(tokens, params, model)
+    look_at_state(tokens, params, state, model)
     if state.place + tokens.shape[1] > places(params, model):
         raise ValueError(
             f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens after {state.place}"

@@ -63,9 +63,11 @@ def look(tokens: Any, params: Any, model: Any, pool: Any, **more: Any) -> None:
     encoder.look(tokens, params.encoder, model, **more)
 
 
-def check_values(tokens: Any, params: Any, key_mask: Any = None, types: Any = None, **_: Any) -> None:
+def check_values(
+    tokens: Any, params: Any, pool: Any = "mean", key_mask: Any = None, types: Any = None, **_: Any
+) -> None:
     encoder.check_values(tokens, params.encoder, types)
-    pooling.check_values(key_mask)
+    pooling.check_values(key_mask, pool)
 
 
 @op(look=look, values=check_values)
@@ -124,7 +126,7 @@ def draw(
 ) -> Params:
     """A head to start from, over an encoder that is drawn too or was pretrained; see `affine.draw`.
 
-    ``pooler`` is a pretrained one (`bert.pooler`), or drawn like the head.
+    ``pooler``: a pretrained one (`bert.pooler`), or one drawn by `affine.draw`; without it, ``z = y``.
     """
     table = below.embedding.table
     return Params(below, affine.draw(table.shape[1], classes, rng, dtype=table.dtype), pooler)

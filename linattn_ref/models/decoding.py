@@ -27,7 +27,7 @@ import numpy as np
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.models import causal
+from linattn_ref.models import causal, causal_network
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import gelu, post_norm, pre_norm, relu
 from linattn_ref.nn.embedding import check_tokens
@@ -83,7 +83,7 @@ def lacks(params: Params, model: Model) -> str | None:
     width = len(params.norm.gain)
     if not params.blocks:
         return "there is none without blocks"
-    if width % model.heads:
+    if model.heads < 1 or width % model.heads:
         return f"there is none of {model.heads} heads in a width of {width}"
     sizes = {(*one.attention.inner.w.shape, *one.attention.outer.w.shape) for one in params.blocks}
     if model.groups != 1 or sizes != {(width, 3 * width, width, width)}:
@@ -101,10 +101,11 @@ def pack(params: Params, model: Model) -> Packed:
     Raises
     ------
     ValueError
-        There is no compiled step of it.
+        There is no compiled step of it, or `causal.forward` refuses it.
     """
     if reason := lacks(params, model):
         raise ValueError(f"model: expected one with a compiled step, but {reason}")
+    causal_network.look(np.zeros((1, 1), int), params, model)
     options = model.mechanism.options
     backend = options["kernels"]
     width = len(params.norm.gain)

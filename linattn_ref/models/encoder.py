@@ -34,15 +34,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.models.refit import refit
+from linattn_ref.models.refit import own_of_each, refit
 from linattn_ref.nn import dropout, embedding, gelu, layer_norm, positions, post_norm, pre_norm
 from linattn_ref.nn.block import EPS
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
+from linattn_ref.op.backends import JIT
+from linattn_ref.op.options import plain
 
 __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "check_values", "draw", "forward", "look", "refit"]
-
-JIT = "linattn_ref.kernels.jit"  # imported when it is first used
 
 
 class Model(NamedTuple):
@@ -83,12 +83,15 @@ class Gradients(NamedTuple):
 
 def look(tokens: Any, params: Any, model: Any, types: Any = None, key_mask: Any = None, rng: Any = None) -> None:
     dropout.check_options(model.dropout, rng, "model.dropout")
-    places = len(params.positions.table) - model.first
-    if tokens.shape[1] > places:
-        raise ValueError(f"tokens: there are {places} places, got {tokens.shape[1]} tokens")
+    first, places = plain(model.first), len(params.positions.table)
+    if type(first) is not int or not 0 <= first < places:
+        raise ValueError(f"model.first: expected an integer from 0 to {places - 1}, got {first!r}")
+    if tokens.shape[1] > places - first:
+        raise ValueError(f"tokens: there are {places - first} places, got {tokens.shape[1]} tokens")
     if types is not None and params.types is None:
         raise ValueError("types: the network has none, params.types is None")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
+    layer_norm.forward.check(row, params.norm, eps=model.eps)
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
         model.block.forward.check(row, one, inside, heads=model.heads, key_mask=key_mask, eps=model.eps)
 
@@ -209,11 +212,12 @@ def draw(
     dtype
         float32 or float64.
     """
-    own = own or ((),) * layers
     return Params(
         embedding.draw(tokens, width, rng, dtype=dtype),
         positions.draw(places, width, rng, dtype=dtype),
         embedding.draw(types, width, rng, dtype=dtype) if types else None,
         layer_norm.draw(width, dtype=dtype),
-        tuple(pre_norm.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own),
+        tuple(
+            pre_norm.draw(width, hidden, rng, reads=reads, own=each, dtype=dtype) for each in own_of_each(own, layers)
+        ),
     )

@@ -50,6 +50,7 @@ def pick(scores: Array, rng: np.random.Generator, *, temperature: float = 1.0, t
     """
     check_temperature(temperature)
     scores = _check_scores(scores)
+    temperature = min(temperature, float(np.finfo(scores.dtype).max))
     if top_k is not None:
         check_sizes(top_k=top_k)
         left_out = np.argsort(-scores, axis=-1, kind="stable")[:, top_k:]  # of equal ones, the first stay
@@ -110,7 +111,7 @@ def generate(
     sample : callable
         ``(scores (B, V), rng, **options) -> tokens (B,)``.
     way : str, optional
-        One of :func:`ways`; the first of them unless given. Compiled is what has a mechanism with ``kernels=jit``.
+        One of :func:`ways`; the first of them unless given. The compiled way needs a mechanism with ``kernels=jit``.
     progress : callable
         ``tqdm.tqdm``, say.
     **options

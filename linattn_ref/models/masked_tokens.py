@@ -33,7 +33,6 @@ from linattn_ref.models import encoder
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import affine, gelu, layer_norm
 from linattn_ref.op import Array, Bool, Float, Int, Integers, Of, op
-from linattn_ref.op.options import check_flags
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
@@ -104,7 +103,8 @@ def forward(
     a, inner = affine.forward(here, params.inner)  # (2)
     g, bend = gelu.forward(a)  # (2)
     h, norm = layer_norm.forward(g, params.norm, eps=model.eps)  # (2)
-    scores, outer = affine.forward(h, _outer(params))  # (3)  (places, V)
+    u = params.encoder.embedding.table.T if params.u is None else params.u
+    scores, outer = affine.forward(h, affine.Params(u, params.c))  # (3)  (places, V)
     return scores, Saved(outer, below, chosen, inner, bend, norm, x.shape, params.u is None)
 
 
@@ -125,15 +125,9 @@ def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
     return Gradients(None, Params(tied, inner, norm, None, outer.b))
 
 
-def _outer(params: Params) -> affine.Params:
-    """``U`` and ``c``."""
-    u = params.encoder.embedding.table.T if params.u is None else params.u
-    return affine.Params(u, params.c)
-
-
+@op
 def draw(below: encoder.Params, rng: np.random.Generator, *, tied: bool = True) -> Params:
     """A head to start from, over an encoder; see `affine.draw`."""
-    check_flags(tied=tied)
     table = below.embedding.table
     tokens, width = table.shape
     outer = affine.draw(width, tokens, rng, dtype=table.dtype)

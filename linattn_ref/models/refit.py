@@ -1,4 +1,4 @@
-"""A trained encoder with another mechanism: which of its projections that is given."""
+"""Give a trained encoder another mechanism, and that mechanism the trained projections."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from linattn_ref.nn import affine
 from linattn_ref.op import op
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["refit"]
 
@@ -19,6 +20,15 @@ PROJECTIONS = {
     3: (0, 1, 2),
     6: (0, 1, 2, 0, 1, 2),  # Longformer: tokens that see all begin as the others
 }
+
+
+def own_of_each(own: Sequence[tuple[Any, ...]] | None, layers: int) -> Sequence[tuple[Any, ...]]:
+    """The mechanism's own parameters for each block: none unless given."""
+    check_sizes(layers=layers)
+    own = ((),) * layers if own is None else own
+    if len(own) != layers:
+        raise ValueError(f"own: expected parameters for each of {layers} blocks, got {len(own)}")
+    return own
 
 
 @op
@@ -41,10 +51,8 @@ def refit(params: Network, reads: int, own: Sequence[tuple[Any, ...]] | None = N
         inner, outer = one.attention.inner.w.shape[1], one.attention.outer.w.shape[0]
         if inner != 3 * outer:
             raise ValueError(f"params: expected queries, keys and values of {outer} columns, got {inner}")
-    if own is not None and len(own) != len(network.blocks):
-        raise ValueError(f"own: expected parameters for each of {len(network.blocks)} blocks, got {len(own)}")
     blocks = []
-    for one, its in zip(network.blocks, own or ((),) * len(network.blocks), strict=True):
+    for one, its in zip(network.blocks, own_of_each(own, len(network.blocks)), strict=True):
         inner = affine.Params(
             *(
                 np.concatenate([np.split(x, 3, axis=-1)[part] for part in PROJECTIONS[reads]], axis=-1)

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.models.encoder import JIT
 from linattn_ref.nn import affine, dropout, layer_norm, positions, pre_norm
-from linattn_ref.nn.lengths import Lengths, check_lengths, lengths_or_all
+from linattn_ref.nn.lengths import Lengths, check_lengths
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array, Float, Int, Of, op
+from linattn_ref.op.backends import JIT
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward"]
 
@@ -103,8 +104,8 @@ def forward(
     scores : ndarray ``(B, T, V)``
     saved : Saved
     """
-    b, t, _ = frames.shape
-    key_mask = None if lengths is None else np.arange(t) < lengths_or_all(lengths, (b,), t)[:, None]  # (B, T)
+    t = frames.shape[1]
+    key_mask = None if lengths is None else np.arange(t) < lengths[:, None]  # (B, T)
     x, stem = affine.forward(frames, params.stem)  # (1)  (B, T, E)
     x, blocks = x + positions.sinusoidal(t, x.shape[-1], dtype=x.dtype), []  # (1)
     x, drop = dropout.forward(x, p=model.dropout, rng=rng)
@@ -157,6 +158,7 @@ def draw(
     dtype
         float32 or float64.
     """
+    check_sizes(layers=layers)
     return Params(
         affine.draw(inputs, width, rng, dtype=dtype),
         tuple(pre_norm.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),

@@ -63,13 +63,19 @@ class Gradients(NamedTuple):
 
 def look(x: Any, params: Any, mechanism: Any, heads: Any, key_mask: Any = None, **more: Any) -> None:
     dropouts.check_options(more["dropout"], more["rng"], "dropout")
-    if "eps" in more:  # not in a block without norms
-        layer_norm.look(more["eps"])
+    look_at_layers(x, **more)
     multi_head.look(x, params.attention, mechanism, heads, key_mask)
 
 
-def look_at_step(params: Any, mechanism: Any, heads: Any, **_: Any) -> None:
-    multi_head.look_at_step(params.attention, mechanism, heads)
+def look_at_step(x_t: Any, params: Any, state: Any, mechanism: Any, heads: Any, **more: Any) -> None:
+    look_at_layers(x_t, **more)
+    multi_head.look_at_step(params.attention, mechanism, heads, x_t=x_t, state=state)
+
+
+def look_at_layers(x: Any, activation: Any, eps: Any = None, **_: Any) -> None:
+    feed_forward.look(activation)
+    if eps is not None:  # not in a block without norms
+        layer_norm.look(x, eps)
 
 
 @op

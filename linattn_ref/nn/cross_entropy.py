@@ -97,7 +97,8 @@ def forward(
     Returns
     -------
     loss : number
-        In nats; divided by ``log 2`` it is in bits, and ``exp`` of it is the perplexity.
+        In nats; divided by ``log 2`` it is in bits. Without weights and label smoothing, ``exp`` of it is the
+        perplexity.
     saved : Saved
 
     Raises

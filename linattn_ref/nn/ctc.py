@@ -22,8 +22,8 @@ for a floating-point number.
 
 The gradient, by hand
 ---------------------
-A path that is in state ``s`` at ``t`` has ``y_t(l'_s)`` as a factor, once. So ``dp / dlog y_t(c)`` is the sum of all
-paths that say ``c`` at ``t``, and over ``p`` it is the share of them, how much of frame ``t`` belongs to ``c``:
+A path that is in state ``s`` at ``t`` has ``y_t(l'_s)`` as a factor, once. So ``dp / dlog y_t(c)`` is the sum over
+all paths with ``c`` at ``t``. Divided by ``p``, it is their share: how much of frame ``t`` belongs to ``c``:
 
     g_t(c) = sum over s with l'_s = c of alpha_t(s) beta_t(s) / p                        (7)
 
@@ -31,7 +31,7 @@ These sum to 1 over ``c`` by (6). From (1), ``dlog y_t(c) / da_t(k) = [c = k] - 
 
     da_t(k) = -sum_c g_t(c) ([c = k] - y_t(k)) = y_t(k) - g_t(k)                         (8)
 
-times the gradient of the loss and ``1 / (B max(S, 1))``: what is expected less what is meant, as in cross-entropy, with
+times the gradient of the loss and ``1 / (B max(S, 1))``: prediction minus target, as in cross-entropy, with
 ``g`` in the place of a target. Backwards in time, (5) is (4): ``beta_t(s)`` is the sum that arrives in a state before
 its own frame is counted.
 
@@ -145,11 +145,14 @@ def backward(d_loss: float, saved: Saved) -> Gradients:
     for d_a, one, share in zip(as_sequences(d_scores), saved.paths, saved.share, strict=True):
         if one is None or one.log_p == -np.inf:  # no path, and no gradient
             continue
-        log_y, states, skip, log_alpha, log_p = one
+        log_y, states, skip, log_alpha, _ = one
         log_beta = sums(log_y[::-1, states[::-1]], np.roll(skip, -2)[::-1])[0][::-1, ::-1]  # (5)
+        log_both = log_alpha + log_beta
+        g = np.exp(log_both - log_both.max(axis=1, keepdims=True))
+        g /= g.sum(axis=1, keepdims=True)  # (7), p as (6) has it in this frame: a common error cancels
         d_a[: len(log_y)] = np.exp(log_y)  # (8)
         for s, symbol in enumerate(states):
-            d_a[: len(log_y), symbol] -= np.exp(log_alpha[:, s] + log_beta[:, s] - log_p)  # (7), (8)
+            d_a[: len(log_y), symbol] -= g[:, s]  # (8)
         d_a *= d_loss * share
     return Gradients(d_scores)
 

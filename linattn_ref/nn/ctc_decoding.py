@@ -150,7 +150,7 @@ def _frame(
 def error_rate(found: Sequence[Sequence[int]], meant: Sequence[Sequence[int]]) -> float:
     """Labels to be put in, left out or replaced, of all sequences together, over the number of labels meant.
 
-    Of phonemes it is the phoneme error rate. Above 1 it can be too, if there are far too many labels.
+    Of phonemes it is the phoneme error rate. It can also exceed 1, if there are far too many labels.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014): some numbers are left out at random, and the others made larger for it.
+"""Dropout (Srivastava et al. 2014): some numbers are left out at random, the others are scaled up to make up for it.
 
     y = x * m,   m = 1 / (1 - p) with probability 1 - p, else 0               (1)
     dx = dy * m                                                               (2)

@@ -51,7 +51,12 @@ class Gradients(NamedTuple):
     params: Params
 
 
-@op
+def look(activation: Any, **_: Any) -> None:
+    if not (hasattr(activation, "forward") and hasattr(activation, "backward")):
+        raise TypeError(f"activation: expected a module with forward and backward, such as gelu, got {activation!r}")
+
+
+@op(look=look)
 def forward(x: Float[Array, "... E"], params: Params, *, activation: ModuleType = gelu) -> tuple[Array, Saved]:
     """Equations (1)-(3).
 

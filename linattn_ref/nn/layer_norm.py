@@ -4,6 +4,8 @@
     n = (x - m) / s                                          (2)
     y = gain * n + bias                                      (3)
 
+Numbers above about 1e19 have an infinite square in float32: a row of such numbers becomes ``bias``.
+
 The gradient, by hand
 ---------------------
 With ``G`` the gradient of a loss with respect to ``y``, and sums over all rows, from (3)
@@ -52,9 +54,9 @@ class Gradients(NamedTuple):
     params: Params
 
 
-def look(eps: float, **_: Any) -> None:
-    if eps == 0:  # a row of equal numbers has variance 0
-        raise ValueError(f"eps: expected a number above 0, got {eps!r}")
+def look(x: Any, eps: float, **_: Any) -> None:
+    if x.dtype.type(eps) == 0:  # a row of equal numbers has variance 0
+        raise ValueError(f"eps: expected a number above 0 in {x.dtype}, got {eps!r}")
 
 
 @op(look=look)

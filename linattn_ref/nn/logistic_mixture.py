@@ -1,14 +1,14 @@
 """A mixture of logistic distributions over the values 0 to 255 of a pixel (Salimans et al. 2017): loss and sampler.
 
 A logistic distribution with mean ``mu`` and scale ``s`` has the distribution function ``sigma((x - mu) / s)``, with
-the sigmoid ``sigma``. The value ``n`` is the point ``x = 2 n / 255 - 1``, and has what lies within ``h = 1/255`` of it;
-0 has all that lies below as well, and 255 all that lies above. For component ``k``
+the sigmoid ``sigma``. The value ``n`` is the point ``x = 2 n / 255 - 1``, and its probability is the mass within
+``h = 1/255`` of it; for 0 also all mass below, and for 255 all mass above. For component ``k``
 
     a = (x + h - mu_k) / s_k,   b = (x - h - mu_k) / s_k     (1)  at n = 0: b = -inf;  at n = 255: a = +inf
     P_k = sigma(a) - sigma(b)                                (2)
     loss = -log sum_k pi_k P_k,   pi = softmax(w)            (3)
 
-A network gives ``w``, ``mu`` and ``log s`` of ``K`` components, ``3 K`` numbers per pixel. The loss is in nats, the
+A network outputs ``w``, ``mu`` and ``log s`` of ``K`` components, ``3 K`` numbers per pixel. The loss is in nats, the
 mean over pixels; over ``log 2`` it is in bits per dimension.
 
 Far from its mean both terms of (2) round to the same number, and its logarithm would be that of 0. With
@@ -17,7 +17,8 @@ Far from its mean both terms of (2) round to the same number, and its logarithm 
     log P_k = log sigma(a) + log sigma(-b) + log(1 - e^-t)   (4)
 
 in which nothing cancels. PixelCNN++ takes the density at ``x`` times the width instead, where (2) is below 1e-5, which
-is off by ``t/2 - log t`` nats in a tail: 2.1 at the lowest scale. ``switch=True`` does it too, for comparison.
+is off by ``t/2 - log t + log(1 - e^-t)`` nats in a tail: 2.1 at the lowest scale, 0.001 at ``log s = -3``.
+``switch=True`` does it too, for comparison.
 
 The gradient, by hand
 ---------------------
@@ -31,7 +32,8 @@ A term of the infinite ``a`` or ``b`` is 0. With ``r_k = pi_k P_k / sum_l pi_l P
 
     dw_k = pi_k - r_k,   dmu_k = -r_k dlog P_k / dmu_k,   dlog s_k = -r_k dlog P_k / dlog s_k      (7)
 
-``log s`` is held at ``LOWEST`` where it is below, and has gradient 0 there.
+``log s`` is held at ``LOWEST`` where it is below, and has gradient 0 there. Above 88 in float32, and above 709 in
+float64, ``s`` is infinite and the loss NaN.
 
 >>> params = np.array([[0.0, 0.0, -2.0]])  # w, mu and log s of one component
 >>> loss, saved = forward(params, np.array([127]))

@@ -52,9 +52,7 @@ class Gradients(NamedTuple):
 
 
 def look(params: Any, **_: Any) -> None:
-    h, k = params.ahead.u.shape
-    if k != 4 * h:
-        raise ValueError(f"params.ahead.u: expected shape (H, 4 H) = {(h, 4 * h)}, got {(h, k)}")
+    lstm_steps.look(params.ahead, "params.ahead")
 
 
 def check_values(x: Any, lengths: Any = None, **_: Any) -> None:
@@ -89,7 +87,12 @@ def forward(
     return y, Saved(saved_ahead, saved_back, n)
 
 
-@op
+def look_back(d_y: Any, saved: Any) -> None:
+    if d_y.shape[-1] != 2 * (h := saved.ahead.h.shape[-1]):
+        raise ValueError(f"d_y: expected shape (B, T, 2 H) = {(*d_y.shape[:-1], 2 * h)}, got {d_y.shape}")
+
+
+@op(look=look_back)
 def backward(d_y: Float[Array, "B T Y"], saved: Saved) -> Gradients:
     """Back through (1), then (2)."""
     n, (d_ahead, d_back) = saved.lengths, np.split(d_y, 2, axis=-1)  # of (1)
@@ -107,7 +110,9 @@ def both(ahead: Array | None, back: Array | None) -> Array | None:
 
 @op
 def draw(width: int, hidden: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Params:
-    """Draw parameters to start from: uniform numbers, none larger than ``1 / sqrt(H)``, as PyTorch draws them.
+    """Draw parameters to start from: uniform numbers, none larger than ``1 / sqrt(H)``.
+
+    This is how PyTorch draws each of its arrays; ``b`` is drawn as one of its two biases.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ Hochreiter and Schmidhuber (1997), "Long short-term memory"; the gate ``f`` is o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,13 @@ class Gradients(NamedTuple):
     c0: Float[Array, "B H"] | None = None
 
 
-@op
+def look(params: Any, name: str = "params", **_: Any) -> None:
+    h, k = params.u.shape
+    if k != 4 * h:
+        raise ValueError(f"{name}.u: expected shape (H, 4 H) = {(h, 4 * h)}, got {(h, k)}")
+
+
+@op(look=look)
 def forward(
     x: Float[Array, "T B E"],
     params: Params,

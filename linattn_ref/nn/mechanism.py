@@ -10,7 +10,8 @@
 >>> [of(module).step is not None for module in (softmax, longformer)], of(longformer).reads
 ([True, False], 6)
 
-A gate is an argument that is made of the layer's own input, by another pair, whose parameters are learned too.
+A gate is an argument that another pair makes from what keys and values are made from: the layer's input, or the memory.
+Its parameters are learned too.
 
 Constants, such as ``omega``, rotations or random blocks, are options: to draw them anew is to make another
 :class:`Mechanism`. What is learned, such as Linformer's ``e`` and ``f``, stands among the layer's parameters. An option
@@ -38,10 +39,10 @@ class Mechanism(NamedTuple):
     init_state: Callable[..., Any] | None
     options: Mapping[str, Any]  # of forward
     reads: int  # arrays (..., H, N, D) that forward takes first: 3 for q, k, v
-    # Found out once, by `of`: names of the arguments of each of the four, and the options that step takes.
+    # Found out once, by `of`: names of the arguments of forward, step and init_state, and the options of step.
     accepts: Mapping[str, tuple[str, ...]]
     step_options: Mapping[str, Any]
-    gates: Mapping[str, ModuleType]  # arguments of forward, (B, H, N), and the pairs that make them of x
+    gates: Mapping[str, ModuleType]  # arguments of forward, (B, H, L), and the pairs that make them
 
 
 def of(
@@ -57,12 +58,13 @@ def of(
         How many projections of a token its ``forward`` takes first; unless given, as many as are called queries, keys
         or values.
     gates : mapping from str to module, optional
-        Arguments of ``forward`` that are made of ``x``; their parameters stand last in ``multi_head.Params.own``.
+        Arguments of ``forward`` that are made from what keys and values are made from; their parameters stand last in
+        ``multi_head.Params.own``.
     **options
         Of ``forward``, each time: ``causal``, ``kernels``, ``omega``, ``window`` ...
     """
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
-    functions = {"forward": module.forward, "backward": module.backward, "step": step, "init_state": init_state}
+    functions = {"forward": module.forward, "step": step, "init_state": init_state}
     accepts = {name: _parameters(function) for name, function in functions.items()}
     count = sum(name.partition("_")[0] in PROJECTED for name in accepts["forward"]) if reads is None else reads
     left_out = {f"{name}_t": None for name, value in options.items() if value is None}  # a row of nothing is nothing

@@ -78,26 +78,36 @@ def look(
 ) -> None:
     """Check that heads divide the columns, and what the mechanism checks; ``x`` counts by its shape and dtype."""
     check_heads(params, mechanism, heads, groups)
-    mechanism = shared(mechanism, groups)
-    options, keys = dict(mechanism.options), (x if memory is None else memory).shape[1]
+    mechanism, keys = shared(mechanism, groups), x if memory is None else memory
     if memory is not None and mechanism.reads != 3:
         raise ValueError(f"memory: expected a mechanism that reads q, k and v, got {mechanism.forward.__module__}")
-    if key_mask is not None and key_mask.shape[1] != keys:
-        raise ValueError(f"key_mask: expected shape (B, L) = {(len(x), keys)}, got {key_mask.shape}")
-    like_parts = [
-        np.broadcast_to(x.dtype.type(0), (len(x), heads, keys if i else x.shape[1], width))  # no memory
-        for i, (heads, width) in enumerate(parts_of(params, mechanism, heads))
-    ]
+    if key_mask is not None and key_mask.shape[1] != keys.shape[1]:
+        raise ValueError(f"key_mask: expected shape (B, L) = {keys.shape[:2]}, got {key_mask.shape}")
+    like_parts, gates = like_arguments(x, keys, params, mechanism, heads)
+    options = {**mechanism.options, **gates}
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], like_parts[-1].shape[:-1])
-    for name in mechanism.gates:
-        legal = x.dtype.type(-0.5 if name.startswith("log_") else 0.5)
-        options[name] = np.broadcast_to(legal, like_parts[-1].shape[:-1])
     if hasattr(mechanism.forward, "check"):
         mechanism.forward.check(*like_parts, *split_own(params, mechanism)[0], **options)
 
 
-def check_heads(params: Params, mechanism: Any, heads: Any, groups: Any = 1, **_: Any) -> None:
+def like_arguments(x: Any, keys: Any, params: Params, mechanism: Any, heads: Any) -> tuple[list[Array], dict[str, Any]]:
+    """Arrays like those that the mechanism is to read, and gates like its gates, without memory of their own."""
+    if len(params.own) < len(mechanism.gates):
+        names, got = ", ".join(mechanism.gates), len(params.own)
+        raise TypeError(f"params.own: expected a tuple of parameters for each of the gates ({names}), got {got}")
+    arrays, gates = [], {}
+    for i, part in enumerate(parts_of(params, mechanism, heads)):
+        shape = len(x), part.heads, (keys if i else x).shape[1], part.width
+        arrays.append(np.broadcast_to(x.dtype.type(0), shape))
+    for (name, pair), its in zip(mechanism.gates.items(), split_own(params, mechanism)[1], strict=True):
+        of_token, _ = pair.forward(np.zeros_like(keys, shape=(1, 1, 1, keys.shape[-1])), *its)  # (1, H, 1)
+        legal = of_token.dtype.type(-0.5 if name.startswith("log_") else 0.5)
+        gates[name] = np.broadcast_to(legal, (len(keys), *of_token.shape[1:-1], keys.shape[1]))
+    return arrays, gates
+
+
+def check_heads(params: Params, mechanism: Any, heads: Any, groups: Any) -> None:
     """Check that as many heads divide the columns, and groups the heads."""
     check_sizes(heads=heads, groups=groups)
     mechanism = shared(mechanism, groups)
@@ -206,7 +216,9 @@ def split_own(params: Params, mechanism: Mechanism) -> tuple[tuple[Any, ...], tu
 
 
 @op
-def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, groups: int = 1, **more: Any) -> Any:
+def init_state(
+    batch: int, params: Params, mechanism: Mechanism, *, heads: int, groups: int = 1, capacity: int | None = None
+) -> Any:
     """Return the mechanism's state before the first token.
 
     Parameters
@@ -215,24 +227,32 @@ def init_state(batch: int, params: Params, mechanism: Mechanism, *, heads: int, 
         ``B``.
     params, mechanism, heads, groups
         As in :func:`forward`.
-    **more
-        What the mechanism's ``init_state`` needs besides its options: ``capacity`` of softmax's cache.
+    capacity : int, optional
+        How many tokens a cache has room for from the start, if the mechanism has one.
     """
-    check_sizes(batch=batch)
+    check_sizes(batch=batch, capacity=1 if capacity is None else capacity)
     check_heads(params, mechanism, heads, groups)
     mechanism = shared(mechanism, groups)
     if mechanism.init_state is None:
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
     _, k, v = parts_of(params, mechanism, heads)
-    options = {**mechanism.options, **more, "dtype": params.inner.w.dtype}
+    options = {**mechanism.options, "capacity": capacity, "dtype": params.inner.w.dtype}
     accepted = {name: value for name, value in options.items() if name in mechanism.accepts["init_state"]}
     return mechanism.init_state((batch, heads), k.width, v.width, **accepted)
 
 
-def look_at_step(params: Params, mechanism: Any, heads: Any, groups: Any = 1, **_: Any) -> None:
+def look_at_step(
+    params: Params, mechanism: Any, heads: Any, groups: Any = 1, x_t: Any = None, state: Any = None
+) -> None:
+    """Check that there is a recurrent form and, given a token and a state, what the mechanism checks of them."""
     check_heads(params, mechanism, heads, groups)
     if mechanism.step is None:
         raise ValueError(f"mechanism: {mechanism.forward.__module__} has no recurrent form")
+    if x_t is not None and hasattr(mechanism.step, "check"):
+        mechanism = shared(mechanism, groups)
+        arrays, gates = like_arguments(x_t[:, None], x_t[:, None], params, mechanism, heads)
+        gates_t = {f"{name}_t": gate[..., 0] for name, gate in gates.items()}
+        mechanism.step.check(*(x[..., 0, :] for x in arrays), state, **mechanism.step_options, **gates_t)
 
 
 @op(look=look_at_step)

@@ -3,7 +3,7 @@
     h = x + attention(x)                                     (1)
     y = feed_forward(h)                                      (2)
 
-The only way past the attention is in (1), and there is none past the feed-forward layer.
+Attention has a residual connection, (1); the feed-forward layer has none.
 
 The gradient, by hand
 ---------------------

@@ -4,7 +4,7 @@
     y = sum_i s_i x_i                                        (2)
     dx_i = s_i dy                                            (3)
 
-``m`` is the key mask: what pads a sequence has no share in its mean.
+``m`` is the key mask: what pads a sequence has no share in its mean. The first row is the first, whatever the mask.
 
 >>> x, mask = np.array([[[1.0], [3.0], [9.0]]]), np.array([[True, True, False]])
 >>> y, saved = forward(x, key_mask=mask)
@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import check_choice
 
 __all__ = ["POOLS", "Gradients", "Pool", "Saved", "backward", "forward"]
 
@@ -28,6 +29,7 @@ POOLS: tuple[Pool, ...] = get_args(Pool)
 
 class Saved(NamedTuple):
     share: Float[Array, "B N"]  # s
+    width: int  # E
 
 
 class Gradients(NamedTuple):
@@ -35,12 +37,11 @@ class Gradients(NamedTuple):
 
 
 def look(pool: Any, **_: Any) -> None:
-    if pool not in POOLS:
-        raise ValueError(f"pool: expected one of {', '.join(POOLS)}, got {pool!r}")
+    check_choice("pool", pool, POOLS)
 
 
-def check_values(key_mask: Any = None, **_: Any) -> None:
-    if key_mask is not None and not key_mask.any(axis=-1).all():
+def check_values(key_mask: Any = None, pool: Any = "mean", **_: Any) -> None:
+    if pool == "mean" and key_mask is not None and not key_mask.any(axis=-1).all():
         empty = int(key_mask.any(axis=-1).argmin())
         raise ValueError(f"key_mask: sequence {empty} has no token, and the mean of nothing is nothing")
 
@@ -56,17 +57,22 @@ def forward(
     x : ndarray ``(B, N, E)``
     pool : {"mean", "first"}
     key_mask : ndarray of bool ``(B, N)``, optional
-        ``m``, at least one True for each sequence.
+        ``m``; for the mean, at least one True for each sequence.
     """
     share = np.ones(x.shape[:-1], x.dtype) if key_mask is None else key_mask.astype(x.dtype)
     if pool == "first":
         share = np.zeros_like(share)
         share[:, 0] = 1
     share /= share.sum(axis=-1, keepdims=True)  # (1)
-    return (share[:, None] @ x)[:, 0], Saved(share)  # (2)
+    return (share[:, None] @ x)[:, 0], Saved(share, x.shape[-1])  # (2)
 
 
-@op
+def look_back(d_y: Any, saved: Any) -> None:
+    if d_y.shape[-1] != saved.width:
+        raise ValueError(f"d_y: expected shape (B, E) = {(len(d_y), saved.width)}, got {d_y.shape}")
+
+
+@op(look=look_back)
 def backward(d_y: Float[Array, "B E"], saved: Saved) -> Gradients:
     """Equation (3)."""
     return Gradients(saved.share[..., None] * d_y[:, None])  # (3)

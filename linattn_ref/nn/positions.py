@@ -36,6 +36,7 @@ class Params(NamedTuple):
 
 class Saved(NamedTuple):
     first: int
+    shape: tuple[int, ...]  # of x
     params: Params
 
 
@@ -57,13 +58,18 @@ def look(x: Any, params: Any, first: int, **_: Any) -> None:
 @op(look=look)
 def forward(x: Float[Array, "... N E"], params: Params, *, first: int = 0) -> tuple[Array, Saved]:
     """Equation (1)."""
-    return x + params.table[first : first + x.shape[-2]], Saved(first, params)  # (1)
+    return x + params.table[first : first + x.shape[-2]], Saved(first, x.shape, params)  # (1)
 
 
-@op
+def look_back(d_y: Any, saved: Any) -> None:
+    if d_y.shape != saved.shape:
+        raise ValueError(f"d_y: expected shape (..., N, E) = {saved.shape}, got {d_y.shape}")
+
+
+@op(look=look_back)
 def backward(d_y: Float[Array, "... N E"], saved: Saved) -> Gradients:
     """Equation (2)."""
-    first, params = saved
+    first, _, params = saved
     d_table = np.zeros_like(params.table)
     d_table[first : first + d_y.shape[-2]] = d_y.sum(axis=tuple(range(d_y.ndim - 2)))  # (2)
     return Gradients(d_y, Params(d_table))

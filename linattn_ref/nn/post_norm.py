@@ -1,4 +1,6 @@
-"""A transformer's block with its norms last, as Vaswani and BERT have it: what each layer adds is added, then normed.
+"""A transformer's block with its norms last: each layer's output is added to its input, and the sum is normalised.
+
+This is the block of Vaswani's transformer and of BERT.
 
     h = norm_1(x + attention(x))                             (1)
     y = norm_2(h + feed_forward(h))                          (2)

@@ -1,4 +1,4 @@
-"""A transformer's block with its norms first: what each layer adds is added to what came in, which itself goes past.
+"""A transformer's block with its norms first: each layer's output is added to its input, which bypasses the norm.
 
     h = x + attention(norm_1(x))                             (1)
     y = h + feed_forward(norm_2(h))                          (2)

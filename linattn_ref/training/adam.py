@@ -11,7 +11,7 @@ A step works in place, in the arrays of the parameters and in those of its state
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):
 ...     state = step(p, np.array([5.0]), state, learning_rate=0.1)
->>> p.round(3)  # whatever the size of a constant gradient, a step is as long as the learning rate
+>>> p.round(3)  # as long as a constant gradient is well above eps, every step is as long as the learning rate
 array([0.8])
 
 References

@@ -41,6 +41,8 @@ def save(path: str | os.PathLike[str], trees: Any, facts: dict[str, Any]) -> Non
 
     Raises
     ------
+    TypeError
+        ``trees`` have a NumPy number, or something else that is no array; ``facts`` have what JSON cannot hold.
     OSError
         A full disk, no permission: naming the file. What stood there is left.
     """
@@ -79,7 +81,8 @@ def restore(tree: Any, checkpoint: Checkpoint, name: str) -> None:
     ------
     ValueError
         They are those of another model: which array is missing, one too many, or of another shape; which places of
-        ``tree`` share their memory and differ in the checkpoint. ``tree`` is left as it was.
+        ``tree`` share their memory and differ in the checkpoint. Or an array of ``tree`` is read-only. ``tree`` is left
+        as it was.
     """
     ours = {f"{name}.{field}".removesuffix("."): array for field, array in leaves(tree)}
     theirs = {key: x for key, x in checkpoint.arrays.items() if key == name or key.startswith(f"{name}.")}
@@ -92,6 +95,8 @@ def restore(tree: Any, checkpoint: Checkpoint, name: str) -> None:
                 f"the checkpoint is of another model: {key} is {theirs[key].dtype} {theirs[key].shape} in it,"
                 f" expected {array.dtype} {array.shape}"
             )
+        if not array.flags.writeable:
+            raise ValueError(f"{key}: expected an array that can be written to, got a read-only one")
     before = [array.copy() for array in ours.values()]
     for key, array in ours.items():
         array[...] = theirs[key]

@@ -7,19 +7,25 @@ import numpy as np
 
 from linattn_ref.nested import leaves
 from linattn_ref.op.options import is_number
-from linattn_ref.op.shapes import FLOATS
+from linattn_ref.op.shapes import FLOATS, Array
 
-__all__ = ["check_betas", "check_peak", "check_rate", "check_trees", "check_writeable"]
+__all__ = ["check_betas", "check_limit", "check_peak", "check_rate", "check_tree", "check_trees", "check_writeable"]
+
+
+def check_tree(name: str, tree: Any) -> dict[str, Array]:
+    """Check that there are arrays in it, all of them floats, and return them by their names."""
+    found = dict(leaves(tree, name))
+    if not found:
+        raise TypeError(f"{name}: expected an array, or arrays in NamedTuples, got {tree!r}")
+    for field, x in found.items():
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{field}: expected float32 or float64, got {x.dtype}")
+    return found
 
 
 def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
     """Check that ``params`` are floats, and that ``grads`` and the buffers of a state are like them."""
-    found = dict(leaves(params, "params"))
-    if not found:
-        raise TypeError(f"params: expected an array, or arrays in NamedTuples, got {params!r}")
-    for name, x in found.items():
-        if x.dtype not in FLOATS:
-            raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}")
+    found = check_tree("params", params)
     for tree, called in ((grads, "grads"), *((buffer, "state") for buffer in buffers)):
         like = {name.removeprefix(called): x for name, x in leaves(tree, called)}
         if [*like] != [name.removeprefix("params") for name in found]:
@@ -44,6 +50,13 @@ def check_rate(**rates: float) -> None:
     for name, rate in rates.items():
         if not (is_number(rate) and math.isfinite(rate) and rate >= 0):
             raise ValueError(f"{name}: expected a finite number of at least 0, got {rate!r}")
+
+
+def check_limit(**limits: float) -> None:
+    """Each is a number above 0."""
+    for name, limit in limits.items():
+        if not (is_number(limit) and limit > 0):
+            raise ValueError(f"{name}: expected a number above 0, got {limit!r}")
 
 
 def check_peak(peak: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from linattn_ref.nested import leaves
 from linattn_ref.op import op
-from linattn_ref.op.options import is_number
+from linattn_ref.training.checks import check_limit, check_tree
 
 __all__ = ["by_global_norm", "each"]
 
@@ -26,9 +26,9 @@ EPS = 1e-6  # PyTorch's
 PIECE = 1 << 14  # numbers
 
 
-def look(limit: float, **_: Any) -> None:
-    if not (is_number(limit) and limit > 0):
-        raise ValueError(f"limit: expected a number above 0, got {limit!r}")
+def look(grads: Any, limit: float) -> None:
+    check_tree("grads", grads)
+    check_limit(limit=limit)
 
 
 @op(look=look)
@@ -37,17 +37,18 @@ def by_global_norm(grads: Any, limit: float) -> float:
 
     Raises
     ------
-    ValueError
-        ``limit`` is not above 0.
+    TypeError, ValueError
+        There is no array in ``grads``, or one that is not of floats; ``limit`` is not above 0.
     """
     arrays = {id(array): array for _, array in leaves(grads)}.values()
     # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.
     rows = (array.reshape(-1) for array in arrays)
     pieces = (row[first : first + PIECE] for row in rows for first in range(0, row.size, PIECE))
     with np.errstate(over="ignore"):
-        length = math.sqrt(math.fsum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
-    if length == math.inf and (largest := max(float(abs(array).max()) for array in arrays)) < math.inf:
-        length = largest * math.hypot(*(by_global_norm(array / largest, math.inf) for array in arrays))
+        squares = [float(np.square(piece, dtype=np.float64).sum()) for piece in pieces]
+    length = math.sqrt(math.fsum(squares) if math.isfinite(sum(squares)) else sum(squares))  # fsum raises on overflow
+    if length == math.inf and (largest := max(float(abs(array).max(initial=0)) for array in arrays)) < math.inf:
+        length = largest * math.hypot(*(float(np.linalg.norm(np.ravel(array / largest))) for array in arrays))
     if limit < length + EPS:
         for array in arrays:
             array *= limit / (length + EPS)  # (1)

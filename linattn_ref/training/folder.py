@@ -42,8 +42,8 @@ _held: set[tuple[int, Path]] = set()  # thread, folder
 def alone(out: Path) -> Iterator[None]:
     """Keep every other run out of the folder ``out``, which is made if it is not there.
 
-    Who holds it may hold it once more: a command from its first line to its last, and its training within. A folder
-    that was made for what failed before it wrote anything is taken away.
+    A thread that holds it may take it again: a command from its first line to its last, and its training within. A
+    folder that was made for what failed before it wrote anything is taken away.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def check_folder(out: Path, *, resume: bool = False) -> None:
 
 
 def check_files(out: Path, *, resume: bool) -> None:
-    """The same, without looking who is writing there."""
+    """The same, without checking whether another run is writing there."""
     found = [name for name in (LAST, BEST, RESULT) if (out / name).exists()]
     if found and not resume:
         raise ValueError(f"out: {out} has the {found[0]} of a run; resume that one, or give another folder")
@@ -186,7 +186,8 @@ def _check_own(out: Path, facts: Mapping[str, Any]) -> None:
 def add(out: Path, log: Log, params: Any, state: Any, line: dict[str, Any], seconds: float) -> Log:
     """Write an evaluation and the checkpoints.
 
-    The record first, the last checkpoint last: from that one a run goes on, and does again what came before it.
+    The record is written first and the last checkpoint last. A run that is killed in between goes on from the
+    checkpoint before, and writes the same lines again.
     """
     seconds_told = None if math.isnan(seconds) else round(seconds, 3)
     times = [*log.times, {"step": line["step"], "cpu_seconds": seconds_told}]

@@ -10,8 +10,7 @@ length has there. `linattn_ref.training.folder` says what lies in a run's folder
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +19,11 @@ import numpy as np
 from linattn_ref.op.options import check_flags, check_sizes, plain
 from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, folder, parameters
-from linattn_ref.training.checks import check_rate
+from linattn_ref.training.checks import check_limit, check_rate
 from linattn_ref.training.clip import by_global_norm
 from linattn_ref.training.failure import TrainingError, check_step, no_number
-from linattn_ref.training.folder import BEST, LAST, RECORD, RESULT, TIMES, check_folder, read_record, read_times
 
 __all__ = ["Settings", "Task", "TrainingError", "Watch", "loss_and_gradients", "run", "step"]
-__all__ += ["BEST", "LAST", "RECORD", "RESULT", "TIMES", "check_folder", "read_record", "read_times"]
 
 
 class Task(NamedTuple):
@@ -50,7 +47,7 @@ class Settings(NamedTuple):
     # Moves parameters, as modules of `linattn_ref.training` do: ``init_state(params)`` is the state before the first
     # step, a NamedTuple that counts its ``steps``; ``step(params, grads, state, learning_rate=...)`` returns the next
     optimiser: Any = adam
-    options: Mapping[str, Any] = {}  # of its step  # never written to
+    options: Mapping[str, Any] = {}  # of its step; never written to
     accumulate: int = 1  # batches per step
     clip: float | None = None  # the largest norm of the gradient
     every: int = 100  # steps from one evaluation, and checkpoint, to the next
@@ -65,7 +62,8 @@ class Watch(NamedTuple):
     """Callbacks that follow a run."""
 
     steps: Callable[[Iterable[int]], Iterable[int]] = iter  # wraps the steps that are to be taken: ``tqdm.tqdm``, say
-    takes: Callable[[float], object] | None = None  # told the seconds that all will take, as the first of each took
+    # Called with the expected seconds in total, estimated from one step and one evaluation
+    takes: Callable[[float], object] | None = None
     found: Callable[[Mapping[str, Any]], object] = lambda line: None  # told each evaluation's line of the record
 
 
@@ -111,7 +109,7 @@ def step(
     """
     loss, grads = loss_and_gradients(task, settings, t, params)
     norm = settings.clipped(grads, math.inf if settings.clip is None else settings.clip)
-    check_step(t, loss, norm, early_loss, params, grads, partial(_saved, task, settings, t, params))
+    check_step(t, loss, norm, early_loss, params, grads, _saved(task, settings, t, params))
     rate = settings.learning_rate(t) * settings.factor(lines)
     state = settings.optimiser.step(params, grads, state, learning_rate=rate, **settings.options)
     return state, Step(loss, norm, rate)
@@ -130,11 +128,12 @@ def loss_and_gradients(task: Task, settings: Settings, t: int, params: Any) -> t
     return math.fsum(losses), parameters.tied(params, total)
 
 
-def _saved(task: Task, settings: Settings, t: int, params: Any) -> Any:
-    """What the forward pass of a step that failed saves, if the task tells."""
-    if task.look is None:
-        return ()
-    return task.look(params, task.batch(np.random.default_rng([settings.seed, t])))
+def _saved(task: Task, settings: Settings, t: int, params: Any) -> Iterator[Any]:
+    """What the forward pass of each batch of a step that failed saves, if the task tells."""
+    rng = np.random.default_rng([settings.seed, t])
+    if task.look is not None:
+        for _ in range(settings.accumulate):
+            yield task.look(params, task.batch(rng))
 
 
 # --- All steps ------------------------------------------------------------------------------------------------------
@@ -185,8 +184,8 @@ def run(
     check_flags(resume=resume)
     check_sizes(steps=settings.steps, accumulate=settings.accumulate, every=settings.every)
     check_rate(learning_rate=settings.learning_rate(0))
-    if settings.clip is not None and not settings.clip > 0:
-        raise ValueError(f"clip: expected a number above 0, got {settings.clip!r}")
+    if settings.clip is not None:
+        check_limit(clip=settings.clip)
     with folder.alone(out), workspace():
         _, params = parameters.flatten(params)  # a copy
         state = settings.optimiser.init_state(params)
@@ -237,7 +236,7 @@ def _expected(task: Task, settings: Settings, t: int, params: Any) -> float:
 def _evaluated(task: Task, settings: Settings, t: int, params: Any) -> dict[str, float]:
     found = task.evaluate(params)
     if not math.isfinite(found["loss"]):
-        raise no_number(t, found["loss"], params, partial(_saved, task, settings, t, params))
+        raise no_number(t + 1, "the loss of the evaluation", found["loss"], params, _saved(task, settings, t, params))
     return found
 
 

@@ -80,7 +80,7 @@ def flatten(params: Tree) -> tuple[Array, Tree]:
     Raises
     ------
     TypeError
-        Arrays of two dtypes, or none at all.
+        Arrays of two dtypes or of integers, or none at all.
     """
     dtypes = {array.dtype for _, array in leaves(params)}
     if len(dtypes) != 1 or not dtypes <= set(FLOATS):

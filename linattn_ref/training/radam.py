@@ -1,14 +1,17 @@
 """RAdam (Liu et al. 2020): Adam that warms up by itself.
 
 At first ``v``, a mean of few squares, is nearly as random as one of them, and to divide by its root makes steps of any
-size. The mean over ``t`` steps varies as little as one of ``rho_t`` independent squares, and
+size. The mean over ``t`` steps varies as much as the mean of ``rho_t`` independent squares:
 
     rho_inf = 2 / (1 - beta_2) - 1                           (1)
     rho_t = rho_inf - 2 t beta_2^t / (1 - beta_2^t)          (2)
+
+The larger ``rho_t``, the more ``v`` can be trusted, and each step is multiplied by
+
     r_t = sqrt((rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t))          (3)
 
-is how much of a step it can be trusted with. Up to ``rho_t = 4`` it is not defined, and steps are those of momentum
-alone; here, as in the authors' code and PyTorch, up to 5:
+Up to ``rho_t = 4`` this is not defined, and steps are those of momentum alone; here, as in the authors' code and
+PyTorch, up to 5:
 
     p_t = p_{t-1} - eta m_t / c_1 * (r_t sqrt(c_2) / (sqrt(v_t) + eps)   if rho_t > 5, else 1)      (4)
 

@@ -4,7 +4,7 @@
     milestones  rate factor^(number of milestones passed)                                    (2)
     cosine      last + (peak - last) (1 + cos(pi t / T)) / 2                                 (3)
     Noam        factor E^(-1/2) min((t + 1)^(-1/2), (t + 1) W^(-3/2))                        (4)
-    plateau     factor^(how often so many evaluations in a row brought nothing lower)        (5)
+    plateau     factor^(how often ``patience`` evaluations in a row brought no new minimum)  (5)
 
 >>> [round(cosine(t, peak=1.0, steps=4), 2) for t in range(5)]
 [1.0, 0.85, 0.5, 0.15, 0.0]

@@ -5,7 +5,7 @@
     p <- p - eta b                                           (3)  or, Nesterov's, p - eta (g + mu b)
 
 ``g`` the gradient, ``eta`` the learning rate, ``mu`` the momentum; PyTorch's form, in which ``eta`` is outside ``b``.
-A step works in place. With Nesterov's momentum it looks one momentum step ahead.
+A step works in place. With Nesterov's momentum the step looks one momentum step ahead.
 
 >>> p, state = np.array([1.0]), init_state(np.array([1.0]))
 >>> for _ in range(2):

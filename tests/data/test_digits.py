@@ -57,6 +57,8 @@ def test_a_folder_without_a_file_says_which(tmp_path):
         FileNotFoundError, match=r"there is no train-images-idx3-ubyte, nor train-images-idx3-ubyte\.gz"
     ):
         digits.read_folder(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"mnist\.pkl\.gz"):
+        digits.read_package(tmp_path / "mnist.pkl.gz")
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0")
     with pytest.raises(ValueError, match="not MNIST's train-images-idx3-ubyte"):
         digits.read_folder(tmp_path)

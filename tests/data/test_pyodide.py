@@ -17,6 +17,8 @@ def test_a_package_comes_with_what_it_depends_on(monkeypatch):
     packages = {"a": {"depends": ["b"]}, "b": {"depends": ["a", "c"]}, "c": {"depends": []}, "d": {"depends": []}}
     monkeypatch.setattr(npm, "read", lambda package, member: json.dumps({"packages": packages}).encode())
     assert list(pyodide.locked(["a"])) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"wanted: expected packages of Pyodide [\d.]+, got 'nope'"):
+        pyodide.locked(["a", "nope"])
 
 
 def test_the_first_source_whose_bytes_have_the_hash_is_taken(tmp_path):

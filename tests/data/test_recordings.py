@@ -37,7 +37,7 @@ def librispeech(tmp_path):
 
 
 def test_phones_are_folded_and_speakers_kept_apart(timit):
-    found = recordings.read(timit)
+    found = recordings.read(str(timit))
     assert (len(found.symbols), found.unit) == (40, "phonemes")
     assert {part: len(inside.texts) for part, inside in found.parts.items()} == {
         "training": 1,

@@ -35,6 +35,10 @@ def test_linformer_saves_more_at_greater_length_and_smaller_k():
             assert all(a <= b for a, b in zip(shorter, longer, strict=False))
 
 
+def test_every_table_is_public():
+    assert {name for name in vars(reported) if name.isupper()} <= {*reported.__all__}
+
+
 def test_the_average_accuracy_is_the_mean_of_four():
     for *tasks, average in reported.LINFORMER_ACCURACY.values():
         assert average == pytest.approx(np.mean(tasks), abs=0.0051)

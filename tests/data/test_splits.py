@@ -67,6 +67,10 @@ def test_a_vocabulary_is_the_same_each_time_and_loses_nothing():
     assert first.decode(pieces[:-1].tolist()) == " text é 5 7"
     with pytest.raises(ValueError, match="texts: a vocabulary of 900 pieces was asked for, they have"):
         subwords.train(["a"], 900)
+    for size in (258, 100, -1):
+        with pytest.raises(ValueError, match=rf"size: expected at least 259 pieces .3 special, 256 bytes., got {size}"):
+            subwords.train(TEXTS, size)
+    assert subwords.train(TEXTS, 259).get_vocab_size() == 259
 
 
 def test_padding_keeps_what_stands_around_a_text():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mechanism_cases import MECHANISMS, TOKENS
 
-from linattn_ref.attention import linear
+from linattn_ref.attention import linear, softmax
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.models import causal
 from linattn_ref.nested import map_arrays
@@ -165,6 +165,36 @@ def test_heads_of_keys_may_be_shared(inside, kernels):
     check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
     with pytest.raises(ValueError, match=r"^heads: 4 heads of 3 projections need a multiple of as many columns"):
         causal.forward(READ, params, model._replace(groups=4))
+
+
+@pytest.mark.parametrize(("inside", "other"), [(linear, softmax), (softmax, linear)])
+def test_a_state_of_something_else_is_refused(inside, other):
+    """Of other sequences, numbers, blocks, heads or another mechanism: some of these states gave a wrong row."""
+    params, model = drawn(), causal.Model(mechanism.of(inside, causal=True), heads=2)
+    _, state = causal.step(np.array([1, 2, 3]), params, causal.init_state(3, params, model), model)
+    single = map_arrays(lambda array: array.astype(np.float32), params)
+    four, another = model._replace(heads=4), model._replace(mechanism=mechanism.of(other, causal=True))
+    for rows, its, given, error, message in (
+        (1, params, state, ValueError, r"expected float64 with \(B, H\) = \(1, 2\), got float64 of shape \(3, 2, "),
+        (4, params, state, ValueError, r"expected float64 with \(B, H\) = \(4, 2\), got float64 of shape \(3, 2, "),
+        (3, single, state, ValueError, "expected float32 with .*, got float64 of"),
+        (3, params, state._replace(place=-1), ValueError, "a place of at least 0, got 2 and -1"),
+        (3, params, state._replace(blocks=state.blocks[1:]), ValueError, "expected one of 2 blocks .*, got 1 and 1"),
+        (3, params, causal.init_state(3, params, four), ValueError, r"= \(3, 2\), got float64 of shape \(3, 4, "),
+        (3, params, causal.init_state(3, params, another), TypeError, r"expected a \w+\.State for each block, got a"),
+    ):
+        for tokens, call in ((np.zeros(rows, int), causal.step), (np.zeros((rows, 2), int), causal.read)):
+            with pytest.raises(error, match=f"^state: .*{message}"):
+                call(tokens, its, given, model)
+
+
+@pytest.mark.parametrize("layers", [0, -1, 2.0])
+def test_as_many_blocks_as_were_asked_for(layers):
+    sizes = {"tokens": 5, "places": 7, "width": 8, "hidden": 8}
+    with pytest.raises(ValueError, match=f"layers: expected an integer of at least 1, got {layers}"):
+        causal.draw(np.random.default_rng(0), layers=layers, **sizes)
+    with pytest.raises(ValueError, match="own: expected parameters for each of 3 blocks, got 2"):
+        causal.draw(np.random.default_rng(0), layers=3, own=[()] * 2, **sizes)
 
 
 def test_wrong_arguments_are_named():

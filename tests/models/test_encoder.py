@@ -230,18 +230,33 @@ def test_wrong_arguments_are_named():
     run = partial(classifier.forward, params=above(classifier, drawn()), model=model)
     with pytest.raises(ValueError, match="key_mask: sequence 1 has no token"):
         run(READ, key_mask=MASK & [[True], [False]])
+    assert np.isfinite(run(READ, key_mask=MASK & [[True], [False]], pool="first")[0]).all()
     with pytest.raises(ValueError, match="pool: expected one of mean, first, got 'last'"):
         run(READ, pool="last")
     with pytest.raises(ValueError, match="tokens: there are 7 places, got 8 tokens"):
         run(np.zeros((1, 8), int))
     with pytest.raises(ValueError, match="tokens: there are 5 places, got 7 tokens"):
         classifier.forward(READ, run.keywords["params"], model._replace(first=2))
+    for first in (-3, -1, 7, 20, 1.0, True):
+        with pytest.raises(ValueError, match=f"model.first: expected an integer from 0 to 6, got {first}"):
+            encoder.forward(READ[:, :2], drawn(), model._replace(first=first))
+    with pytest.raises(ValueError, match="eps: expected a finite number of at least 0, got -1"):
+        encoder.forward(READ, drawn()._replace(blocks=()), model._replace(eps=-1))
     with pytest.raises(ValueError, match="types: expected numbers from 0 to 1, got 2 to 2"):
         run(READ, types=np.full_like(READ, 2))
     with pytest.raises(ValueError, match=r"types: the network has none, params\.types is None"):
         encoder.forward(READ, drawn()._replace(types=None), model, types=TYPES)
     with pytest.raises(TypeError, match=r"model: expected a encoder\.Model"):
         encoder.forward(READ, drawn(), "softmax")
+
+
+@pytest.mark.parametrize("layers", [0, -1, 2.0])
+def test_as_many_blocks_as_were_asked_for(layers):
+    sizes = {"tokens": 5, "places": 7, "width": 8, "hidden": 8}
+    with pytest.raises(ValueError, match=f"layers: expected an integer of at least 1, got {layers}"):
+        encoder.draw(np.random.default_rng(0), layers=layers, **sizes)
+    with pytest.raises(ValueError, match="own: expected parameters for each of 3 blocks, got 2"):
+        encoder.draw(np.random.default_rng(0), layers=3, own=[()] * 2, **sizes)
 
 
 def test_what_another_mechanism_is_given():

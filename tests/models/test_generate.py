@@ -188,5 +188,15 @@ def test_a_temperature_close_to_0_takes_the_likeliest(temperature):
     np.testing.assert_array_equal(drawn, scores.argmax(axis=-1))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("temperature", [1e39, 10**400], ids=["1e39", "1e400"])
+def test_a_temperature_beyond_the_numbers_of_the_scores_draws_evenly(dtype, temperature):
+    """Without a warning, and never what has score -inf."""
+    scores = np.tile(np.array([1, 5, -np.inf, 3], dtype), (300, 1))
+    drawn = np.bincount(pick(scores, np.random.default_rng(0), temperature=temperature), minlength=4)
+    assert drawn[2] == 0
+    assert drawn[[0, 1, 3]].min() > 60
+
+
 def test_16_bits_draw_every_token():
     assert pick(np.zeros((500, 8192), np.float16), np.random.default_rng(0)).max() > 8000

@@ -1,5 +1,7 @@
 """Networks that hear: gradients, padding that changes nothing, and an order of frames that does not."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,14 @@ def test_padded_is_truncated(module, params, forward):
         results.append((scores[:, :4], module.backward(d_scores, saved).params))
     for (where, short), (_, long) in zip(*(float_arrays("", result) for result in results), strict=True):
         np.testing.assert_allclose(long, short, rtol=1e-9, atol=1e-12, err_msg=where)
+
+
+@pytest.mark.parametrize("layers", [0, -3, 2.0])
+def test_as_many_layers_as_were_asked_for(layers):
+    sizes = {"inputs": 3, "labels": 5, "hidden": 4, "layers": layers}
+    for draw in (speech_lstm.draw, partial(speech.draw, width=8)):
+        with pytest.raises(ValueError, match=f"layers: expected an integer of at least 1, got {layers}"):
+            draw(np.random.default_rng(0), **sizes)
 
 
 @everyone

@@ -103,9 +103,10 @@ def test_no_frames_say_no_labels(labels, loss, room):
 @rooms
 def test_a_constant_added_to_all_scores_changes_nothing(room):
     """Also where 0 is far above them: neither a frame nor the states end where a vector of the processor does."""
-    loss, d_scores = run(SCORES, np.array([1, 2]), kernels=room)
-    for constant in (-1000.0, 1000.0):
-        loss_there, d_scores_there = run(SCORES + constant, np.array([1, 2]), kernels=room)
+    scores = np.round(SCORES * 1024) / 1024  # added to 2^40 without rounding
+    loss, d_scores = run(scores, np.array([1, 2]), kernels=room)
+    for constant in (-1000.0, 1000.0, 2.0**40):
+        loss_there, d_scores_there = run(scores + constant, np.array([1, 2]), kernels=room)
         assert loss_there == pytest.approx(loss, rel=1e-12)
         np.testing.assert_allclose(d_scores_there, d_scores, rtol=0, atol=1e-12)
 
@@ -148,6 +149,14 @@ def test_symbols_that_cannot_be(room):
             loss, d_scores = run(scores, targets, kernels=room)
         assert np.isnan(loss)
         assert np.isnan(d_scores[frame]).all()
+
+
+def test_shares_of_a_frame_sum_to_1_in_float32():
+    """Also where the probability of the labels is e^-900, whose logarithm float32 rounds at 6e-5: (8) sums to 0."""
+    rng = np.random.default_rng(0)
+    scores, targets = 3 * rng.standard_normal((1, 300, 10)).astype(np.float32), rng.integers(1, 10, (1, 30))
+    _, d_scores = run(scores, targets)
+    np.testing.assert_allclose(30 * d_scores.sum(axis=-1), 0, rtol=0, atol=32 * np.finfo(np.float32).eps)
 
 
 def test_wrong_arguments_are_named():

@@ -53,7 +53,12 @@ def test_the_input_is_not_kept():
             r"^params.gain: expected shape \(W,\) = \(5,\), got \(4,\)",
         ),
         ({"params": Params(np.ones(5), np.ones(5, np.float32))}, TypeError, r"^params.bias: expected float64"),
-        ({"eps": 0}, ValueError, r"^eps: expected a number above 0"),
+        ({"eps": 0}, ValueError, r"^eps: expected a number above 0 in float64, got 0"),
+        (
+            {"x": np.ones((1, 5), np.float32), "params": Params(*np.ones((2, 5), np.float32)), "eps": 1e-50},
+            ValueError,
+            r"^eps: expected a number above 0 in float32, got 1e-50",
+        ),
         *(
             ({"eps": eps}, ValueError, r"^eps: expected a finite number of at least 0")
             for eps in (-1e-5, np.nan, np.inf)

@@ -12,7 +12,19 @@ from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit, reference
 from linattn_ref.nested import map_arrays
-from linattn_ref.nn import affine, dropout, embedding, gelu, gelu_tanh, layer_norm, lstm, multi_head, positions
+from linattn_ref.nn import (
+    affine,
+    dropout,
+    embedding,
+    feed_forward,
+    gelu,
+    gelu_tanh,
+    layer_norm,
+    lstm,
+    multi_head,
+    pooling,
+    positions,
+)
 from linattn_ref.op.backends import pages_of
 
 layers = pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -122,8 +134,10 @@ def test_a_wrong_argument_is_named(layer):
         layer.forward(args[0].astype(np.complex128), *args[1:])
     y, saved = layer.forward(*args)
     d_y = layer.module.backward.page.__code__.co_varnames[0]
-    with pytest.raises(ValueError, match=f"^{d_y}: expected"):
-        layer.module.backward(np.zeros((*np.shape(y), 2)), saved)
+    longer = [[n + (i == axis) for i, n in enumerate(np.shape(y))] for axis in range(np.ndim(y))]
+    for shape in ((*np.shape(y), 2), *longer):
+        with pytest.raises(ValueError, match=f"^{d_y}: expected"):
+            layer.module.backward(np.zeros(shape), saved)
 
 
 @rooms
@@ -144,11 +158,33 @@ def uniform(w, limit):
 
 
 @pytest.mark.parametrize("layer", [gelu, gelu_tanh])
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_far_from_0_the_slope_is_0_or_1(layer):
-    x = np.array([-1e20, -1e10, 1e10, 1e20], np.float32)
-    _, saved = layer.forward(x)
-    np.testing.assert_array_equal(layer.backward(np.ones_like(x), saved).x, [0, 0, 1, 1])
+    """Without a warning."""
+    x = np.array([-np.inf, -1e20, -1e10, 1e10, 1e20, np.inf], np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, saved = layer.forward(x)
+    np.testing.assert_array_equal(layer.backward(np.ones_like(x), saved).x, [0, 0, 0, 1, 1, 1])
+
+
+@rooms
+def test_gelu_keeps_its_digits_far_below_0(room):
+    """Phi(-10) = 7.62e-24, beside which 1 + erf rounds to 0."""
+    y, _ = gelu.forward(np.array([-10.0]), kernels=room)
+    assert y[0] == pytest.approx(-10 * 7.619853024160527e-24, rel=1e-12, abs=0)
+
+
+def test_the_first_row_is_taken_whatever_the_mask():
+    """A mean needs a row that counts."""
+    x, mask = np.arange(12.0).reshape(2, 3, 2), np.array([[False, True, True], [False, False, False]])
+    np.testing.assert_array_equal(pooling.forward(x, pool="first", key_mask=mask)[0], x[:, 0])
+    with pytest.raises(ValueError, match=r"^key_mask: sequence 1 has no token"):
+        pooling.forward(x, key_mask=mask)
+
+
+def test_an_activation_is_a_pair():
+    params = feed_forward.draw(4, 6, np.random.default_rng(0))
+    with pytest.raises(TypeError, match=r"^activation: expected a module with forward and backward, such as gelu, got"):
+        feed_forward.forward(np.ones((2, 4)), params, activation="relu")
 
 
 class Largest(np.random.Generator):

@@ -60,12 +60,13 @@ def test_samples_at_a_low_temperature_are_the_mode():
 
 
 def test_how_far_the_switch_is_off():
-    """By t/2 - log t in a tail, as the docstring says; not at all where the probability is not small."""
-    narrow, t = np.array([[0.0, 0.0, logistic_mixture.LOWEST]]), 2 / 255 * np.exp(7)
-    for n, off in ((140, t / 2 - np.log(t)), (128, 0)):
-        exact, switched = (logistic_mixture.forward(narrow, np.array([n]), switch=x)[0] for x in (False, True))
-        assert switched - exact == pytest.approx(off, abs=1e-3)
-    assert t / 2 - np.log(t) == pytest.approx(2.1, abs=0.05)
+    """By the number of the docstring in a tail; not at all where the probability is not small."""
+    for log_s, n, rounded in ((logistic_mixture.LOWEST, 140, 2.1), (-3.0, 250, 0.001)):
+        params, t = np.array([[0.0, 0.0, log_s]]), 2 / 255 * np.exp(-log_s)
+        for value, off in ((n, t / 2 - np.log(t) + np.log(1 - np.exp(-t))), (128, 0)):
+            exact, switched = (logistic_mixture.forward(params, np.array([value]), switch=x)[0] for x in (False, True))
+            assert switched - exact == pytest.approx(off, abs=1e-6)
+            assert off in (0, pytest.approx(rounded, rel=0.05))
 
 
 def test_the_switch_has_its_own_gradient():

@@ -53,6 +53,13 @@ def test_steps_go_on_from_where_others_ended(room):
     np.testing.assert_allclose(of_rest.x, expected.x[2:], rtol=1e-12, atol=1e-14)
 
 
+def test_small_inputs_keep_their_digits():
+    """``tanh`` near 0, where a difference of exponentials would cancel; on both sides of it."""
+    x, params = 1e-12 * RNG.standard_normal((5, 2, 4)), PARAMS.ahead._replace(b=np.zeros_like(PARAMS.ahead.b))
+    (expected, _), (h, _) = (lstm_steps.forward(x, params, kernels=room) for room in (reference, jit))
+    np.testing.assert_allclose(h, expected, rtol=1e-11)
+
+
 def test_inputs_of_any_size():
     """The gates are 0 or 1 then, and no number overflows."""
     y, _ = lstm.forward(np.full((1, 3, 4), 1e4), PARAMS)
@@ -73,6 +80,14 @@ def test_wrong_arguments_are_named():
     }.items():
         with pytest.raises((TypeError, ValueError), match=f"^{error}"):
             lstm.forward(**{"x": x, "params": PARAMS, **options})
+
+
+@rooms
+def test_parameters_have_four_columns_per_unit(room):
+    with pytest.raises(ValueError, match=r"^params\.u: expected shape \(H, 4 H\) = \(2, 8\), got \(2, 4\)"):
+        lstm_steps.forward(
+            np.ones((2, 1, 1)), lstm.Direction(np.ones((1, 4)), np.ones((2, 4)), np.ones(4)), kernels=room
+        )
 
 
 @each_compiled_dtype

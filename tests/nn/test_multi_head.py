@@ -12,6 +12,7 @@ from linattn_ref.attention.parts import gate
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import jit, reference
+from linattn_ref.nested import map_arrays
 from linattn_ref.nn import (
     dropout,
     feed_forward,
@@ -223,6 +224,74 @@ def test_wrong_arguments_are_named():
     local = next(m for m in MECHANISMS if m.name == "local")
     with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.sparse\.local has no recurrent form"):
         multi_head.init_state(2, params, local.mechanism, heads=HEADS)
+
+
+@pytest.mark.parametrize("layer", [multi_head, *BLOCKS.values()], ids=["attention alone", *BLOCKS])
+def test_a_state_that_does_not_fit_is_named(layer):
+    inside, params = MECHANISMS[3], drawn(MECHANISMS[3], layer)
+    attention = params if layer is multi_head else params.attention
+    state = multi_head.init_state(2, attention, inside.mechanism, heads=HEADS)
+    for error, wrong in {
+        r": expected a sums\.State, got a NoneType": None,
+        r": expected a sums\.State, got a softmax\.State": softmax.init_state((2, HEADS), 4, 4),
+        r"\.s: expected shape .* = \(2, 2, 4, 4\), got \(3, 2, 4, 4\)": linear.init_state((3, HEADS), 4, 4),
+        r"\.s: expected float64 like the other arrays, got float32": map_arrays(np.float32, state),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^state{error}"):
+            layer.step(X[:, 0], params, wrong, inside.mechanism, heads=HEADS)
+    layer.step(X[:, 0], params, state, inside.mechanism, heads=HEADS)
+
+
+def test_parameters_of_gates_that_do_not_fit_are_named():
+    inside, rng = mechanism.of(delta, gates={"beta": gate}), np.random.default_rng(0)
+    state = delta.init_state((2, HEADS), 4, 4)
+    for error, own in {
+        r"params\.own: expected a tuple of parameters for each of the gates \(beta\), got 0": (),
+        r"w_g: expected shape": ((np.ones((HEADS, WIDTH + 1)), np.ones(HEADS)),),
+        r"beta(_t)?: expected shape": ((np.ones((3, WIDTH)), np.ones(3)),),
+        r"w_g: expected float64 like": (tuple(np.ones((1 + HEADS, HEADS, WIDTH), np.float32)[:2]),),
+    }.items():
+        params = multi_head.draw(WIDTH, rng, own=own)
+        with pytest.raises((TypeError, ValueError), match=f"^{error}"):
+            multi_head.forward(X, params, inside, heads=HEADS)
+        with pytest.raises((TypeError, ValueError), match=f"^{error}"):
+            multi_head.step(X[:, 0], params, state, inside, heads=HEADS)
+
+
+@blocks
+def test_a_step_of_a_block_refuses_what_its_forward_pass_does(block):
+    inside, params = MECHANISMS[3].mechanism, drawn(MECHANISMS[3], block)
+    state = multi_head.init_state(2, params.attention, inside, heads=HEADS)
+    for error, options in {
+        "activation: expected a module with forward and backward": {"activation": "relu"},
+        **({} if block is no_norm else {"eps: expected a number above 0 in float64": {"eps": 0}}),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=f"^{error}"):
+            block.forward(X, params, inside, heads=HEADS, **options)
+        with pytest.raises((TypeError, ValueError), match=f"^{error}"):
+            block.step(X[:, 0], params, state, inside, heads=HEADS, **options)
+
+
+class summed:  # in place of a module
+    """Linear attention, whose state is made without options of the entrance."""
+
+    forward, backward, step = linear.forward, linear.backward, linear.step
+
+    def init_state(leading, key_width, value_width, *, dtype):
+        return linear.init_state(leading, key_width, value_width, dtype=dtype)
+
+
+def test_a_cache_has_room_from_the_start():
+    """A mechanism without one may be asked too, and no option is misspelt in silence."""
+    params, cached = drawn(MECHANISMS[1]), MECHANISMS[1].mechanism
+    assert multi_head.init_state(2, params, cached, heads=HEADS, capacity=64, kernels=jit).rows.k.shape[-2] == 64
+    for module in (linear, summed):
+        state = multi_head.init_state(2, params, mechanism.of(module, causal=True), heads=HEADS, capacity=64)
+        assert state.s.shape == (2, HEADS, 4, 4)
+    with pytest.raises(ValueError, match=r"^capacity: expected an integer of at least 1, got 0"):
+        multi_head.init_state(2, params, cached, heads=HEADS, capacity=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'capcity'"):
+        multi_head.init_state(2, params, cached, heads=HEADS, capcity=64)
 
 
 # --- Shared heads, a memory, widths of their own ----------------------------------------------------------------------

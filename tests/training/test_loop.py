@@ -21,7 +21,7 @@ import small_run
 
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import feed_forward
-from linattn_ref.training import checkpoint, clip, failure, loop, parameters, sgd
+from linattn_ref.training import checkpoint, clip, failure, folder, loop, parameters, sgd
 
 
 def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **changed):
@@ -30,12 +30,12 @@ def run(out, *, facts=small_run.FACTS, resume=False, task=small_run.TASK, **chan
 
 def content(out):
     """All that is the same each time."""
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.name[0] != "." and path.name != loop.TIMES}
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name[0] != "." and path.name != folder.TIMES}
 
 
 def test_it_learns_and_the_record_says_so(tmp_path):
     run(tmp_path, steps=200, every=50)
-    facts, *lines = loop.read_record(tmp_path)
+    facts, *lines = folder.read_record(tmp_path)
     assert facts == {"facts": small_run.FACTS}
     assert [line["step"] for line in lines] == [50, 100, 150, 200]
     assert lines[-1]["training_loss"] < lines[0]["training_loss"]
@@ -59,7 +59,7 @@ def test_batches_of_a_step_count_by_what_they_have(tmp_path, weigh):
         start, how = feed_forward.draw(3, 5, np.random.default_rng(0)), small_run.settings(optimiser=sgd, steps=1)
         how = how._replace(accumulate=len(rows_of), every=1)
         found = loop.run(task, start, how, tmp_path / name, facts=small_run.FACTS)
-        return parameters.flatten(found)[0], loop.read_record(tmp_path / name)[-1]["training_loss"]
+        return parameters.flatten(found)[0], folder.read_record(tmp_path / name)[-1]["training_loss"]
 
     given = rows.transpose(1, 0, 2)  # (8, 2, 3)
     rows_of = [given]
@@ -79,7 +79,7 @@ def test_the_rate_goes_by_what_evaluations_found(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     how = {"every": 3, "factor": factor, "learning_rate": lambda t: 0.02}
     run(whole, steps=12, **how)
-    assert [line["rate"] for line in loop.read_record(whole)[1:]] == [0.02, 0.01, 0.005, 0.0025]
+    assert [line["rate"] for line in folder.read_record(whole)[1:]] == [0.02, 0.01, 0.005, 0.0025]
     run(parts, steps=6, **how)
     run(parts, steps=12, **how, resume=True)
     assert content(parts) == content(whole)
@@ -129,7 +129,7 @@ def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
     for (name, after), (_, before), (_, slope) in zip(*of_three, strict=True):
         kept = min(1.0, 1 / ((norm(slope) if each else whole) + 1e-6))
         np.testing.assert_allclose(before - after, 0.5 * kept * slope, rtol=1e-12, atol=1e-15, err_msg=name)
-    assert loop.read_record(tmp_path)[-1]["norm"] == pytest.approx(whole)  # what it was before
+    assert folder.read_record(tmp_path)[-1]["norm"] == pytest.approx(whole)  # what it was before
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path):
@@ -230,15 +230,15 @@ def test_a_run_that_has_come_to_its_end_can_be_lengthened(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for out in (whole, stopped):
         run(out, **of_length(8))
-        (out / loop.RESULT).write_text("{}")
+        (out / folder.RESULT).write_text("{}")
     run(whole, **of_length(20, "longer"), resume=True)
     for step in (0, 5):  # before its first checkpoint, and after one
         with pytest.raises(KeyboardInterrupt):
             run(stopped, **of_length(20, "longer"), task=stop_at(step), resume=True)
     run(stopped, **of_length(20, "longer"), resume=True)
     assert content(stopped) == content(whole)
-    assert loop.RESULT not in content(whole)
-    (said,), lines = loop.read_record(whole)[:1], loop.read_record(whole)[1:]
+    assert folder.RESULT not in content(whole)
+    (said,), lines = folder.read_record(whole)[:1], folder.read_record(whole)[1:]
     assert said["facts"] == {**small_run.FACTS, "steps": 20, "lengthened": [{"from": 8, "command": "longer"}]}
     assert [line["step"] for line in lines] == [4, 8, 12, 16, 20]
     np.testing.assert_allclose([line["rate"] for line in lines], [0.0125, 0.0025, 0.009, 0.005, 0.001], rtol=1e-12)
@@ -262,25 +262,25 @@ def test_a_second_run_in_a_folder_is_refused_until_the_first_is_gone(tmp_path):
     program = [sys.executable, small_run.__file__, str(tmp_path)]
     with subprocess.Popen(program) as first:
         try:
-            while not (tmp_path / loop.RECORD).exists() and first.poll() is None:
+            while not (tmp_path / folder.RECORD).exists() and first.poll() is None:
                 time.sleep(0.01)
             for resume in (False, True):
                 with pytest.raises(ValueError, match=r"out: another run is writing in .*; let it end, or give another"):
                     run(tmp_path, resume=resume)
                 with pytest.raises(ValueError, match="out: another run is writing in"):
-                    loop.check_folder(tmp_path, resume=resume)
+                    folder.check_folder(tmp_path, resume=resume)
         finally:
             first.send_signal(signal.SIGKILL)
-    loop.check_folder(tmp_path, resume=True)
+    folder.check_folder(tmp_path, resume=True)
     run(tmp_path, resume=True)
-    assert loop.read_record(tmp_path)[-1]["step"] == 40
+    assert folder.read_record(tmp_path)[-1]["step"] == 40
 
 
 @pytest.mark.parametrize("left", [None, b"", b'{"facts": {}}\n', b"[]\n{}\n", b"\0" * 300])
 def test_without_the_record_it_does_not_go_on(tmp_path, left):
     """A rate may go by what is in it. Nothing else is altered."""
     run(tmp_path, steps=8)
-    record = tmp_path / loop.RECORD
+    record = tmp_path / folder.RECORD
     record.unlink()
     if left is not None:
         record.write_bytes(left)
@@ -294,14 +294,14 @@ def test_without_the_record_it_does_not_go_on(tmp_path, left):
 def test_without_its_times_it_goes_on_and_they_are_unknown(tmp_path, empty):
     run(tmp_path / "whole", steps=12)
     run(tmp_path / "parts", steps=8)
-    times = tmp_path / "parts" / loop.TIMES
+    times = tmp_path / "parts" / folder.TIMES
     times.unlink()
     if empty:
         times.touch()
     run(tmp_path / "parts", steps=12, resume=True)
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
     unknown = [{"step": step, "cpu_seconds": None} for step in (4, 8, 12)]
-    assert loop.read_times(tmp_path / "parts") == unknown
+    assert folder.read_times(tmp_path / "parts") == unknown
 
 
 def test_the_command_may_be_written_otherwise(tmp_path):
@@ -327,15 +327,15 @@ def test_what_a_run_has_learned_is_not_written_over(tmp_path):
     with pytest.raises(ValueError, match=r"out: .*whole has the last\.safetensors of a run; resume that one"):
         run(tmp_path / "whole", steps=8)
     assert content(tmp_path / "whole") == before
-    (tmp_path / "whole" / loop.LAST).unlink()
+    (tmp_path / "whole" / folder.LAST).unlink()
     with pytest.raises(ValueError, match=r"out: .*whole has the best\.safetensors of a run"):
         run(tmp_path / "whole", steps=8)
-    (tmp_path / "whole" / loop.RESULT).write_text("{}")
+    (tmp_path / "whole" / folder.RESULT).write_text("{}")
     with pytest.raises(ValueError, match=r"resume: .* has the result\.json of a run, and no last\.safetensors"):
         run(tmp_path / "whole", steps=8, resume=True)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "new", steps=12, task=stop_at(1))
-    assert set(content(tmp_path / "new")) == {loop.RECORD}
+    assert set(content(tmp_path / "new")) == {folder.RECORD}
     run(tmp_path / "new", steps=8)
     assert content(tmp_path / "new") == before
 
@@ -353,13 +353,13 @@ def test_what_is_compiled_in_the_first_step_is_not_counted(tmp_path):
 
     run(tmp_path, steps=2, every=1, task=small_run.TASK._replace(learn=learn))
     assert next(slow, None) is None
-    assert loop.read_times(tmp_path)[-1]["cpu_seconds"] < 0.2
+    assert folder.read_times(tmp_path)[-1]["cpu_seconds"] < 0.2
 
 
 def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
     def learn(params, x, share):
         loss, grads = small_run.learn(params, x, share)
-        if len(loop.read_record(tmp_path)) == 2:
+        if len(folder.read_record(tmp_path)) == 2:
             grads.outer.b[0] = np.nan
         return loss, grads
 
@@ -370,15 +370,22 @@ def test_a_number_that_is_none_stops_it_and_names_where(tmp_path):
     assert all(np.isfinite(x).all() for x in found.arrays.values())
 
 
-def test_the_layer_where_numbers_cease_is_named(tmp_path):
-    """By what a forward pass saves: all gradients are no numbers then, whichever layer it was."""
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_the_layer_where_numbers_cease_is_named(tmp_path, wrong):
+    """By what forward passes save: all gradients are no numbers then, whichever layer and batch of the step it was."""
+    rng = np.random.default_rng([small_run.FACTS["seed"], 0])
+    drawn = [small_run.batch(rng) for _ in range(2)]
+
+    def batch(rng):
+        x = small_run.batch(rng)
+        return x * np.nan if np.array_equal(x, drawn[wrong]) else x
 
     def look(params, x):
         return small_run.feed_forward.forward(x, params)[1]
 
-    named = r"step \d+: the loss is nan, and inner\.x is the first that is NaN or infinite on the way forward"
+    named = r"step 0: the loss is nan, and inner\.x is the first that is NaN or infinite on the way forward"
     with pytest.raises(loop.TrainingError, match=named):
-        run(tmp_path, task=small_run.TASK._replace(look=look, batch=lambda rng: np.full((4, 3), np.nan)))
+        run(tmp_path, task=small_run.TASK._replace(look=look, batch=batch))
 
 
 class Three(NamedTuple):
@@ -419,16 +426,17 @@ FINE, INF, NAN, WRONG = (1, 1, 1), np.inf, np.nan, "that is NaN or infinite"
 def test_where_it_fails(loss, norm, params, saved, grads, told):
     params, saved, grads = (Three(*np.array(x, float)[:, None]) for x in (params, saved, grads))
     with pytest.raises(loop.TrainingError) as error:
-        failure.check_step(3, loss, norm, 0.5, params, grads, lambda: saved)
+        failure.check_step(3, loss, norm, 0.5, params, grads, [saved])
     assert str(error.value) == f"step 3: {told}"
-    failure.check_step(3, 9.0, 1.0, 0.5, params, grads, lambda: saved)  # of an early loss below 1, 10 times 1
+    failure.check_step(3, 9.0, 1.0, 0.5, params, grads, [saved])  # of an early loss below 1, 10 times 1
 
 
 def test_parameters_that_are_none_are_not_saved(tmp_path):
     def evaluate(params):
         return {"loss": np.nan}
 
-    with pytest.raises(loop.TrainingError, match="the loss is nan; there is no checkpoint yet"):
+    told = "^step 4: the loss of the evaluation is nan; there is no checkpoint yet"  # the line would be of step 4
+    with pytest.raises(loop.TrainingError, match=told):
         run(tmp_path, task=small_run.TASK._replace(evaluate=evaluate))
     assert not (tmp_path / "last.safetensors").exists()
 
@@ -454,17 +462,19 @@ def test_a_loss_that_explodes_slowly_stops_it_too(tmp_path):
     """Three times the loss with each evaluation: 10 times that of the first is exceeded in step 3."""
 
     def learn(params, x, share):
-        return share * 2 * 3.0 ** (len(loop.read_record(tmp_path)) - 1), small_run.learn(params, x, share)[1]
+        return share * 2 * 3.0 ** (len(folder.read_record(tmp_path)) - 1), small_run.learn(params, x, share)[1]
 
     with pytest.raises(loop.TrainingError, match=r"^step 3: the loss exploded, from 2 to 54, and "):
         run(tmp_path, task=small_run.TASK._replace(learn=learn), every=1)
 
 
-def test_a_gradient_is_clipped_whatever_its_length():
-    """Its square leaves the range of float64."""
-    grads = [np.array([3e200, 1]), np.array([4e200], np.float64)]
-    assert clip.by_global_norm(grads, 1.0) == pytest.approx(5e200)
-    np.testing.assert_allclose(np.concatenate(grads), [0.6, 0, 0.8], atol=1e-12)
+@pytest.mark.parametrize("size", [1e153, 3e153, 1e200])
+def test_a_gradient_is_clipped_whatever_its_length(size):
+    """A square, or the sum of them, leaves the range of float64; arrays without axes and empty ones are among them."""
+    grads = [np.array([3 * size, 1]), np.array(4 * size), np.zeros((0, 2))]
+    assert clip.by_global_norm(grads, 1.0) == pytest.approx(5 * size, rel=1e-15)
+    np.testing.assert_allclose([*grads[0], grads[1]], [0.6, 0, 0.8], atol=1e-12)
+    assert clip.each([np.array([3 * size]), np.array([4 * size])], 1.0) == pytest.approx(5 * size, rel=1e-15)
 
 
 def test_a_norm_beyond_the_range_is_told(tmp_path):
@@ -481,9 +491,10 @@ def test_resume_is_true_or_false(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_limit_of_0_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="clip: expected a number above 0, got 0"):
-        run(tmp_path, clip=0.0)
+@pytest.mark.parametrize("limit", [0.0, np.nan, "1"])
+def test_a_limit_is_a_number_above_0(tmp_path, limit):
+    with pytest.raises(ValueError, match=f"^clip: expected a number above 0, got {limit!r}"):
+        run(tmp_path, clip=limit)
 
 
 def test_what_was_left_half_written_is_taken_away(tmp_path):
@@ -570,5 +581,5 @@ def test_a_watch_is_told_how_long_it_takes_and_what_each_evaluation_finds(tmp_pa
     watched = loop.run(*learned, tmp_path / "watched", facts=small_run.FACTS, watch=watch)
     alone = loop.run(*learned, tmp_path / "alone", facts=small_run.FACTS)
     assert seconds == [40 * 2 + 7 * 5]
-    assert lines == loop.read_record(tmp_path / "watched")[1:]
+    assert lines == folder.read_record(tmp_path / "watched")[1:]
     np.testing.assert_array_equal(watched.inner.w, alone.inner.w)

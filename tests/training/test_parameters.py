@@ -87,6 +87,13 @@ def test_the_length_is_of_every_number_once(size):
     assert clip.by_global_norm(np.ones(size), np.inf) == pytest.approx(np.sqrt(size), rel=1e-15)
 
 
+@pytest.mark.parametrize("function", [clip.by_global_norm, clip.each])
+@pytest.mark.parametrize("grads", [np.array(3.0), [3.0, 4.0], (), None, np.array([3, 4]), {"w": np.ones(2)}], ids=repr)
+def test_what_cannot_be_clipped_is_refused(grads, function):
+    with pytest.raises(TypeError, match=r"^grads: expected (an array, or arrays in|float32 or|arrays in)"):
+        function(grads, 1.0)
+
+
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), None])
 def test_a_limit_is_a_number_above_0(limit):
     with pytest.raises(ValueError, match="limit: expected a number above 0"):
@@ -156,6 +163,14 @@ def test_arrays_that_differ_cannot_be_read_into_one(tmp_path, tie):
     np.testing.assert_array_equal(params.bias, 0)
     checkpoint.restore(params, tied, "params")  # a number that is none is equal to itself here
     np.testing.assert_array_equal(params.table, table)
+
+
+def test_a_read_only_array_leaves_the_others_as_they_were():
+    tree, kept = (np.zeros(2), np.zeros(3)), {"params.0": np.ones(2), "params.1": np.ones(3)}
+    tree[1].setflags(write=False)
+    with pytest.raises(ValueError, match=r"^params\.1: expected an array that can be written to, got a read-only one"):
+        checkpoint.restore(tree, checkpoint.Checkpoint(kept, {}), "params")
+    np.testing.assert_array_equal(tree[0], 0)
 
 
 def test_what_has_two_names_is_added_once():

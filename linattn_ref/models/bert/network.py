@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from linattn_ref.attention import softmax
 from linattn_ref.models import encoder
-from linattn_ref.models.bert.config import ACTIVATIONS, Config
+from linattn_ref.models.bert.config import ACTIVATIONS
 from linattn_ref.models.bert.weights import Model, Parameters
 from linattn_ref.nn import affine, embedding, feed_forward, layer_norm, mechanism, multi_head, positions, post_norm
 from linattn_ref.nn.mechanism import Mechanism
@@ -67,6 +67,9 @@ def network(
     """
     config, parameters = model.config, model.parameters
     inside = mechanism.of(softmax) if inside is None else inside
+    each = (inside,) if isinstance(inside, Mechanism) else inside
+    if len({one.reads for one in each}) != 1:
+        raise ValueError("inside: expected mechanisms that read equally many arrays")
     how = encoder.Model(
         inside,
         config.heads,
@@ -85,8 +88,7 @@ def network(
         _norm(of_embeddings, "LayerNorm"),
         tuple(map(_block, of_layers)),
     )
-    reads = (inside if isinstance(inside, Mechanism) else inside[0]).reads
-    return how, params if reads == 3 and own is None else encoder.refit(params, reads, own)
+    return how, params if each[0].reads == 3 and own is None else encoder.refit(params, each[0].reads, own)
 
 
 def pooler(model: Model) -> affine.Params | None:
@@ -146,27 +148,27 @@ def layers(model: Model, tokens: ArrayLike) -> Iterator[Layer]:
     Returns
     -------
     iterator of Layer
-        First layer first. Only one layer's ``P`` is in memory at a time, unless the caller keeps them.
+        First layer first. A layer's ``P`` is in memory until the next one's is there, unless the caller keeps it.
 
     Raises
     ------
     TypeError, ValueError
         As :func:`embed`, at once and not at the first layer.
     """
-    rows, saved = _run(model, tokens)
-    return _layers(rows, saved)
+    return _layers(embed(model, tokens)[None], *network(model))
 
 
-def _layers(rows: Array, saved: encoder.Saved) -> Iterator[Layer]:
-    outputs = [*(one.attention.inner.x for one in saved.blocks[1:]), rows]  # what the next layer read
-    for one, hidden in zip(saved.blocks, outputs, strict=True):
-        (q,), (k,), (v,) = one.attention.attention[:3]  # (H, N, D)
-        yield Layer(q, k, v, softmax.matrix(q, k), hidden[0])  # (3)
+def _layers(x: Array, how: encoder.Model, params: encoder.Params) -> Iterator[Layer]:
+    options = {"heads": how.heads, "activation": how.activation, "eps": how.eps}
+    for one in params.blocks:
+        x, saved = how.block.forward(x, one, how.mechanism, **options)  # (2)-(5)
+        (q,), (k,), (v,), (p,) = saved.attention.attention[:4]  # (H, N, D) and (H, N, N)
+        yield Layer(q, k, v, p, x[0])
 
 
 def encode(model: Model, tokens: ArrayLike) -> Array:
     """The last layer's output ``(N, E)`` for one sequence of ``tokens``; see :func:`layers`."""
-    return _run(model, tokens)[0][0]
+    return _run(model, tokens)
 
 
 def embed(model: Model, tokens: ArrayLike) -> Array:
@@ -180,23 +182,19 @@ def embed(model: Model, tokens: ArrayLike) -> Array:
         Not one sequence of at least one token, more tokens than the model has positions, or a token that is not in
         its vocabulary.
     """
-    return _run(model._replace(config=model.config._replace(layers=0)), tokens)[0][0]
+    return _run(model._replace(config=model.config._replace(layers=0)), tokens)
 
 
-def _run(model: Model, tokens: ArrayLike) -> tuple[Array, encoder.Saved]:
+def _run(model: Model, tokens: ArrayLike) -> Array:
     how, params = network(model)
-    return encoder.forward(check_tokens(tokens, model.config)[None], params, how)
+    return encoder.forward(check_tokens(tokens)[None], params, how)[0][0]
 
 
-def check_tokens(tokens: ArrayLike, config: Config) -> NDArray[np.integer]:
-    """``tokens`` as an array, if they are a sequence that the model can read; see :func:`embed`."""
+def check_tokens(tokens: ArrayLike) -> NDArray[np.integer]:
+    """``tokens`` as an array, if they are one sequence; see :func:`embed`."""
     ids = np.asarray(tokens)
     if ids.ndim != 1 or ids.size == 0:
         raise ValueError(f"tokens: expected one sequence (N,) of at least one token, got shape {ids.shape}")
     if not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"tokens: expected integers, got {ids.dtype}")
-    if ids.size > config.max_tokens:
-        raise ValueError(f"tokens: the model has positions for {config.max_tokens} tokens, got {ids.size}")
-    if ids.min() < 0 or ids.max() >= config.vocabulary:
-        raise ValueError(f"tokens: expected 0 to {config.vocabulary - 1}, got {ids.min()} to {ids.max()}")
     return ids

@@ -1,11 +1,12 @@
-"""A BERT in less than a quarter of its bytes: weights as small whole numbers, with one factor for 64 of them.
+"""A BERT in about a quarter of its bytes, and less when the file is compressed.
 
-With ``w`` a group of 64 neighbours in a row of a matrix, and ``m = 127``,
+Weights are small whole numbers, with one factor for 64 of them. With ``w`` a group of 64 neighbours in a row of a
+matrix, and ``m = 127``,
 
     f = max |w| / m,   w ~ f round(w / f)                       (1)
 
 so that a weight is off by at most f / 2. In the table of words, half of all weights, ``m = 31``: compressed, its
-numbers take 6 bits, and attention is no less exact. Gains and biases stay as they are.
+numbers take 6 bits, and attention is no less exact. Gains and biases stay as they are. A stored pooler is left out.
 """
 
 import io
@@ -59,7 +60,7 @@ def unpack(file: str | os.PathLike[str] | BinaryIO) -> tuple[Model, list[str]]:
             if name + FACTORS in held.files:
                 groups = held[name] * held[name + FACTORS].astype(np.float32)  # (1)
                 parameters[name] = groups.reshape(*groups.shape[:-2], -1)
-            elif held[name].dtype == np.float32 and not name.endswith(FACTORS):
+            elif held[name].dtype == np.float32:
                 parameters[name] = held[name]
         pieces = bytes(held["pieces"]).decode().split("\n")
         return Model(config, parameters, tokenizer=None, sha256=str(held["sha256"])), pieces

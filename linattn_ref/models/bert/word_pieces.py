@@ -28,7 +28,8 @@ SIGNS = "$+<=>^`|~"  # of ASCII, besides what Unicode calls punctuation
 def encode(text: str, vocabulary: Container[str]) -> list[str]:
     """Return the pieces of a text, between "[CLS]" and "[SEP]".
 
-    Characters that Unicode got after 2016 may be treated otherwise than by `tokenizers`, whose tables are older.
+    Characters that Unicode has added or reclassified since 2016 may be treated otherwise than by `tokenizers`, whose
+    tables are older.
     """
     found = ["[CLS]"]
     for part in re.split(f"({'|'.join(map(re.escape, MARKS))})", text):

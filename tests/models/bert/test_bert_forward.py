@@ -1,6 +1,7 @@
 """The forward pass, against the same equations written out token by token in double precision."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_one_token_and_as_many_as_there_are_positions(checkpoint):
     (layer, _) = bert.layers(model, [5])
     np.testing.assert_array_equal(layer.p, np.ones((3, 1, 1)))
     assert bert.encode(model, [5] * longest).shape == (longest, 12)
-    with pytest.raises(ValueError, match=f"positions for {longest} tokens, got {longest + 1}"):
+    with pytest.raises(ValueError, match=f"tokens: there are {longest} places, got {longest + 1} tokens"):
         bert.layers(model, [5] * (longest + 1))
 
 
@@ -138,14 +139,29 @@ def test_one_token_and_as_many_as_there_are_positions(checkpoint):
         ([[1, 2]], ValueError, r"one sequence \(N,\).* got shape \(1, 2\)"),
         (3, ValueError, r"got shape \(\)"),
         ([1.0, 2.0], TypeError, "expected integers, got float64"),
-        ([1, 30], ValueError, "expected 0 to 29, got 1 to 30"),
-        ([-1, 2], ValueError, "expected 0 to 29, got -1 to 2"),
+        ([1, 30], ValueError, "expected numbers from 0 to 29, got 1 to 30"),
+        ([-1, 2], ValueError, "expected numbers from 0 to 29, got -1 to 2"),
     ],
 )
 def test_bad_tokens_are_refused_before_the_first_layer(bert_checkpoint, tokens, error, message):
     model = bert.load(bert_checkpoint.folder)
     with pytest.raises(error, match=f"tokens: .*{message}"):
         bert.layers(model, tokens)
+
+
+def test_one_layers_matrix_is_in_memory_at_a_time(bert_checkpoint):
+    """Six more layers need less additional memory than two of their matrices take."""
+    config, peaks = bert.load(bert_checkpoint.folder).config._replace(positions=64), []
+    for layers in (2, 8):
+        model = bert.untrained(config._replace(layers=layers), np.random.default_rng(0))
+        for count in (1, 64):  # the first call imports and caches
+            tracemalloc.start()
+            for layer in bert.layers(model, [5] * count):
+                assert layer.p.shape == (3, count, count)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 2 * 3 * 64 * 64 * 4
 
 
 def test_nothing_handed_in_is_changed(bert_checkpoint):

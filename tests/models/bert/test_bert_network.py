@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mechanism_cases import MECHANISMS
 
-from linattn_ref.attention import linear
+from linattn_ref.attention import linear, longformer
 from linattn_ref.gradcheck import check_directions
 from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.nested import leaves, map_arrays
@@ -60,6 +60,14 @@ def test_any_mechanism_reads_the_projections_of_the_checkpoint(bert_checkpoint, 
         assert one.attention.own is inside.own
         for (name, a), (_, b) in zip(leaves(one.feed_forward), leaves(other.feed_forward), strict=True):
             np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_mechanisms_that_read_unequally_many_arrays_are_refused(bert_checkpoint):
+    """All layers' projections are arranged for one number of them."""
+    model, six = bert.load(bert_checkpoint.folder), mechanism.of(longformer, window=2, global_tokens=(0,))
+    for inside in ((mechanism.of(linear), six), (six, mechanism.of(linear)), ()):
+        with pytest.raises(ValueError, match="inside: expected mechanisms that read equally many arrays"):
+            bert.network(model, inside)
 
 
 def test_another_mechanism_runs_in_all_layers(bert_checkpoint):
