@@ -29,17 +29,18 @@ What can be told
 ----------------
 Outputs that no step moves, such as a mask's -1e9, have no part in ``|f|``: no difference sees their rounding. What is
 left of ``eps |f| / h`` must be small compared with the largest gradient of the same input, or a wrong one would pass.
-Where it is not, and wherever the two sides differ, thirteen other steps are tried for that entry, from ``1e-7 h`` to
-``1e5 h``, two at a time, so that ``h^2`` cancels. Those that agree best are taken. So a function of numbers of any size
-can be checked, and one such as ``f + 1e9``, of which differences keep few digits; how few they are of a small
-difference of large numbers, shorter steps show.
+Where it is not, and wherever the two sides differ, thirteen steps, from ``1e-7 h`` to ``1e5 h``, are tried for that
+entry, two at a time, so that ``h^2`` cancels. Those that agree best are taken. So functions of numbers of any size can
+be checked, even ``f + 1e9``, where differences keep few digits. Where ``forward`` subtracts large numbers, shorter
+steps show how many digits are left.
 
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for
-``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. An input whose
-gradients all lie below 1e-8 of another's (queries of a saturated softmax, compared with its values) may pass with
-zeros. Where ``forward`` subtracts numbers 1e7 times as large as what is left of them, one right gradient in a hundred
-is called wrong, since their rounding shows in too few steps; where they are 1e6 times as large, none of 400 was.
+``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. A gradient
+counts times the size of its input (its root mean square, at least 1). An input that counts for less than 1e-8 of
+another (queries of a saturated softmax, compared with its values) may pass with zeros, and below 1e-6 with an error of
+one percent: scale inputs to about 1. Where ``forward`` subtracts numbers more than 1e6 times as large as what is left
+of them, a right gradient may be called wrong, since their rounding shows in too few steps.
 
 Both passes have to be functions: that they leave ``d_out`` and their inputs alone, and that ``forward`` gives the same
 output again, is checked first.

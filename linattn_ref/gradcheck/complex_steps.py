@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.gradcheck.inputs import Array, check_float64, check_numbers
+from linattn_ref.gradcheck.inputs import Array, check_float64_array, check_numbers
 from linattn_ref.gradcheck.pair import EPS, MARGIN, Backward, Forward, Pair
 from linattn_ref.gradcheck.report import Entry, Report
 from linattn_ref.gradcheck.verdict import judge
@@ -87,12 +87,15 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
     function : callable, ``function(x) -> out``
         Analytic, see :func:`check_complex_step`.
     x : ndarray, float64, any shape
-    u : ndarray or float, the shape of ``out``
+    u : ndarray or float
+        The shape of ``out``, or one number for all of it.
 
     Raises
     ------
     TypeError
-        ``x`` is not float64, or ``function`` loses the imaginary part.
+        ``x`` is not a float64 array, or ``function`` loses the imaginary part.
+    ValueError
+        ``u`` has another shape than ``out``.
 
     Examples
     --------
@@ -103,9 +106,11 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
     >>> complex_step(np.log, np.array([4.0]), np.array([1.0]))
     array([0.25])
     """
-    check_float64("x", x)
+    check_float64_array("x", x)
     gradient = np.empty_like(x)
     for index, slope in _slopes(function, x):
+        if np.ndim(u) and np.shape(u) != slope.shape:
+            raise ValueError(f"u: expected shape {slope.shape} like out, got {np.shape(u)}")
         gradient[index] = (u * slope).sum()
     return gradient
 

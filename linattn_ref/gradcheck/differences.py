@@ -117,8 +117,8 @@ def check_elementwise(
     Raises
     ------
     TypeError
-        An input, the output or a gradient is a float array, but not float64; an input with a gradient has integers, or
-        is a list of numbers.
+        An input with a gradient, the output or a gradient is a float array, but not float64; an input with a gradient
+        has integers, or is a list of numbers.
     ValueError
         A gradient is missing, is one too many, or has not the shape of its input; no input is a float array. Or the
         passes are no functions: two calls of ``forward`` differ, or one alters its inputs or ``d_out``. Or a step or a
@@ -147,8 +147,11 @@ def check_directions(
     """Compare ``<u, J w>`` with ``<J^T u, w>`` for random directions ``w`` of each input (2).
 
     A wrong gradient agrees with a random direction only by chance, but which entry is wrong this check cannot say.
-    Parameters, returns and errors are those of :func:`check_elementwise`; ``index`` is the number of the direction, and
+    Returns, errors and the other parameters are those of :func:`check_elementwise`; ``index`` is the number of the
+    direction.
 
+    Parameters
+    ----------
     directions : int
         How many for each input. The entries of ``w`` are standard normal, and ``h`` is ``step * max(1, rms(x))``.
     """

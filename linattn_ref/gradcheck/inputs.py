@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "argument_names", "check_float64", "check_numbers", "check_output", "check_some_floats"]
-__all__ += ["float_arrays", "generator", "match", "rms"]
+__all__ = ["Array", "argument_names", "check_float64", "check_float64_array", "check_numbers", "check_output"]
+__all__ += ["check_some_floats", "float_arrays", "generator", "match", "rms"]
 
 Array = NDArray[np.float64]
 NONE = "expected at least one float64 array with a gradient, got none"
@@ -100,14 +100,15 @@ def _with_axes(x: Any) -> Any:
 
 def rms(x: Array) -> float:
     """The root of the mean square."""
-    return float(np.sqrt(np.mean(np.square(x))))
+    largest = float(abs(x).max())
+    return largest * float(np.sqrt(np.mean(np.square(x / largest)))) if 0 < largest < np.inf else largest
 
 
 def check_float64(name: str, x: Any) -> None:
     """``x`` is a float64 array or number."""
     dtype = np.asarray(x).dtype
     if dtype != np.float64:
-        raise TypeError(f"{name}: expected float64 (the differences of anything less are too coarse), got {dtype}")
+        raise TypeError(f"{name}: expected float64 (anything less is too coarse), got {dtype}")
 
 
 def check_float64_array(name: str, x: Any) -> None:
@@ -121,12 +122,12 @@ def check_float64_array(name: str, x: Any) -> None:
 
 
 def check_some_floats(names: list[str], inputs: tuple[Any, ...]) -> None:
-    """There is a float array among ``inputs``, for of integers alone nothing can be moved by a small step.
+    """There is a float array among ``inputs``: integers cannot be moved by a small step.
 
-    And no list of numbers: it would be held fixed, and nobody told.
+    A list of numbers is refused, because it would silently be held fixed.
     """
     for name, x in zip(names, inputs, strict=True):
-        if isinstance(x, list) and np.asarray(x[:1] and x[0]).dtype.kind == "f" and not [*float_arrays(name, x)]:
+        if isinstance(x, list) and x and np.asarray(x[0]).dtype.kind == "f" and not [*float_arrays(name, x)]:
             check_float64_array(name, x)
     if not any(True for _ in float_arrays("inputs", inputs)):
         others = [f"; {name} is {x.dtype}" for name, x in zip(names, inputs, strict=True) if isinstance(x, np.ndarray)]

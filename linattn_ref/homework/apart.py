@@ -1,4 +1,4 @@
-"""A submission in a process of its own: limits of time and memory, no package on its path, and nothing to find there.
+"""A submission in a process of its own: limits of time and memory, without this package on its path.
 
 Under bubblewrap, where it is installed, the process sees Python, the installed packages but this one, and the
 submission, all read-only, and no network. Without, it is a process of the user's, and the report says so.
@@ -28,7 +28,7 @@ from linattn_ref.homework.sheet import Sheet
 __all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
 LONGEST = 16  # MiB of an answer
-ALL = 55.0  # seconds of the processor for a submission as a whole
+ALL = 55.0  # seconds of the processor for each process
 IMPORTING = 30.0  # and for importing answer.py, beside the limit of an item
 PATIENCE = 8  # times as long we wait at most: a submission may sleep, or have to wait on a busy machine
 TICK = 1e-3
@@ -45,7 +45,7 @@ class Failed(Exception):
 
 
 def one_line(words: Any) -> str:
-    """What a submission says, as it may stand in a report: no line of its own, and nothing that no file can hold."""
+    """What a submission says, as one line of valid UTF-8."""
     return " ".join(str(words).split())[:1000].encode("utf-8", "replace").decode()
 
 
@@ -54,7 +54,7 @@ def bubblewrap() -> str:
     """The program, where it is installed and may do its work; or nothing."""
     program = shutil.which("bwrap") or ""
     tried = [program, "--ro-bind", "/", "/", "--size", "1", "--tmpfs", "/tmp", "--unshare-all", "true"]
-    return program if program and not subprocess.run(tried, check=False).returncode else ""
+    return program if program and not subprocess.run(tried, check=False, capture_output=True).returncode else ""
 
 
 def protection() -> str:

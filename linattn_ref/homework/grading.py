@@ -102,16 +102,14 @@ def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
     def asked(*args: Any, **options: Any) -> Any:
         return decode(submission.call(name, args, options), find)
 
-    asked.__name__ = name
     return without(asked, dropped, inspect.signature(function))
 
 
 def without(function: Callable[..., Any], names: Iterable[str], signature: inspect.Signature) -> Callable[..., Any]:
     """The function with a signature that does not have these options."""
     kept = [x for x in signature.parameters.values() if x.name not in names]
-    other = functools.partial(function)
-    other.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return other
+    function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return function
 
 
 def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]:
@@ -243,4 +241,6 @@ def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
     factor = float(got @ asked / (asked @ asked))
     if abs(got - factor * asked).max() > 10 * TOLERANCE * abs(asked).max():
         return ()
+    if abs(factor - 1) < 1e-3:
+        return ("it is right to about three digits; compute with more",)
     return ("it has the wrong sign" if abs(factor + 1) < 1e-3 else f"it is {factor:.4g} times what it should be",)

@@ -114,8 +114,8 @@ def write(sheet: Sheet, out: Path, *, instructor: bool = False) -> list[Path]:
     Raises
     ------
     FileExistsError
-        Where ``out`` is there, and not an empty folder.
+        ``out`` already exists and is not an empty folder.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise FileExistsError(f"out: {out} is there already, and not an empty folder")
+        raise FileExistsError(f"out: {out} already exists and is not an empty folder")
     return atomic.write_all({out / name: x for name, x in files(sheet, instructor=instructor).items()})

@@ -17,6 +17,8 @@ from linattn_ref.homework.sheet import Mistake, Part, Sheet, template
 
 __all__ = ["Texts", "mistaken", "texts"]
 
+EQUATIONS = r"\(\d+\)(?:-\(\d+\))?"  # (3), or (3)-(5)
+
 
 class Texts(NamedTuple):
     """What is in a folder: ``answer.py``, and files of ``given`` by name."""
@@ -87,6 +89,9 @@ def texts(sheet: Sheet, *, solved: bool, alone: bool = True) -> Texts:
     imports, bodies, docs = {"import numpy as np"}, [], []
     for part in sheet.parts:
         module = module_of(part.page, part.code)
+        source = "\n".join(module.lines)
+        for word in (x for x in (*part.rename, *(f"{name}: " for name in part.drop)) if x not in source):
+            raise ValueError(f"{sheet.file}: expected words of {part.page or 'the code'} to change, got {word!r}")
         written = {} if solved else {name: without(removed(module, name, part), part.drop) for name in part.functions}
         order, imported = module.closure([*part.keep, *part.functions], written)
         imports |= import_lines(module, imported, needs, alone)
@@ -131,12 +136,13 @@ def removed(module: Module, name: str, part: Part) -> str:
     head = "\n".join(module.lines[node.lineno - 1 : first.lineno - 1])
     doc = "\n".join(module.lines[first.lineno - 1 : first.end_lineno]) if has_doc else ""
     text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
-    told = ", ".join(sorted({*re.findall(r"#.*?(\(\d+\))", text)}, key=lambda x: int(x[1:-1])))
+    found = (x for comment in re.findall(r"#.*", text) for x in re.findall(EQUATIONS, comment))
+    told = ", ".join(sorted(dict.fromkeys(found), key=lambda x: int(x[1:].partition(")")[0])))
     if name in part.docs:
         text = part.docs[name].strip()
         end = "\n    " if "\n" in text else ""
         doc = f'    """{text}{end}"""'
-        told = ", ".join(re.findall(r"\(\d+\)(?:-\(\d+\))?", text.partition("\n")[0]))
+        told = ", ".join(re.findall(EQUATIONS, text.partition("\n")[0]))
     todo = f'raise NotImplementedError("{name} is yours to write{": " + told if told else ""}")'
     return "\n".join(filter(None, [head, doc, f"    {todo}"]))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.homework.apart import Failed
+from linattn_ref.homework.apart import Apart, Failed
 from linattn_ref.homework.grading import grade, module_of
 from linattn_ref.homework.handout import write
 from linattn_ref.homework.pages import mistaken, texts
@@ -57,6 +57,7 @@ def rehearse(sheet: Sheet) -> Iterator[tuple[str, str]]:
     empty = grade(sheet, Here(texts(sheet, solved=False, alone=False).answer))
     yield "the handout has none", ", ".join(x.item.name for x in empty if x.points)
     yield "the handout's tests accept the solution", tested(sheet)
+    yield "the solution keeps to the limits", limited(sheet)
     for mistake in sheet.mistakes:
         yield f"{mistake.name} costs {mistake.item} and is named", told(sheet, mistake)
 
@@ -71,6 +72,14 @@ def tested(sheet: Sheet) -> str:
         words = [sys.executable, "-c", RUN_TESTS]
         run = subprocess.run(words, cwd=folder / "tests", capture_output=True, text=True, check=False)
     return run.stderr.strip().rpartition("\n")[2]
+
+
+def limited(sheet: Sheet) -> str:
+    """What the solution loses in a process of its own, with limits of time and memory."""
+    with tempfile.TemporaryDirectory() as place:
+        write(sheet, Path(place), instructor=True)
+        with Apart(Path(place) / "solution", sheet) as submission:
+            return "; ".join(f"{x.item.name}: {x.why}" for x in grade(sheet, submission) if not x.points)
 
 
 def unplanted(sheet: Sheet, mistake: Mistake) -> str:

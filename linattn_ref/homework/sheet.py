@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,7 +173,7 @@ def made(cls: Any, said: dict[str, Any]) -> Any:
 
 
 def complaints(sheet: Sheet) -> Iterator[tuple[str, str]]:
-    """Names that are not known, and numbers out of range: they are no fault of the student's who is graded."""
+    """Names that are not known or stand twice, and numbers out of range: no fault of the student's who is graded."""
     for item in sheet.items:
         of_judge = [name for name, check in CHECKS.items() if item.judge in check.ops]
         for word, values, known in (
@@ -184,7 +185,17 @@ def complaints(sheet: Sheet) -> Iterator[tuple[str, str]]:
             for unknown in (x for x in values if x not in known):
                 yield f"item {item.name}", f"{word}: expected one of {', '.join(filter(None, known))}, got {unknown!r}"
         if item.trials < 1 or not 0 < item.points < math.inf:
-            yield f"item {item.name}", f"expected trials and points above 0, got {item.trials} and {item.points}"
+            words = "expected trials of at least 1 and finite points above 0"
+            yield f"item {item.name}", f"{words}, got {item.trials} and {item.points}"
+        if not 0 <= item.peak < math.inf:
+            yield f"item {item.name}", f"peak: expected a finite number of at least 0, got {item.peak}"
+    for word, value in (("seconds", sheet.seconds), ("memory", sheet.memory)):
+        if not 0 < value < math.inf:
+            yield word, f"expected a finite number above 0, got {value}"
+    for word, kinds in (("item", sheet.items), ("mistake", sheet.mistakes)):
+        for name, count in Counter(x.name for x in kinds).items():
+            if count > 1:
+                yield f"{word} {name}", f"expected one of this name, got {count}"
     for mistake in (x for x in sheet.mistakes if x.item not in {item.name for item in sheet.items}):
         yield f"mistake {mistake.name}", f"there is no item {mistake.item!r}"
 

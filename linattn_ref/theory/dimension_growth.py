@@ -1,9 +1,9 @@
 """How many dimensions Linformer's Theorem 1 takes: the smallest ``k`` that keeps the failure rate, against ``log(n)``.
 
-The theorem states ``k = 5 log(n) / (eps^2 - eps^3)``. Which of the four errors of `linattn_ref.theory.low_rank.Errors`
-is meant decides what is found; measured for normal queries, keys and values, ``n = 128 ... 8192``:
+The theorem states ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on which of the four errors of
+`linattn_ref.theory.low_rank.Errors` is meant. Measured for normal queries, keys and values, ``n = 128 ... 8192``:
 
-- every entry relative to ``|p_i| |v|``: a straight line in ``log(n)``, about a sixth as steep as the stated one;
+- every entry relative to ``|p_i| |v|``: a straight line in ``log(n)``, a sixth as steep as stated at ``eps = 0.5``;
 - the vector relative to ``|P|_F |v|``: constant;
 - the vector relative to ``|P v|``, as printed: constant, growing or proportional to ``n``, depending on the values.
 """
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.random import Generator
 
 from linattn_ref.op import plain_numbers
-from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, check_size, clopper_pearson
+from linattn_ref.op.options import check_sizes
+from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
 __all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
@@ -59,7 +60,7 @@ def needed_dimension(
     Raises
     ------
     ValueError
-        A bad argument; or no ``k`` up to 2^40 does, or the trials are too few to tell ``failure`` from 0.
+        A bad argument; or no ``k`` up to 2^40 suffices, or the trials are too few to tell ``failure`` from 0.
     """
     eps = float(check_eps(eps))
     check_probability("failure", failure)
@@ -150,8 +151,7 @@ def random_action(
     tile : int
         Rows of ``P`` held at once.
     """
-    check_size("n", n)
-    check_size("key_width", key_width)
+    check_sizes(n=n, key_width=key_width)
     q, k = rng.standard_normal((2, n, key_width), np.float32)
     v = np.float32(value_mean) + rng.standard_normal(n, np.float32)
     scale = temperature / math.sqrt(key_width)

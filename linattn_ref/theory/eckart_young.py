@@ -25,8 +25,10 @@ import scipy.linalg
 from numpy.random import Generator
 
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_choice, check_sizes, plain
 from linattn_ref.op.shapes import check_array
-from linattn_ref.theory.johnson_lindenstrauss import check_size, gaussian_projection
+from linattn_ref.theory.johnson_lindenstrauss import check_vector, gaussian_projection
+from linattn_ref.theory.spectrum import check_values
 
 __all__ = ["COMPETITORS", "Competitor", "RankError", "competitor", "rank_errors", "tail_frobenius", "tail_spectral"]
 __all__ += ["truncated_svd"]
@@ -46,14 +48,14 @@ def truncated_svd(matrix: Array, k: int) -> Array:
 @plain_numbers
 def tail_frobenius(values: Array, k: int) -> float:
     """The right side of (1) from singular values ``(K,)``, largest first."""
-    _check_rank(k, values.size)
+    _check_tail(values, k)
     return float(np.linalg.norm(values[k:]))
 
 
 @plain_numbers
 def tail_spectral(values: Array, k: int) -> float:
     """The right side of (2) from singular values ``(K,)``, largest first; 0 at full rank."""
-    _check_rank(k, values.size)
+    _check_tail(values, k)
     return float(values[k]) if k < values.size else 0.0
 
 
@@ -73,8 +75,9 @@ def competitor(matrix: Array, k: int, kind: Competitor, rng: Generator) -> Array
         three rounds of subspace iteration, which tends to the truncated SVD.
     rng : Generator
     """
-    check_array("matrix", matrix)
-    check_size("k", k)
+    _check_matrix(matrix)
+    check_sizes(k=k)
+    check_choice("kind", kind, COMPETITORS)
     length, dtype = matrix.shape[1], matrix.dtype
     _check_rank(k, min(matrix.shape))
     if kind == "johnson_lindenstrauss":
@@ -83,12 +86,10 @@ def competitor(matrix: Array, k: int, kind: Competitor, rng: Generator) -> Array
     basis = _orthonormal(rng.standard_normal((length, k), dtype))  # (L, k)
     if kind == "projection":
         return (matrix @ basis) @ basis.T
-    if kind in ("sketch", "power"):
-        for _ in range(3 if kind == "power" else 0):
-            basis = _orthonormal(matrix.T @ _orthonormal(matrix @ basis))
-        range_basis = _orthonormal(matrix @ basis)  # (N, k)
-        return range_basis @ (range_basis.T @ matrix)
-    raise ValueError(f"kind: expected one of {', '.join(COMPETITORS)}, got {kind!r}")
+    for _ in range(3 if kind == "power" else 0):
+        basis = _orthonormal(matrix.T @ _orthonormal(matrix @ basis))
+    range_basis = _orthonormal(matrix @ basis)  # (N, k)
+    return range_basis @ (range_basis.T @ matrix)
 
 
 class RankError(NamedTuple):
@@ -125,11 +126,11 @@ def rank_errors(
     kinds : sequence of str
         See `competitor`.
     """
-    check_size("draws", draws)
+    check_sizes(draws=draws)
     u, values, v_t = _svd(matrix)
     results = []
-    for k in ranks:
-        check_size("ranks", k)
+    for k in map(plain, ranks):
+        check_sizes(ranks=k)
         _check_rank(k, values.size)
         residual = matrix - (u[:, :k] * values[:k]) @ v_t[:k]
         best = {kind: _best(matrix, k, kind, draws, rng) for kind in kinds}
@@ -162,10 +163,20 @@ def _orthonormal(columns: Array) -> Array:
 
 
 def _svd(matrix: Array) -> tuple[Array, Array, Array]:
+    _check_matrix(matrix)
+    return scipy.linalg.svd(matrix, full_matrices=False, check_finite=False)
+
+
+def _check_matrix(matrix: Array) -> None:
     check_array("matrix", matrix)
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise ValueError(f"matrix: expected one finite matrix (N, L), got shape {matrix.shape}")
-    return scipy.linalg.svd(matrix, full_matrices=False, check_finite=False)
+
+
+def _check_tail(values: Array, k: int) -> None:
+    check_vector("values", values)
+    check_values(values)
+    _check_rank(k, values.size)
 
 
 def _check_rank(k: int, largest: int) -> None:

@@ -13,7 +13,7 @@ and for the inner product of two vectors
 
     Pr(|x^T R^T R y - x^T y| > eps |x| |y|) <= 2 exp(-(eps^2 - eps^3) k / 4)                   (3)
 
-Neither ``n`` nor what the vectors are stands on the right: ``k`` depends on ``eps`` and the failure probability alone.
+The right side contains neither ``n`` nor the vectors: ``k`` depends on ``eps`` and the failure probability alone.
 
 What is exact for normal entries
 --------------------------------
@@ -56,11 +56,12 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
 
-__all__ = ["Failure", "Projection", "check_eps", "check_probability", "check_size", "clopper_pearson", "count_failures"]
-__all__ += ["failure_bound", "gaussian_projection", "inner_product_failure", "norm_errors", "norm_failure"]
-__all__ += ["pairwise_errors", "required_dimension", "sign_projection"]
+__all__ = ["Failure", "Projection", "check_eps", "check_not_zero", "check_probability", "check_vector"]
+__all__ += ["clopper_pearson", "count_failures", "failure_bound", "gaussian_projection", "inner_product_failure"]
+__all__ += ["norm_errors", "norm_failure", "pairwise_errors", "required_dimension", "sign_projection"]
 
 Projection = Callable[..., Array]
 BLOCK = 1 << 22  # random numbers drawn at once: 32 MiB of float64
@@ -74,8 +75,7 @@ def gaussian_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
     """``R (*leading, k, n)`` with independent ``N(0, 1/k)`` entries: ``E |Rx|^2 = |x|^2``."""
-    check_size("k", k)
-    check_size("n", n)
+    check_sizes(k=k, n=n)
     real: Any = np.dtype(dtype)
     return rng.standard_normal((*leading, k, n), real) * real.type(1 / math.sqrt(k))
 
@@ -85,8 +85,7 @@ def sign_projection(
     k: int, n: int, rng: Generator, *, leading: tuple[int, ...] = (), dtype: DTypeLike = np.float64
 ) -> Array:
     """``R (*leading, k, n)`` with independent entries ``+1/sqrt(k)`` or ``-1/sqrt(k)``, each with probability 1/2."""
-    check_size("k", k)
-    check_size("n", n)
+    check_sizes(k=k, n=n)
     signs = 2 * rng.integers(0, 2, (*leading, k, n), np.int8) - 1
     real: Any = np.dtype(dtype)
     return signs * real.type(1 / math.sqrt(k))
@@ -98,7 +97,7 @@ def sign_projection(
 def failure_bound(eps: ArrayLike, k: ArrayLike) -> Any:
     """The right side of (1) and (3), ``2 exp(-(eps^2 - eps^3) k / 4)``; above 1 it says nothing."""
     eps = check_eps(eps)
-    return 2 * np.exp(-(eps**2 - eps**3) * np.asarray(k) / 4)
+    return 2 * np.exp(-(eps**2 - eps**3) * _check_dimension(k) / 4)
 
 
 @plain_numbers
@@ -116,13 +115,13 @@ def required_dimension(eps: float, failure: float, *, vectors: int = 1) -> int:
     """
     eps = float(check_eps(eps))
     check_probability("failure", failure)
-    check_size("vectors", vectors)
+    check_sizes(vectors=vectors)
     return math.ceil(4 * math.log(2 * vectors / failure) / (eps**2 - eps**3))
 
 
 def norm_failure(eps: ArrayLike, k: ArrayLike) -> Any:
     """The left side of (1), exactly, for normal entries: two tails of a chi-squared distribution."""
-    eps, k = check_eps(eps), np.asarray(k)
+    eps, k = check_eps(eps), _check_dimension(k)
     return scipy.stats.chi2.cdf(k * (1 - eps), k) + scipy.stats.chi2.sf(k * (1 + eps), k)
 
 
@@ -140,7 +139,7 @@ def inner_product_failure(cosine: float, eps: float, k: int) -> float:
         Allowed error in units of ``|x| |y|``, ``eps > 0``; for one relative to ``|x^T y|``, give ``eps * abs(cosine)``.
     k : int
     """
-    check_size("k", k)
+    check_sizes(k=k)
     if not -1 <= cosine <= 1:
         raise ValueError(f"cosine: expected a number in [-1, 1], got {cosine!r}")
     if not eps > 0:
@@ -182,7 +181,7 @@ def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tup
     It is found by inverting the binomial distribution's tails and covers the truth with *at least* ``confidence``,
     also where nothing or everything failed.
     """
-    check_size("trials", trials)
+    check_sizes(trials=trials)
     check_probability("confidence", confidence)
     if not 0 <= failures <= trials:
         raise ValueError(f"failures: expected 0 <= failures <= trials = {trials}, got {failures!r}")
@@ -195,7 +194,7 @@ def clopper_pearson(failures: int, trials: int, confidence: float = 0.95) -> tup
 @plain_numbers
 def count_failures(errors: Array, eps: float, stated: float, *, confidence: float = 0.95) -> Failure:
     """How often ``errors (trials,)`` exceed ``eps``, with the Clopper-Pearson interval, and the ``stated`` bound."""
-    check_array("errors", errors, ndim=1)
+    check_vector("errors", errors)
     failures, trials = int(np.count_nonzero(~(errors <= eps))), errors.size
     low, high = clopper_pearson(failures, trials, confidence)
     return Failure(min(1.0, float(stated)), failures / trials, low, high, failures, trials)
@@ -223,9 +222,7 @@ def norm_errors(
     -------
     ndarray ``(trials,)``
     """
-    check_array("x", x, ndim=1)
-    if x.ndim != 1 or not np.any(x) or not np.isfinite(x).all():
-        raise ValueError(f"x: expected a finite vector (n,) that is not 0, got shape {x.shape}: {x}")
+    check_not_zero("x", x)
     return pairwise_errors(np.stack([np.zeros_like(x), x]), k, trials=trials, rng=rng, projection=projection)[:, 0]
 
 
@@ -248,8 +245,7 @@ def pairwise_errors(
         In the order of ``scipy.spatial.distance.pdist``; event (2) is ``errors.max(axis=1) > eps``.
     """
     check_array("points", points)
-    check_size("k", k)
-    check_size("trials", trials)
+    check_sizes(k=k, trials=trials)
     if points.ndim != 2 or len(points) < 2 or not np.isfinite(points).all():
         raise ValueError(f"points: expected at least two finite points, (m, n), got shape {points.shape}: {points}")
     first, second = np.triu_indices(len(points), 1)
@@ -258,7 +254,8 @@ def pairwise_errors(
         raise ValueError("points: expected different points, got two that are equal")
     squared = np.sum(differences**2, axis=1)  # (pairs,)
     errors = np.empty((trials, first.size), points.dtype)
-    n, block = points.shape[1], max(1, BLOCK // (k * points.shape[1]))
+    n = points.shape[1]
+    block = max(1, BLOCK // (k * max(n, first.size)))
     for start in range(0, trials, block):
         count = min(block, trials - start)
         r = projection(k, n, rng, leading=(count,), dtype=points.dtype)  # (count, k, n)
@@ -290,6 +287,22 @@ def check_probability(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a probability strictly between 0 and 1, got {value!r}")
 
 
-def check_size(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+def _check_dimension(k: ArrayLike) -> NDArray[Any]:
+    values = np.asarray(k)
+    if not (values >= 1).all():
+        raise ValueError(f"k: expected at least 1, got {k!r}")
+    return values
+
+
+def check_vector(name: str, x: Array) -> None:
+    """``x`` is a float array ``(n,)``."""
+    check_array(name, x, ndim=1)
+    if x.ndim != 1:
+        raise ValueError(f"{name}: expected a vector (n,), got shape {x.shape}")
+
+
+def check_not_zero(name: str, x: Array) -> None:
+    """``x`` is a vector with a direction."""
+    check_vector(name, x)
+    if not np.any(x) or not np.isfinite(x).all():
+        raise ValueError(f"{name}: expected a finite vector (n,) that is not 0, got {x}")

@@ -62,13 +62,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 from numpy.random import Generator
 from numpy.typing import DTypeLike
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
 from linattn_ref.op.shapes import check_array
-from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_size, gaussian_projection
+from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_vector, gaussian_projection
 
 __all__ = ["Errors", "Projections", "StepB", "attention_errors", "projections", "query_dependence", "stated_dimension"]
 __all__ += ["step_b", "unnormalised_mean"]
@@ -77,8 +79,7 @@ __all__ += ["step_b", "unnormalised_mean"]
 @plain_numbers
 def stated_dimension(n: int, d: int, eps: float) -> int:
     """``min(9 d log(d) / eps^2, 5 log(n) / eps^2)``, rounded up: the theorem's ``k`` with 1 for what Theta hides."""
-    check_size("n", n)
-    check_size("d", d)
+    check_sizes(n=n, d=d)
     eps = float(check_eps(eps))
     free_of_n = 9 * d * math.log(d) if d > 1 else math.inf  # log(1) = 0 states nothing
     return max(1, math.ceil(min(free_of_n, 5 * math.log(n)) / eps**2))
@@ -123,8 +124,8 @@ def attention_errors(
     Parameters
     ----------
     q, k, v : ndarray, ``(N, D)``, ``(n, D)``, ``(n, M)``
-        One head; ``v`` not 0. ``exp`` of the scores must not overflow their dtype; where ``exp`` of the mixed scores
-        does (a large ``delta``), the unnormalised error is infinite.
+        One head; ``v`` not 0. Where ``exp`` of the mixed scores, over the sum of ``exp`` of the scores, overflows (a
+        large ``delta``), the unnormalised error is infinite.
     reduced : int
         Rows of ``E`` and ``F``, the theorem's ``k``, at most ``n``.
     delta : float
@@ -136,14 +137,15 @@ def attention_errors(
         ``1/sqrt(D)`` unless given.
     """
     softmax.forward.check(q, k, v, scale=scale)
-    if q.ndim != 2 or not np.any(v):
-        raise ValueError(f"q: expected one head (N, D) and v not 0, got shape {q.shape}")
-    check_size("trials", trials)
+    if q.ndim != 2:
+        raise ValueError(f"q: expected one head (N, D), got shape {q.shape}")
+    if not np.any(v):
+        raise ValueError("v: expected values that are not all 0")
+    check_sizes(trials=trials)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores, v_norm = scale * (q @ k.T), np.linalg.norm(v)
-    p, weights = softmax.softmax(scores), np.exp(scores)  # (N, n), the second without the normalisation
+    p, log_sum = softmax.softmax(scores), scipy.special.logsumexp(scores, axis=1, keepdims=True)  # (N, n), (N, 1)
     exact, unit = p @ v, np.linalg.norm(p, axis=1) * v_norm  # (N, M), (N,): what (1) measures errors in
-    exact_sum, unit_sum = weights @ v, np.linalg.norm(weights, axis=1) * v_norm  # (N, M), (N,)
     theorem, proof, low_rank = (np.empty((trials, len(q)), q.dtype) for _ in range(3))
     for trial in range(trials):
         e, f, r = projections(reduced, len(k), delta, rng, dtype=q.dtype)
@@ -151,8 +153,8 @@ def attention_errors(
         theorem[trial] = np.linalg.norm(out - exact, axis=1) / unit
         low_rank[trial] = np.linalg.norm(p @ (r.T @ (r @ v)) - exact, axis=1) / unit
         with np.errstate(over="ignore", invalid="ignore"):
-            out_sum = np.exp(scale * (q @ (e @ k).T)) @ (f @ v)  # (N, M)
-            proof[trial] = np.linalg.norm(out_sum - exact_sum, axis=1) / unit_sum
+            out_sum = np.exp(scale * (q @ (e @ k).T) - log_sum) @ (f @ v)  # (N, M), over the sum of exp(w)
+            proof[trial] = np.linalg.norm(out_sum - exact, axis=1) / unit
     proof[np.isnan(proof)] = np.inf  # an infinite weight times a value, and its opposite
     zero = np.linalg.norm(exact, axis=1) / unit
     uniform = np.linalg.norm(v.mean(axis=0) - exact, axis=1) / unit
@@ -180,9 +182,11 @@ def query_dependence(
 def unnormalised_mean(x: Array, y: Array, delta: float, k: int) -> float:
     """The expectation (5) of ``exp(x E^T) F y``, for ``x, y (n,)``."""
     _check_delta(delta)
-    check_size("k", k)
-    check_array("x", x, ndim=1)
+    check_sizes(k=k)
+    check_vector("x", x)
     check_array("y", y, ndim=1, dtype=x.dtype)
+    if y.shape != x.shape:
+        raise ValueError(f"y: expected shape {x.shape} like x, got {y.shape}")
     growth = math.exp(delta**2 * float(x @ x) / (2 * k))
     return delta * math.exp(-delta) * growth * float(x @ y)  # (5)
 
@@ -199,15 +203,18 @@ class StepB(NamedTuple):
 @plain_numbers
 def step_b(x: Array, delta: float, k: int, *, trials: int, rng: Generator) -> StepB:
     """Measure (3), for a row of scores ``x (n,)``."""
-    check_array("x", x, ndim=1)
-    check_size("trials", trials)
+    check_vector("x", x)
+    check_sizes(trials=trials)
     needed, printed = np.empty((2, trials), x.dtype)
-    size = np.linalg.norm(np.exp(x))
+    largest = x.max()  # subtracted from all exponents, it cancels
+    size = np.linalg.norm(np.exp(x - largest))
     for trial in range(trials):
         e, _, r = projections(k, x.size, delta, rng, dtype=x.dtype)
-        needed[trial] = np.linalg.norm(np.exp(e @ x) - r @ np.exp(x)) / size
-        printed[trial] = np.linalg.norm(np.exp(e @ x) - r @ np.exp(x.dtype.type(delta) * x)) / size
-    return StepB(needed, printed, math.sqrt(1 + k / size**2), math.sqrt((k + x.size) / size**2))
+        mixed = np.exp(e @ x - largest)
+        needed[trial] = np.linalg.norm(mixed - r @ np.exp(x - largest)) / size
+        printed[trial] = np.linalg.norm(mixed - r @ np.exp(x.dtype.type(delta) * x - largest)) / size
+    one = float(np.exp(-largest) / size)  # 1 / |exp(x)|
+    return StepB(needed, printed, math.hypot(1, math.sqrt(k) * one), math.sqrt(k + x.size) * one)
 
 
 def _check_delta(delta: float) -> None:

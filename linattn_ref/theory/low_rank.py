@@ -56,11 +56,12 @@ from numpy.random import Generator
 
 from linattn_ref.attention import softmax
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_choice, check_sizes
 from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.johnson_lindenstrauss import (
     Projection,
     check_eps,
-    check_size,
+    check_not_zero,
     failure_bound,
     gaussian_projection,
     of_size_1,
@@ -73,7 +74,9 @@ __all__ += ["stated_dimension", "stated_failure"]
 @plain_numbers
 def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int = 256) -> Iterator[Array]:
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""
-    check_size("tile", tile)
+    check_sizes(tile=tile)
+    if np.ndim(q) != 2:
+        raise ValueError(f"q: expected one head (N, D), got shape {np.shape(q)}")
     for start in range(0, len(q), tile):
         _, saved = softmax.forward(q[start : start + tile], k, k[:, :1], scale=scale)  # of any values, for P alone
         yield saved.p  # (tile, L)
@@ -85,7 +88,7 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
 @plain_numbers
 def stated_dimension(n: int, eps: float) -> int:
     """The theorem's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
-    check_size("n", n)
+    check_sizes(n=n)
     eps = float(check_eps(eps))
     return max(1, math.ceil(5 * math.log(n) / (eps**2 - eps**3)))
 
@@ -93,6 +96,7 @@ def stated_dimension(n: int, eps: float) -> int:
 @plain_numbers
 def stated_failure(n: int, eps: float, k: int) -> float:
     """The proof's bound (3) on the failure probability, at most 1."""
+    check_sizes(n=n)
     return min(1.0, n * float(failure_bound(eps, k)))
 
 
@@ -135,7 +139,7 @@ def projection_errors(
         ``gaussian_projection``, as in the paper, or ``sign_projection``.
     """
     v = _checked(v)
-    check_size("trials", trials)
+    check_sizes(trials=trials)
     reduced = np.empty((v.size, trials), v.dtype)
     for trial in range(trials):
         r = projection(k, v.size, rng, dtype=v.dtype)  # (k, n)
@@ -172,7 +176,7 @@ def _relative(error: Array, exact: Array, row_norms: Array, v_norm: float, event
 
 
 def _ratio(error: Array, size: Array | np.floating[Any]) -> Array:
-    """``error / size``: 0 where there is no error, infinite where something else than 0 stands for an exact 0."""
+    """``error / size``: 0 where there is no error, infinite where the exact value is 0 and the estimate is not."""
     with np.errstate(divide="ignore"):
         return np.divide(error, size, out=np.zeros_like(error), where=error != 0)
 
@@ -200,7 +204,7 @@ def action(rows: Iterable[Array], v: Array, *, trials: int, rng: Generator) -> A
         As in `projection_errors`.
     """
     v = _checked(v)
-    check_size("trials", trials)
+    check_sizes(trials=trials)
     v_norm = float(np.linalg.norm(v))
     h = rng.standard_normal((v.size, trials), v.dtype)
     h -= np.outer(v, v @ h) / v.dtype.type(v_norm**2)  # orthogonal to v
@@ -214,9 +218,8 @@ def errors_at(acted: Action, k: int, event: str) -> Array:
 
     They have the distribution of those of `projection_errors`. ``k`` may exceed ``n``, to show how many it would take.
     """
-    check_size("k", k)
-    if event not in Errors._fields:
-        raise ValueError(f"event: expected one of {', '.join(Errors._fields)}, got {event!r}")
+    check_sizes(k=k)
+    check_choice("event", event, Errors._fields)
     dtype = acted.exact.dtype
     c = scipy.stats.chi2.ppf(acted.uniform, k) / k  # (trials,)
     along, across = (c - 1).astype(dtype), (acted.v_norm * np.sqrt(c / k)).astype(dtype)
@@ -231,7 +234,5 @@ def amplification(acted: Action) -> float:
 
 
 def _checked(v: Array) -> Array:
-    check_array("v", v, ndim=1)
-    if v.ndim != 1 or not np.any(v) or not np.isfinite(v).all():
-        raise ValueError(f"v: expected a finite vector (n,) that is not 0, got shape {v.shape}: {v}")
+    check_not_zero("v", v)
     return of_size_1(v)

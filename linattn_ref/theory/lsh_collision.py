@@ -3,9 +3,9 @@
     h(x) = argmax([x R ; -x R]),   R (D, B/2) standard normal        (1)
 
 For two vectors of length 1 with cosine ``rho``, each column of ``R`` gives a pair of normal numbers ``(x, y)`` with
-correlation ``rho``, the columns independent of each other, whatever ``D`` is. The bucket is the largest number in size,
-with its sign. Both vectors are in the same one of ``B`` buckets if a column has ``x, y > 0`` (or both below) and all
-others are smaller in size, in both:
+correlation ``rho``, the columns independent of each other, whatever ``D`` is. The bucket is the number that is
+largest in absolute value, with its sign. Both vectors are in the same one of ``B`` buckets if a column has ``x, y > 0``
+(or both negative) and all others are smaller in absolute value, in both:
 
     Pr(h(x) = h(y)) = B int_0^inf int_0^inf phi_rho(x, y) G(x, y)^(B/2 - 1) dx dy     (2)
     G(x, y) = Pr(|X| < x, |Y| < y)
@@ -58,7 +58,7 @@ def collision_probability(cosine: float, n_buckets: int, *, points: int = 500) -
     """
     _check_cosine(cosine)
     check_sizes(points=points)
-    check_counts(1, 1, n_buckets, np.float64)
+    check_counts(1, 1, n_buckets)
     if abs(cosine) == 1:
         return float(cosine > 0)
     step = LARGEST / points

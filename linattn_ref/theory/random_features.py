@@ -34,9 +34,9 @@ which is where ``SM`` is small, and positive ones where they are long and point 
 
 Orthogonal directions
 ---------------------
-Each alone is still N(0, I), so that the means are the same; two of one block are no longer independent. The directions
-of two orthogonal ones have the products ``(u_1, u_2)`` with ``s/|s|``, two coordinates of a uniform unit vector, and
-their lengths are independent chi variables. With ``E chi^(2i) = 2^i (D/2)_i``, ``(a)_i = a (a+1) ... (a+i-1)``, the sum
+Each alone is still N(0, I), so that the means are the same; two of one block are no longer independent. With
+``s/|s|``, two orthogonal directions have the inner products ``(u_1, u_2)``, two coordinates of a uniform unit vector.
+Their lengths are independent chi variables. With ``E chi^(2i) = 2^i (D/2)_i``, ``(a)_i = a (a+1) ... (a+i-1)``, the sum
 over the even powers is
 
     E exp(omega_1.s) exp(omega_2.s) = sum_n (D)_n / (D/2)_n t^n / n! = 1F1(D; D/2; t),   t = |s|^2/2        (7)
@@ -50,7 +50,7 @@ coefficients ``2^n / n!`` are at least those of (7). So for ``pairs`` ordered pa
 is never larger for ``positive`` and ``hyperbolic``. For ``trig`` the bracket is ``exp(-2t) - 1F1(D; D/2; -t)``: above 0
 for ``|x - y|`` small, but not always.
 
-With ``regular`` lengths, all ``sqrt(D)``, the mean itself is another, as the length has to be a chi variable in (3):
+With ``regular`` lengths, all ``sqrt(D)``, the mean itself changes, because (3) needs lengths with a chi distribution:
 
     E exp(omega.s) = 0F1(; D/2; D |s|^2 / 4) < exp(|s|^2/2)                                                  (9)
 
@@ -76,8 +76,9 @@ from numpy.random import Generator
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.performer import KINDS, Kind
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_flags, check_sizes
+from linattn_ref.op.options import check_choice, check_flags, check_sizes
 from linattn_ref.op.shapes import check_array
+from linattn_ref.theory.johnson_lindenstrauss import check_probability, check_vector
 
 __all__ = ["KERNELS", "UNBIASED", "Kernel", "Measured", "Unbiased", "draw_directions", "estimates", "fourier_features"]
 __all__ += ["fourier_mse", "mean_of", "mse", "pairs_in_blocks", "product_of_orthogonal", "regular_mean", "relative_mse"]
@@ -144,8 +145,10 @@ def softmax_kernel(x: Array, y: Array) -> Any:
 
 
 @plain_numbers
-def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
-    """The mean squared error of ``phi(x) . phi(y)`` as an estimate of ``exp(x.y)``, equations (4)-(6) and (8).
+def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
+    """The mean squared error of ``phi(x) . phi(y)`` over ``exp(x.y)^2``, equations (4)-(6) and (8).
+
+    It is a function of ``|x - y|`` (trig) or ``|x + y|`` (the others), ``D`` and ``m``.
 
     Parameters
     ----------
@@ -161,33 +164,28 @@ def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False)
     -------
     ndarray ``(...)``
     """
-    if kind not in UNBIASED:
-        raise ValueError(f"kind: expected one of {', '.join(UNBIASED)}, got {kind!r}")
+    check_choice("kind", kind, UNBIASED)
     check_sizes(m=m)
     check_flags(orthogonal=orthogonal)
     check_array("x", x, ndim=1)
     check_array("y", y, ndim=1)
-    both = ((x**2).sum(axis=-1) + (y**2).sum(axis=-1)) / 2
-    s = x - y if kind == "trig" else x + y
-    square = (s**2).sum(axis=-1)  # |s|^2 = 2t
-    factor = np.exp(both if kind == "trig" else -both)  # c
-    if kind == "trig":  # exp(|x+y|^2) SM^-2 is exp(|x|^2 + |y|^2)
-        single = factor**2 * np.expm1(-square) ** 2 / 2  # (4)
-    else:  # exp(|x+y|^2) SM^2 is c^2 exp(2 |x+y|^2)
-        single = factor**2 * np.exp(2 * square) * -np.expm1(-square)  # (5)
-        if kind == "hyperbolic":
-            single = single * -np.expm1(-square) / 2  # (6)
+    width, sign = x.shape[-1], -1 if kind == "trig" else 1
+    if y.shape[-1] != width:
+        raise ValueError(f"y: expected {width} columns like x, got {y.shape[-1]}")
+    square = ((x + sign * y) ** 2).sum(axis=-1)  # |s|^2 = 2t
+    single = np.expm1(square)  # (5), like all here over SM^2
+    if kind != "positive":
+        single = single * -np.expm1(-square) / 2  # (4), (6)
     if not orthogonal:
         return single / m
-    width, sign = x.shape[-1], -1 if kind == "trig" else 1
-    gain = np.exp(sign * square) - product_of_orthogonal(sign * square / 2, width)
-    return single / m - factor**2 * pairs_in_blocks(m, width) / m**2 * gain  # (8)
+    gain = 1 - np.exp(-sign * square) * product_of_orthogonal(sign * square / 2, width)
+    return single / m - pairs_in_blocks(m, width) / m**2 * gain  # (8)
 
 
 @plain_numbers
-def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
-    """The same over ``exp(x.y)^2``: a function of ``|x - y|`` (trig) or ``|x + y|`` (the others), ``D`` and ``m``."""
-    return mse(kind, x, y, m, orthogonal=orthogonal) / softmax_kernel(x, y) ** 2
+def mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool = False) -> Any:
+    """The mean squared error of ``phi(x) . phi(y)`` as an estimate of ``exp(x.y)``; arguments of `relative_mse`."""
+    return relative_mse(kind, x, y, m, orthogonal=orthogonal) * softmax_kernel(x, y) ** 2
 
 
 @plain_numbers
@@ -199,6 +197,7 @@ def product_of_orthogonal(t: Any, width: int) -> Any:
 @plain_numbers
 def pairs_in_blocks(m: int, width: int) -> int:
     """Ordered pairs of different directions in one block: blocks of ``D``, and what is left over."""
+    check_sizes(m=m, width=width)
     full, rest = divmod(m, width)
     return full * width * (width - 1) + rest * (rest - 1)
 
@@ -248,8 +247,7 @@ def estimates(kind: Kind, x: Array, y: Array, directions: Array) -> Array:
     -------
     ndarray ``(trials,)``
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    check_choice("kind", kind, KINDS)
     trials, m, width = directions.shape
     phi = KINDS[kind](directions.reshape(-1, width))  # as if of one draw of trials * m directions
     products = phi.forward(x)[0] * phi.forward(y)[0]  # (C,), C = trials m or 2 trials m
@@ -269,6 +267,7 @@ def squared_errors(
     orthogonal: bool = False,
 ) -> Array:
     """``(phi(x) . phi(y) - exp(x.y))^2`` of independent draws, ``(trials,)``, some of them at a time."""
+    check_sizes(m=m, trials=trials)
     found = np.empty(trials)
     block = max(1, BLOCK // (m * x.shape[-1]))
     for start in range(0, trials, block):
@@ -284,7 +283,10 @@ def mean_of(samples: Array, *, confidence: float = 0.95) -> Measured:
 
     With heavy tails, as products of exponentials have, it takes many samples to be worth its name.
     """
-    trials = len(samples)
+    check_vector("samples", samples)
+    check_probability("confidence", confidence)
+    if (trials := samples.size) < 2:
+        raise ValueError(f"samples: expected at least 2, got {trials}")
     mean, error = float(samples.mean()), float(samples.std(ddof=1)) / math.sqrt(trials)
     spread = float(scipy.stats.norm.isf((1 - confidence) / 2)) * error
     return Measured(mean, mean - spread, mean + spread, trials)

@@ -16,7 +16,7 @@ from linattn_ref.cli import main
 from linattn_ref.homework import grade, names, read, sheet, write
 from linattn_ref.homework.apart import Apart, Failed, bubblewrap, protection
 from linattn_ref.homework.checking import off, slope
-from linattn_ref.homework.grading import larger
+from linattn_ref.homework.grading import general, larger
 from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.rehearsal import Here
@@ -262,6 +262,26 @@ def test_values_cross_as_json():
             encode(unreal)
 
 
+def test_what_is_said_of_any_numbers():
+    x = np.array([1.0, 2.0])
+    for factor, says in (
+        (0, "it is 0 everywhere"),
+        (-1, "it has the wrong sign"),
+        (3, "it is 3 times what it should be"),
+    ):
+        assert general([factor * x], [x]) == (says,)
+    assert general([x + np.array([0, 5e-4])], [x]) == ("it is right to about three digits; compute with more",)
+    assert general([x[::-1]], [x]) == ()
+
+
+def test_a_bubblewrap_that_may_not_run_is_silent(tmp_path, monkeypatch, capfd):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho no namespaces here >&2\nexit 1\n", encoding="utf-8")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bubblewrap.__wrapped__() == ""
+    assert capfd.readouterr().err == ""
+
+
 def test_comparing_and_slopes():
     x = np.array([1.0, 2.0])
     assert off(x, x, 1e-4) == ""
@@ -281,7 +301,17 @@ def test_sheets_that_cannot_be_read(tmp_path):
             ('item = "rows"', 'item = "rosw"', "there is no item 'rosw'"),
             ("[sizes]", "[sizes", r"4_softmax.toml: .*at line"),
             ("points = 20", 'points = "20"', r"5_softmax.toml: queries: points: expected float, got '20'"),
-            ("trials = 1", "trials = 0", "6_softmax.toml, item memory: expected trials and points"),
+            ("points = 20", "points = inf", "item queries: expected .* finite points above 0, got 3 and inf"),
+            ("peak = 720.0", "peak = -1.0", "item memory: peak: expected a finite number of at least 0, got -1.0"),
+            ("hours =", "seconds = 0\nhours =", "seconds: expected a finite number above 0, got 0"),
+            ("hours =", "memory = 0\nhours =", "memory: expected a finite number above 0, got 0"),
+            ('name = "memory"', 'name = "tiles"', "item tiles: expected one of this name, got 2"),
+            ('name = "overflow"', 'name = "columns"', "mistake columns: expected one of this name, got 2"),
+            (
+                "trials = 1",
+                "trials = 0",
+                "12_softmax.toml, item memory: expected trials of at least 1 and finite points",
+            ),
             ('functions = ["update"]', 'functions = "update"', r"online: functions: expected list\[str\]"),
             (
                 'functions = ["update"]',
@@ -313,6 +343,7 @@ def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
         "ok  the solution has all points",
         "ok  the handout has none",
         "ok  the handout's tests accept the solution",
+        "ok  the solution keeps to the limits",
         "ok  deviation_as_constant costs backward and is named",
     ]
     assert read(file).name == "layer_norm"
@@ -321,6 +352,7 @@ def test_the_sheet_in_contributing_is_one(tmp_path, capsys):
 def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
     text = (sheet.FOLDER / "01_softmax.toml").read_text(encoding="utf-8")
     text = re.sub(r"^(judge|checks) = .*\n", "", text, flags=re.MULTILINE)  # which takes the longest
+    text = text.replace("hours =", "memory = 1\nhours =", 1).replace("100_000", "100")
     text = text.replace('new = "p = p / 1"', 'new = "p = p / p.sum(axis=-1, keepdims=True)"', 1)
     text = text.replace('line = "scale = q.shape"', 'line = "(99)"', 1)
     text = text.replace('item = "values"', 'item = "keys"', 1)
@@ -333,6 +365,7 @@ def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
             "no line of forward has '(99)'",
             "scale_of_queries: SyntaxError: '(' was never closed",
             "the handout's tests accept the solution: AssertionError: against finite differences",
+            "the solution keeps to the limits: rows: answer.py could not be imported",
             "not_normalised costs rows and is named: it costs nothing",
             "scale_of_value_gradient costs keys and is named: it costs values",
         ),

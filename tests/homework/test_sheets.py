@@ -103,6 +103,17 @@ def test_solutions_in_float32_lose_nothing(name, size):
     assert [(x.item.name, x.why) for x in grade(read(name, size), submission) if x.why] == []
 
 
+def test_first_steps_in_float32_lose_nothing():
+    """With seed 4 a gradient near 0 is rounded, and Adam's first step divides it by its own size."""
+    sheet, submission = read("transformer"), Here(solved("transformer"))
+    submission.array = lambda x: x.astype(np.float32) if x.dtype == np.float64 else x
+    *others, learn = sheet.items
+    others = [replace(x, check="yield 1.0", judge="") for x in others]
+    first = replace(learn, check=learn.check.partition("found =")[0])
+    results = grade(replace(sheet, items=[*others, first], mistakes=[]), submission, seed=4)
+    assert [x.why for x in results if x.why] == []
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_handouts_tests_pass_for_the_solution_and_fail_for_the_skeleton(name, tmp_path, monkeypatch):
     write(read(name, "quick"), tmp_path / "work")
@@ -138,6 +149,23 @@ def test_no_line_of_the_solution_is_in_the_handout(name):
         if line.strip() not in kept and re.search(r"# \(\d+\)", line) and len(code) > 12:
             assert code not in handed, code
     assert "linattn_ref" not in handed
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [({"rename": {"gone": ""}}, "attention.softmax to change, got 'gone'"), ({"drop": ["gone"]}, "got 'gone: '")],
+)
+def test_what_is_to_change_has_to_be_there(words, complaint):
+    sheet = read("softmax")
+    with pytest.raises(ValueError, match=complaint):
+        texts(replace(sheet, parts=[replace(sheet.parts[0], **words)]), solved=True)
+
+
+def test_handouts_name_every_equation_of_a_comment_and_no_other_page():
+    text = texts(read("softmax"), solved=False).answer
+    assert "attention_by_tiles is yours to write: (9)-(11), (13)" in text
+    assert "online_softmax" not in text
+    assert "delta.py" not in texts(read("delta"), solved=False).answer
 
 
 @pytest.mark.network

@@ -68,6 +68,10 @@ def test_iterating_the_sketch_comes_near_the_optimum(matrix):
         (lambda rng: ey.truncated_svd(np.full((3, 4), np.inf), 1), "matrix: expected one finite matrix"),
         (lambda rng: ey.truncated_svd(np.ones((2, 3, 4)), 1), "matrix: expected one finite matrix"),
         (lambda rng: ey.tail_frobenius(np.ones(3), -1), "k: expected an integer from 0 to 3, got -1"),
+        (lambda rng: ey.tail_frobenius(np.ones((2, 3)), 1), r"values: expected a vector \(n,\), got shape \(2, 3\)"),
+        (lambda rng: ey.tail_spectral(np.array([1.0, 2.0]), 1), "largest first"),
+        (lambda rng: ey.competitor(np.ones((2, 3, 3)), 1, "power", rng), "matrix: expected one finite matrix"),
+        (lambda rng: ey.competitor(np.full((3, 3), np.nan), 1, "johnson_lindenstrauss", rng), "matrix: expected one"),
         (lambda rng: ey.competitor(np.eye(3), 1, "best", rng), "kind: expected one of johnson_lindenstrauss, proj"),
         (lambda rng: ey.competitor(np.eye(3), 4, "sketch", rng), "k: expected an integer from 0 to 3, got 4"),
         (lambda rng: ey.rank_errors(np.eye(3), [0], rng=rng), "ranks: expected an integer of at least 1, got 0"),
@@ -77,3 +81,9 @@ def test_iterating_the_sketch_comes_near_the_optimum(matrix):
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.random.default_rng(0))
+
+
+def test_tails_are_of_arrays():
+    for tail in (ey.tail_frobenius, ey.tail_spectral):
+        with pytest.raises(TypeError, match=r"values: expected .*, got list"):
+            tail([2.0, 1.0], 1)

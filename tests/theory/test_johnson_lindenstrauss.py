@@ -52,6 +52,19 @@ def test_blocks_change_nothing(monkeypatch):
     np.testing.assert_allclose(by_threes, whole, atol=1e-12)  # the same numbers, another order of sums
 
 
+def test_blocks_are_as_small_as_many_points_need(monkeypatch):
+    asked = []
+
+    def remembering(k, n, rng, *, leading, dtype):
+        asked.append(leading[0])
+        return jl.gaussian_projection(k, n, rng, leading=leading, dtype=dtype)
+
+    monkeypatch.setattr(jl, "BLOCK", 2 * 45 * 3)  # three projections of 45 differences
+    points = np.random.default_rng(3).standard_normal((10, 2))
+    jl.pairwise_errors(points, 2, trials=7, rng=np.random.default_rng(4), projection=remembering)
+    assert asked == [3, 3, 1]
+
+
 def test_pairwise_errors_are_those_of_the_distances():
     rng = np.random.default_rng(5)
     points = rng.standard_normal((5, 9))
@@ -136,6 +149,10 @@ def test_not_a_number_counts_as_a_failure():
         (lambda: jl.inner_product_failure(1.1, 0.1, 3), "cosine: expected"),
         (lambda: jl.inner_product_failure(0.1, 0, 3), "eps: expected eps > 0"),
         (lambda: jl.clopper_pearson(5, 4), "failures: expected 0 <= failures <= trials = 4, got 5"),
+        (lambda: jl.count_failures(np.ones((3, 4)), 0.5, 0.1), r"errors: expected a vector \(n,\), got shape \(3, 4\)"),
+        (lambda: jl.norm_failure(0.1, 0), "k: expected at least 1, got 0"),
+        (lambda: jl.failure_bound(0.1, [3, 0]), "k: expected at least 1"),
+        (lambda: jl.norm_errors(np.ones((1, 3)), 2, trials=1, rng=np.random.default_rng()), "x: expected a vector"),
         (lambda: jl.norm_errors(np.zeros(3), 2, trials=1, rng=np.random.default_rng()), "x: expected a finite vector"),
         (lambda: jl.norm_errors(np.array([np.nan]), 2, trials=1, rng=np.random.default_rng()), "x: expected a finite"),
         (

@@ -112,6 +112,16 @@ def test_step_b_does_not_vanish():
     assert longer.printed_limit == pytest.approx(math.exp(-1), rel=0.1)
 
 
+def test_what_exp_cannot_hold_cancels():
+    q, k, v = np.array([[400.0]]), np.array([[1.0], [0.5], [0.0]]), np.array([[1.0], [2.0], [3.0]])
+    errors = theorem2.attention_errors(q, k, v, 3, 1e-9, trials=2, rng=np.random.default_rng(0), scale=1.0)
+    np.testing.assert_allclose(errors.unnormalised, 1 / math.sqrt(14), rtol=1e-6)  # one weight of 1, and the answer 0
+    x = 800 + np.random.default_rng(1).standard_normal(20)
+    got = theorem2.step_b(x, 1e-9, 6, trials=3, rng=np.random.default_rng(0))
+    assert got.needed_limit == 1
+    assert np.isfinite(got.needed).all()
+
+
 def test_overflow_is_an_infinite_error():
     q, k, v = inputs(dtype=np.float32)
     errors = theorem2.attention_errors(q, k, v, 4, 100.0, trials=3, rng=np.random.default_rng(8))
@@ -133,6 +143,13 @@ def test_overflow_is_an_infinite_error():
             lambda rng: theorem2.attention_errors(*np.ones((3, 2, 4, 4)), 2, 0.1, trials=1, rng=rng),
             "q: expected one head",
         ),
+        (
+            lambda rng: theorem2.attention_errors(*np.ones((2, 3, 3)), np.zeros((3, 3)), 2, 0.1, trials=1, rng=rng),
+            "v: expected values that are not all 0",
+        ),
+        (lambda rng: theorem2.unnormalised_mean(np.ones((3, 3)), np.ones(3), 0.1, 2), r"x: expected a vector \(n,\)"),
+        (lambda rng: theorem2.unnormalised_mean(np.ones(3), np.ones(2), 0.1, 2), r"y: expected shape \(3,\) like x"),
+        (lambda rng: theorem2.step_b(np.ones((3, 3)), 0.1, 2, trials=1, rng=rng), r"x: expected a vector \(n,\)"),
         (lambda rng: theorem2.unnormalised_mean(np.ones(3), np.ones(3), 0.1, 0), "k: expected an integer"),
         (lambda rng: theorem2.step_b(np.ones(3), -0.1, 2, trials=1, rng=rng), "delta: expected"),
     ],

@@ -68,6 +68,16 @@ def test_relative_error_is_a_function_of_one_distance(kind):
         np.testing.assert_allclose(found, rf.relative_mse(kind, s, np.zeros_like(s), 5, orthogonal=orthogonal))
 
 
+@pytest.mark.parametrize(("kind", "distance"), [("positive", 0.0), ("hyperbolic", 0.1), ("trig", 0.1)])
+def test_relative_error_where_the_kernel_is_no_float(kind, distance):
+    x = np.full(4, 15.0)
+    y = (x + distance / 2) * (1 if kind == "trig" else -1)
+    square, of_one = distance**2, {"positive": 1, "hyperbolic": -np.expm1(-(distance**2)) / 2}
+    expected = np.expm1(square) * of_one.get(kind, of_one["hyperbolic"]) / 4
+    assert rf.relative_mse(kind, x, y, 4) == pytest.approx(expected, rel=1e-9)
+    assert rf.relative_mse(kind, x, y, 4, orthogonal=True) <= expected
+
+
 def test_trig_fails_where_the_kernel_is_small_and_positive_where_it_is_large():
     angles = np.linspace(0, math.pi, 9)
     x, y = (np.stack(vectors) for vectors in zip(*(pair(1.5, angle) for angle in angles), strict=True))
@@ -259,6 +269,13 @@ def test_blocks_of_trials_change_nothing(monkeypatch):
         (lambda: rf.mse("trig", [1.0], Y, 2), TypeError, "x: expected a numpy.ndarray, got list"),
         (lambda: rf.fourier_mse(rf.KERNELS["sinc"], X, 0), ValueError, "m: expected an integer of at least 1"),
         (lambda: rf.draw_directions(2, D, 0, np.random.default_rng()), ValueError, "trials: expected an integer"),
+        (lambda: rf.mse("trig", X, Y[:1], 2), ValueError, "y: expected 4 columns like x, got 1"),
+        (lambda: rf.pairs_in_blocks(3, 0), ValueError, "width: expected an integer of at least 1, got 0"),
+        (lambda: rf.squared_errors("trig", X, Y, 0, trials=1, rng=np.random.default_rng()), ValueError, "m: expected"),
+        (lambda: rf.squared_errors("trig", X, Y, 1, trials=0, rng=np.random.default_rng()), ValueError, "trials: exp"),
+        (lambda: rf.mean_of(np.ones((3, 100))), ValueError, r"samples: expected a vector \(n,\), got shape \(3, 100\)"),
+        (lambda: rf.mean_of(np.ones(1)), ValueError, "samples: expected at least 2, got 1"),
+        (lambda: rf.mean_of(np.ones(3), confidence=2), ValueError, "confidence: expected a probability"),
         (lambda: rf.estimates("cos", X, Y, np.ones((2, 3, D))), ValueError, "kind: expected one of trig, positive,"),
     ],
 )
