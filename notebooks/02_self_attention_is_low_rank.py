@@ -549,7 +549,7 @@ chapter.table(
 # *The SVD* computes them with an error of at most some $\varepsilon \sigma_1$ each.
 #
 # *The Gram matrix* $P^\top P = \sum_i \sigma_i^2\, v_i v_i^\top$ has the eigenvalues $\lambda_i = \sigma_i^2$;
-# finding them takes about 0.6 of the time of the SVD. But its entries are rounded too, so $\lambda_i$ is off by up to
+# finding them takes about 0.6 of the SVD's time in float64. But its entries are rounded, so $\lambda_i$ is off by up to
 # some $\varepsilon \lambda_1 = \varepsilon \sigma_1^2$. What does that mean for $\sigma_i = \sqrt{\lambda_i}$? As
 # $d\sigma = d\lambda / 2\sigma$,
 #

@@ -199,7 +199,7 @@ chapter.table(("kind", "exp(x.y)", "mean estimate", "give or take"), rows)
 # factor $1 - e^{-\lVert x + y \rVert^2}$: $\omega$ and $-\omega$ compensate for each other.
 
 # %%
-chapter.source(rf.mse, doc=False)
+chapter.source(rf.relative_mse, rf.mse, doc=False)
 
 # %%
 rng, rows = np.random.default_rng(2), []

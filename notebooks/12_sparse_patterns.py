@@ -230,7 +230,7 @@ chapter.source(local.parts_of, doc=False)
 # In the sentence, let *cat* and *and* be seen by every word, in addition to its window:
 
 # %%
-near, columns = longformer.parts_of(12, window=2, global_tokens=[1, 7])  # "cat" and "and" are seen by all
+near, columns = part.band(12, 12, -2, 2, without=[1, 7]), part.columns(12, 12, [1, 7])  # "cat" and "and"
 over = partial(pattern_softmax.forward, q, k, v)
 (o_a, saved_a), (o_b, saved_b), (o, saved) = (over(pattern) for pattern in ((near,), (columns,), (near, columns)))
 joined = np.logaddexp(saved_a.lse, saved_b.lse)
@@ -402,7 +402,7 @@ print(f"{WORDS[7]!r}, global:", out[7].round(3), " by the formula of ordinary wo
 
 # %% [markdown]
 # **Its backward pass.** The output has two kinds of rows, which share no input. Cut $G$ into those rows. The gradients
-# of `q`, `k`, `v` are those of the pattern, with $G_g = 0$ in the global rows; those of `q_global`, `k_global`,
+# of `q`, `k`, `v` are those of the pattern, in which global queries see nothing; those of `q_global`, `k_global`,
 # `v_global` come from softmax attention of $|\mathcal G|$ queries. What has no influence has gradient 0: the rows of
 # `q` that are global, and the rows of `q_global` that are not.
 
@@ -748,7 +748,7 @@ rows = []
 for name, (allowed, graph) in sets.items():
     wanted = np.tri(small, dtype=bool) if "causal" in name else np.ones((small, small), bool)
     pairs, needed = part.count_pairs(allowed), pattern_graphs.steps(graph)[wanted].max()
-    pairs += n - 257 if "token" in name else 0  # its row sees all n; the parts have its window and itself
+    pairs += n if "token" in name else 0  # its row, which is not in the parts, sees all n
     rows.append((name, pairs, n * n / pairs, "never" if math.isinf(needed) else f"{needed:.0f}"))
 chapter.table(("pattern", "pairs", "times fewer", "layers"), rows)
 assert [row[-1] for row in rows] == ["1", "16", "2", "never", "2", "2", "2"]
@@ -835,7 +835,8 @@ bonus = np.where(in_window & np.isin(np.arange(12), [1, 7]), math.log(2), 0)
 scores = 0.5 * q @ k.T + bonus
 weights = np.where(in_window | np.isin(np.arange(12), [1, 7]), np.exp(scores), 0)
 same(twice, weights / weights.sum(axis=1, keepdims=True) @ v)
-right, _ = pattern_softmax.forward(q, k, v, longformer.parts_of(12, window=2, global_tokens=[1, 7]))
+disjoint = part.band(12, 12, -2, 2, without=[1, 7]), part.columns(12, 12, [1, 7])
+right, _ = pattern_softmax.forward(q, k, v, disjoint)
 assert abs(twice - right).max() > 0.01
 print("output of 'the', counted twice:", twice[0].round(3), " once:", right[0].round(3))
 

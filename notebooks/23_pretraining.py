@@ -37,6 +37,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens
 from linattn_ref.nn import cross_entropy, positions
 from linattn_ref.training import loop, parameters
+from linattn_ref.training.folder import read_record
 
 numba.set_num_threads(1)
 rng = np.random.default_rng(0)
@@ -412,7 +413,7 @@ def learned(attention, k=64, own_rate=1 / 64, *, steps=300, width=32):
     task = mlm.task(text, encoder.Model(inside.mechanisms, 2), shape)
     with tempfile.TemporaryDirectory() as folder:
         loop.run(task, params, settings, Path(folder), facts={})
-        return math.exp(loop.read_record(Path(folder))[-1]["masked"])
+        return math.exp(read_record(Path(folder))[-1]["masked"])
 
 
 made = np.random.default_rng(3)

@@ -10,6 +10,7 @@ import numpy as np
 from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.kernels import jit
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op.options import check_choice
 
 __all__ = ["NAMES", "draw", "reads"]
 
@@ -35,8 +36,8 @@ def draw(name: str, rng: np.random.Generator, *, width: int, length: int, causal
     ValueError
         An unknown name.
     """
-    if name not in NAMES and not (name.startswith("lsh-") and name[4:].isdecimal()):
-        raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    if not (name.startswith("lsh-") and name[4:].isdecimal()):
+        check_choice("attention", name, NAMES)
     sizes = mechanisms.Sizes(length, width, features=2 * width, window=WINDOW, chunk=CHUNK)
     return mechanisms.of(name, sizes, rng, causal=causal, kernels=jit)
 

@@ -24,6 +24,7 @@ from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.models.generate import generate
 from linattn_ref.nn import cross_entropy, mechanism, positions
+from linattn_ref.op.options import check_choice
 from linattn_ref.training import loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
@@ -148,8 +149,7 @@ def begin(
     steps, seed : int
     shape : Shape
     """
-    if attention not in MECHANISMS:
-        raise ValueError(f"attention: expected one of {', '.join(MECHANISMS)}, got {attention!r}")
+    check_choice("attention", attention, MECHANISMS)
     check_peak(peak)
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     half = shape.width // 2

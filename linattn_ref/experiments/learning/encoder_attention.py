@@ -15,6 +15,7 @@ from linattn_ref.experiments.learning.options import Option
 from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.kernels import jit
 from linattn_ref.nn.mechanism import Mechanism
+from linattn_ref.op.options import check_choice
 
 __all__ = ["NAMES", "TITLES", "WITHOUT_K", "Inside", "Price", "Setting", "Shared", "make", "price", "told"]
 
@@ -57,8 +58,7 @@ def make(name: str, setting: Setting, rng: np.random.Generator) -> Inside:
     ValueError
         An unknown name, or a ``k`` that is above the length or too small.
     """
-    if name not in NAMES:
-        raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    check_choice("attention", name, NAMES)
     if name not in WITHOUT_K and not LEAST <= setting.k <= setting.length:
         raise ValueError(f"k: expected {LEAST} to the length, {setting.length}, got {setting.k}")
     own = _projections(setting, rng) if name == "linformer" else None

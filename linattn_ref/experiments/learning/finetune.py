@@ -36,6 +36,7 @@ from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.op import Array
 from linattn_ref.training import checkpoint, loop, parameters
 from linattn_ref.training.checks import check_peak
+from linattn_ref.training.folder import BEST
 
 __all__ = ["QUICK", "Examples", "Shape", "begin", "interval", "learn", "task"]
 
@@ -175,7 +176,7 @@ def begin(
     params = classifier.draw(below, int(found.labels.max()) + 1, np.random.default_rng([seed, 0]))
     if start_from is not None:
         _, params = parameters.flatten(params)
-        checkpoint.restore(params, checkpoint.load(start_from / loop.BEST), "params")
+        checkpoint.restore(params, checkpoint.load(start_from / BEST), "params")
     own, fit = inside.own, None
     if fitted:
         from linattn_ref.experiments.learning.finetune_fit import fit_projections  # it needs SciPy, --help does not
@@ -194,7 +195,7 @@ def begin(
         "shape": shape._asdict(),
         "model": pretrained.sha256,
         "data": {"source": found.name, "sha256": found.sha256, **counts},
-        "start": None if start_from is None else fetch.file_sha256(start_from / loop.BEST),
+        "start": None if start_from is None else fetch.file_sha256(start_from / BEST),
     }
     before = None if start_from is None else tested(params, given["test"], how)
 

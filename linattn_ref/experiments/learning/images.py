@@ -38,6 +38,7 @@ from linattn_ref.models import causal
 from linattn_ref.models.causal import Model, Params
 from linattn_ref.nn import cross_entropy, logistic_mixture, positions
 from linattn_ref.op import Array
+from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Progress
 from linattn_ref.training import loop
 from linattn_ref.training.checks import check_peak
@@ -164,8 +165,7 @@ def bits(
 
 def read(folder: Path | None, collection: str = "mnist") -> digits.Images:
     """The images of a folder, or the digits of the package, fetched once."""
-    if collection not in COLLECTIONS:
-        raise ValueError(f"collection: expected one of {', '.join(COLLECTIONS)}, got {collection!r}")
+    check_choice("collection", collection, COLLECTIONS)
     if collection == "cifar-10":
         if folder is None:
             raise ValueError("data: CIFAR-10 is not fetched; give the folder of its binary version")
@@ -209,8 +209,7 @@ def begin(
     every : int
         Steps from one evaluation to the next.
     """
-    if head not in HEADS:
-        raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {head!r}")
+    check_choice("head", head, HEADS)
     if shape.width % 2:
         raise ValueError(f"shape: a width of {shape.width} cannot be halved, for a pixel's row and its column")
     check_heads(shape)

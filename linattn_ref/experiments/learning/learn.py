@@ -90,7 +90,7 @@ def run(
 
 def result(**measured: Any) -> dict[str, str]:
     """What was measured in the end, as the file in which `runs.read` finds it."""
-    return {loop.RESULT: json.dumps(measured, ensure_ascii=False) + "\n"}
+    return {folder.RESULT: json.dumps(measured, ensure_ascii=False) + "\n"}
 
 
 def settings(

@@ -31,8 +31,9 @@ from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import learn, runs
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.experiments.measuring.spread import spread
+from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say, silent
-from linattn_ref.training import loop
+from linattn_ref.training.folder import LAST, RECORD, RESULT
 
 __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
 
@@ -86,8 +87,7 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
     for key, kind in KEYS.items():
         if not isinstance(table[key], (float, int) if kind is float else kind):
             raise ValueError(f"{where}: {key}: expected a {kind.__name__}, got {table[key]!r}")
-    if table["task"] not in TASKS:
-        raise ValueError(f"{where}: task: expected one of {', '.join(TASKS)}, got {table['task']!r}")
+    check_choice(f"{where}: task", table["task"], TASKS)
     if not (math.isfinite(table["hours"]) and table["hours"] > 0) or isinstance(table["hours"], bool):
         raise ValueError(f"{where}: hours: expected a number above 0, got {table['hours']!r}")
     if not (seeds := table["seeds"]) or len({*map(str, seeds)}) < len(seeds) or not all(map(_is_whole, seeds)):
@@ -141,10 +141,10 @@ def command(planned: Planned, out: Path) -> str:
 def steps_done(planned: Planned, out: Path) -> int:
     """Steps that a run has taken until its last checkpoint. Of one that has come to its end the record is enough."""
     folder = out / planned.name
-    if not (folder / loop.RECORD).is_file():
+    if not (folder / RECORD).is_file():
         return 0
     steps = int(max(runs.read(folder).steps, default=0))
-    return steps if steps >= _steps(planned) or (folder / loop.LAST).is_file() else 0
+    return steps if steps >= _steps(planned) or (folder / LAST).is_file() else 0
 
 
 def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
@@ -152,7 +152,7 @@ def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
     return [
         one
         for one in plan
-        if steps_done(one, out) < _steps(one) or (one.task in TESTED and not (out / one.name / loop.RESULT).is_file())
+        if steps_done(one, out) < _steps(one) or (one.task in TESTED and not (out / one.name / RESULT).is_file())
     ]
 
 
@@ -208,7 +208,7 @@ def run(
 
 def _keep(path: Path, text: str) -> None:
     """Write what would count, once, and never into the folder of a run that was begun without it."""
-    if not path.is_file() and (path.parent / loop.RECORD).is_file():
+    if not path.is_file() and (path.parent / RECORD).is_file():
         raise ValueError(f"out: {path.parent} has a run that was begun before it was said what would count")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _keep(path: Path, text: str) -> None:
 
 def _check_options(planned: Planned, folder: Path) -> None:
     """Whether a run that is there has the options of the plan, as far as its record says them."""
-    if not (folder / loop.RECORD).is_file():
+    if not (folder / RECORD).is_file():
         return
     facts = runs.read(folder).facts
     said = facts | facts.get("shape", {})

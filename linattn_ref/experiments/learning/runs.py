@@ -16,7 +16,7 @@ from linattn_ref.atomic import write_all
 from linattn_ref.data import fetch
 from linattn_ref.op import Array
 from linattn_ref.training import checkpoint
-from linattn_ref.training.loop import LAST, RECORD, RESULT, read_record, read_times
+from linattn_ref.training.folder import LAST, RECORD, RESULT, read_record, read_times
 
 __all__ = ["PLAN", "RECORDS", "Run", "beside", "check_target", "commands", "facts", "gather", "gathered", "go_on"]
 __all__ += ["keep_weights", "kept_weights", "read", "read_all", "steps_in_all"]

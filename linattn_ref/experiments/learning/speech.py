@@ -38,6 +38,7 @@ from linattn_ref.nn import ctc, ctc_decoding
 from linattn_ref.nn.dropout import check_options
 from linattn_ref.nn.mechanism import Mechanism
 from linattn_ref.op import Array
+from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say
 from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
@@ -101,8 +102,7 @@ def inside_of(name: str, shape: Shape, length: int, rng: np.random.Generator) ->
 
 def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Generator) -> Any:
     """Parameters to start from: `speech.Params` or `speech_lstm.Params`."""
-    if name not in NAMES:
-        raise ValueError(f"attention: expected one of {', '.join(NAMES)}, got {name!r}")
+    check_choice("attention", name, NAMES)
     sizes: dict[str, Any] = {"inputs": inputs, "labels": labels, "dtype": np.float32}
     if name == "lstm":
         return speech_lstm.draw(rng, hidden=shape.width, layers=shape.lstms, **sizes)

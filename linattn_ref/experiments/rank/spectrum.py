@@ -19,6 +19,7 @@ from linattn_ref.data.fetch import PathLike
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Results, style
 from linattn_ref.experiments.rank import spectrum_inputs
+from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import METHODS, Method, cumulative_share, rank_for_share, singular_values
 from linattn_ref.visible import visible
@@ -71,8 +72,7 @@ def compute(
     Results
         The same bits for the same arguments before ``parts``, whoever computes them, on the same machine.
     """
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    check_choice("method", method, METHODS)
     with threadpool_limits(1):
         if arrays is not None:
             inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed, say=say)

@@ -16,7 +16,7 @@ from linattn_ref.experiments.learning import drawing
 from linattn_ref.experiments.learning.drawing import Network
 from linattn_ref.nested import leaves
 from linattn_ref.op import Array
-from linattn_ref.training import loop
+from linattn_ref.training.folder import BEST, LAST
 
 __all__ = ["SHIPPED", "packed", "read", "steps"]
 
@@ -36,7 +36,7 @@ def read(path: Path) -> Network:
         intensity.
     """
     if path.is_dir():
-        path = path / (loop.BEST if (path / loop.BEST).is_file() else loop.LAST)
+        path = path / (BEST if (path / BEST).is_file() else LAST)
     found = drawing.load(path)
     got = {"attention": found.facts["attention"], "head": found.head, "shape": found.shape}
     for name, expected in (("attention", ("linear", "softmax")), ("head", ("softmax",)), ("shape", ((SIDE, SIDE),))):

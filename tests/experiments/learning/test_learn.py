@@ -77,13 +77,13 @@ def test_in_the_folder_of_another_run_nothing_is_begun(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         learn.run(ready, out, watch=lambda ready: loop.Watch(stopped))
-    before = (out / loop.RECORD).read_bytes()
+    before = (out / folder.RECORD).read_bytes()
     for resume in (False, True):
         with pytest.raises(
             ValueError, match=r"out: another run was begun in .*: attention \(there 'none', here 'all'\)"
         ):
             learn.run(lambda: ready(facts={"attention": "all"}), out, resume=resume)
-    assert (out / loop.RECORD).read_bytes() == before
+    assert (out / folder.RECORD).read_bytes() == before
     learn.run(ready, out, command="in other words")
 
     def begin():

@@ -14,7 +14,7 @@ from linattn_ref import cli
 from linattn_ref.cli import train
 from linattn_ref.experiments.learning import learn, plan, runs
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
-from linattn_ref.training import loop
+from linattn_ref.training.folder import LAST, RECORD, RESULT, TIMES
 
 PLANS = sorted(Path(plan.__file__).parent.glob("*.toml"))
 SMALL = """
@@ -86,9 +86,9 @@ def begin(*_, **options):
     assert {path.name for path in folder.iterdir()} == {runs.PLAN}  # before it begins
     facts = {"facts": {"command": options["command"], "seed": options["seed"], "steps": 40}}
     lines = [facts, {"step": 40, "loss": 0.5 + options["seed"]}]
-    (folder / loop.RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / loop.TIMES).write_text('{"step": 40, "cpu_seconds": 1}\n')
-    (folder / loop.LAST).write_bytes(b"")
+    (folder / RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / TIMES).write_text('{"step": 40, "cpu_seconds": 1}\n')
+    (folder / LAST).write_bytes(b"")
     return learn.Learned(None, runs.read(folder), None)
 
 
@@ -102,7 +102,7 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
         "copying-linear-0: loss 0.5 after 40 steps and 1 CPU seconds",
         "copying-linear-1: loss 1.5 after 40 steps and 1 CPU seconds",
     ]
-    for checkpoint in (tmp_path / "runs").glob(f"*/{loop.LAST}"):
+    for checkpoint in (tmp_path / "runs").glob(f"*/{LAST}"):
         checkpoint.unlink()  # what is kept of a run that has come to its end is its record
     assert cli.main(words) == 0
     assert "2 of 4 runs are left: about 1.0 hours, 1 at a time\ncopying-softmax-0" in capsys.readouterr().err
@@ -157,7 +157,7 @@ def test_a_run_waits_for_that_which_it_goes_on_from(small, tmp_path, monkeypatch
     def run(_, out, **options):
         begun.append((out.name, options.get("start_from")))
         done = begin(out=out, **options)
-        (out / loop.RESULT).write_text("{}")
+        (out / RESULT).write_text("{}")
         return done
 
     monkeypatch.setattr(plan.learn, "run", run)
@@ -189,29 +189,29 @@ def test_what_a_run_cannot_go_on_from_is_told(small, old, new):
 
 def test_a_run_that_was_begun_before_is_not_taken_for_one_of_the_plan(small, tmp_path):
     (tmp_path / "runs" / "copying-linear-0").mkdir(parents=True)
-    (tmp_path / "runs" / "copying-linear-0" / loop.RECORD).write_text("{}")
+    (tmp_path / "runs" / "copying-linear-0" / RECORD).write_text("{}")
     with pytest.raises(ValueError, match="has a run that was begun before it was said what would count"):
         plan.run(small, tmp_path / "runs")
-    assert [path.name for path in (tmp_path / "runs").glob("*/*")] == [loop.RECORD]
+    assert [path.name for path in (tmp_path / "runs").glob("*/*")] == [RECORD]
 
 
 def test_a_run_without_its_checkpoint_begins_anew(small, tmp_path):
     one, folder = plan.read(small)[0], tmp_path / "copying-linear-0"
     folder.mkdir()
-    (folder / loop.RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 39, "loss": 1}\n')
+    (folder / RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 39, "loss": 1}\n')
     assert plan.steps_done(one, tmp_path) == 0
-    (folder / loop.LAST).write_bytes(b"")
+    (folder / LAST).write_bytes(b"")
     assert plan.steps_done(one, tmp_path) == 39
 
 
 def test_a_run_without_its_test_has_not_come_to_its_end(small, tmp_path, monkeypatch):
     one, folder = plan.read(small)[0], tmp_path / "copying-linear-0"
     folder.mkdir()
-    (folder / loop.RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 40, "loss": 1}\n')
+    (folder / RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 40, "loss": 1}\n')
     assert plan.missing([one], tmp_path) == []
     monkeypatch.setattr(plan, "TESTED", {one.task})
     assert plan.missing([one], tmp_path) == [one]
-    (folder / loop.RESULT).write_text("{}")
+    (folder / RESULT).write_text("{}")
     assert plan.missing([one], tmp_path) == []
 
 
@@ -236,7 +236,7 @@ def test_a_plan_or_a_task_has_to_be_given(small, capsys):
 
 
 def weights(folder):
-    return {path.parent.name: path.read_bytes() for path in folder.glob(f"*/{loop.LAST}")}
+    return {path.parent.name: path.read_bytes() for path in folder.glob(f"*/{LAST}")}
 
 
 @pytest.mark.slow  # kernels of whole networks in float32
@@ -276,7 +276,7 @@ def test_a_run_of_other_options_is_no_answer(small, tmp_path):
         folder = tmp_path / str(said) / name
         folder.mkdir(parents=True)
         facts = {"facts": {"seed": 0, "steps": 40, "k": None, "shape": {"width": 16} | said} | said}
-        folder.joinpath(loop.RECORD).write_text("\n".join(map(json.dumps, (facts, {"step": 40, "loss": 0.5}))) + "\n")
+        folder.joinpath(RECORD).write_text("\n".join(map(json.dumps, (facts, {"step": 40, "loss": 0.5}))) + "\n")
         one = next(one for one in plan.read(small) if one.name == name)
         if fits:
             plan._check_options(one, folder)

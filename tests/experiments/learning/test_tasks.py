@@ -19,7 +19,7 @@ from linattn_ref import cli
 from linattn_ref.cli import train
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.learning.tasks import TASKS
-from linattn_ref.training import loop
+from linattn_ref.training.folder import LAST, RECORD, TIMES
 
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 # What each learns from here; a word in braces is a fixture.
@@ -43,7 +43,7 @@ def words(task, request):
 
 def content(out):
     """What is to be the same; a process that was killed may leave what it was writing, hidden."""
-    return {path.name: path.read_bytes() for path in out.glob("[!.]*") if path.name != loop.TIMES}
+    return {path.name: path.read_bytes() for path in out.glob("[!.]*") if path.name != TIMES}
 
 
 # --- What is said of it ---------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_it_trains_records_goes_on_and_is_lengthened(tmp_path, task, words, caps
     longer = runs.read(out)
     assert (longer.facts["steps"], longer.steps[-1]) == (8, 8)
     assert [said["from"] for said in longer.facts["lengthened"]] == [4]
-    assert [*json.loads((out / loop.RECORD).read_text().splitlines()[-1])] == ["step", *longer.curves]
+    assert [*json.loads((out / RECORD).read_text().splitlines()[-1])] == ["step", *longer.curves]
 
 
 STOPS = ((signal.SIGINT, 130), (signal.SIGKILL, -9))  # each with the status with which a run then ends
@@ -145,5 +145,5 @@ def stop(program, folder, sent):
 
 def written(folder):
     """When the last checkpoint was; None if there is none."""
-    path = folder / "run" / loop.LAST
+    path = folder / "run" / LAST
     return path.stat().st_mtime_ns if path.exists() else None
