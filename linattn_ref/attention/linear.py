@@ -81,7 +81,11 @@ class Saved(NamedTuple):
     causal: bool
 
 
-Gradients = exponential.Gradients  # of q, k and v, and of the state where forward was given one
+class Gradients(NamedTuple):
+    q: Float[Array, "... N D"]
+    k: Float[Array, "... L D"]
+    v: Float[Array, "... L M"]
+    state: State | None = None  # where forward was given one
 
 
 @op(look=check_linear)
@@ -117,7 +121,7 @@ def forward(
 @op(look=check_d_state)
 def backward(
     d_out: Float[Array, "... N M"], saved: Saved | exponential.Saved, *, d_state: State | None = None
-) -> Gradients:
+) -> Gradients | exponential.Gradients:
     """Equations (5)-(9); ``d_state`` is the gradient of ``saved.state``, where something went on from it."""
     phi_q, phi_k, v, out, d, state, last, (feature_map, of_q, of_k), key_mask, causal = saved  # type: ignore[misc]
     d_phi_q, d_phi_k, d_v = np.empty_like(phi_q), np.empty_like(phi_k), np.empty_like(v)

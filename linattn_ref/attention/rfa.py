@@ -1,5 +1,4 @@
-"""Random feature attention (Peng et al. 2021): linear attention with random features of unit vectors, and a gate that
-favours recent tokens.
+"""Random feature attention (Peng et al. 2021): linear attention of directions, with a gate that favours recent tokens.
 
 ``phi`` is a random feature map of ``feature_maps_random.py``. Without a gate the rest is linear attention, causal or
 not. A gate ``g_t`` in (0, 1) lets both sums decay, and the new token enters with the weight ``1 - g_t``:

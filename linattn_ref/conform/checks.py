@@ -319,7 +319,7 @@ def resets(judge: Judge) -> Iterator[Trial]:
 
 @check(ops=("softmax",))
 def large_scores(judge: Judge) -> Iterator[Trial]:
-    """Scores far beyond what an exponential can hold: the maximum of a row is taken off first."""
+    """Scores far beyond what an exponential can hold: the maximum of a row is subtracted first."""
     question = judge.ask()
     for size in (30.0,) if judge.target.dtype == "float16" else (30.0, 1e4):
         larger = rounded(question.inputs["q"] * size, judge.dtype)

@@ -30,7 +30,7 @@ from linattn_ref.conform.target import Answer, Mapping, NotATarget, Target
 
 __all__ = ["VERSION", "read", "write"]
 
-VERSION = 1
+VERSION = 2  # in those of 1, sees_nothing held the mask of another case
 
 
 class Recorder(Judge):

@@ -44,7 +44,7 @@ def phi(x: np.ndarray) -> np.ndarray:
 
 
 def weights(x: Question, see: np.ndarray, features: Map = phi) -> np.ndarray:
-    """``exp(A)``, the largest of a row taken off, or ``phi(Q) phi(K)^T``; 0 for a key that is not seen.
+    """``exp(A)``, the largest of a row subtracted, or ``phi(Q) phi(K)^T``; 0 for a key that is not seen.
 
     Without a state, and where all heads have their own keys.
     """

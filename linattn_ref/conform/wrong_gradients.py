@@ -57,7 +57,7 @@ def through_softmax(x: Question, d_a: Any) -> Arrays:
     return {"d_q": x.scale * d_scores @ x.inputs["k"], "d_k": x.scale * d_scores.mT @ x.inputs["q"]}
 
 
-@gradient("row_sum_missing", "dA is P * dP: the sum of a row, rowsum(dP * P), is not taken off", ("softmax",))
+@gradient("row_sum_missing", "dA is P * dP: the sum of a row, rowsum(dP * P), is not subtracted", ("softmax",))
 def _(x: Question, right: Arrays) -> Arrays:
     return through_softmax(x, lambda p, d_p: p * d_p)
 

@@ -31,7 +31,7 @@ from linattn_ref.data import espeak, fetch, filterbank, splits
 from linattn_ref.data.espeak import Spoken, Voice
 from linattn_ref.data.splits import Part
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_choice, check_sizes
 from linattn_ref.telling import Progress
 
 __all__ = ["RATE", "Corpus", "Utterances", "corpus", "draw_voice", "sentences", "speaker", "through_a_microphone"]
@@ -132,8 +132,7 @@ def sentences(part: Part, reviews: Sequence[str]) -> list[str]:
 
 def draw_voice(part: Part, rng: np.random.Generator) -> Voice:
     """A speaker for a part."""
-    if part not in splits.PARTS:
-        raise ValueError(f"part: expected one of {', '.join(splits.PARTS)}, got {part!r}")
+    check_choice("part", part, splits.PARTS)
     kept_back = [variant for variants in HELD_OUT.values() for variant in variants]
     variants = HELD_OUT.get(part) or [variant for variant in espeak.VARIANTS if variant not in kept_back]
     accent, variant = espeak.ACCENTS[rng.integers(len(espeak.ACCENTS))], variants[rng.integers(len(variants))]

@@ -64,7 +64,7 @@ def look(tokens: Any, params: Any, model: Any, **_: Any) -> None:
         raise ValueError(f"tokens: there are {places(params, model)} places, got {tokens.shape[1]} tokens")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     for one in params.blocks:
-        model.block.forward.check(row, one, model.inside, heads=model.heads)
+        model.block.forward.check(row, one, model.inside, heads=model.heads, activation=model.activation)
 
 
 def check_tokens(tokens: Any, params: Any, **_: Any) -> None:

@@ -93,7 +93,8 @@ def look(tokens: Any, params: Any, model: Any, types: Any = None, key_mask: Any 
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     layer_norm.forward.check(row, params.norm, eps=model.eps)
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):
-        model.block.forward.check(row, one, inside, heads=model.heads, key_mask=key_mask, eps=model.eps)
+        options = {"heads": model.heads, "activation": model.activation, "eps": model.eps}
+        model.block.forward.check(row, one, inside, key_mask=key_mask, **options)
 
 
 def check_values(tokens: Any, params: Any, types: Any = None, **_: Any) -> None:

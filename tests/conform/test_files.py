@@ -154,9 +154,9 @@ def test_each_head_of_each_sequence_has_a_mask_of_its_own(written):
     [
         ("manifest.json", b"{"),
         ("manifest.json", b"\xff"),
-        ("manifest.json", b'{"version": 1}'),
-        ("manifest.json", b'{"version": 1, "cases": 3}'),
-        ("manifest.json", b'{"version": 1, "cases": [{"name": "output"}]}'),
+        ("manifest.json", b'{"version": 2}'),
+        ("manifest.json", b'{"version": 2, "cases": 3}'),
+        ("manifest.json", b'{"version": 2, "cases": [{"name": "output"}]}'),
         ("gated_linear.output.0.safetensors", b"half of i"),
         ("gated_linear.output.0.safetensors", safetensors.numpy.save({"q": np.ones(1)})),
     ],
@@ -185,7 +185,7 @@ def test_answers_that_are_none(folder, tmp_path):
     with pytest.raises(NotATarget, match=r"no manifest\.json"):
         files.read(tmp_path / "elsewhere")
     (folder / "manifest.json").write_text("[]")
-    with pytest.raises(NotATarget, match="expected cases of version 1, got None"):
+    with pytest.raises(NotATarget, match="expected cases of version 2, got None"):
         files.read(folder)
 
 

@@ -205,5 +205,7 @@ def test_wrong_arguments_are_named():
         causal.forward(np.zeros((1, 8), int), params, model)
     with pytest.raises(ValueError, match=r"model\.mechanism: expected causal=True among its options"):
         causal.forward(READ, params, causal.Model(mechanism.of(linear), heads=2))
+    with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):
+        causal.forward(READ, params, model._replace(activation="relu"))
     with pytest.raises(TypeError, match=r"model: expected a causal_network\.Model, got a str"):
         causal.forward(READ, params, "linear")

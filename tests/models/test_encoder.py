@@ -242,6 +242,8 @@ def test_wrong_arguments_are_named():
             encoder.forward(READ[:, :2], drawn(), model._replace(first=first))
     with pytest.raises(ValueError, match="eps: expected a finite number of at least 0, got -1"):
         encoder.forward(READ, drawn()._replace(blocks=()), model._replace(eps=-1))
+    with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):
+        encoder.forward(READ, drawn(), model._replace(activation="relu"))
     with pytest.raises(ValueError, match="types: expected numbers from 0 to 1, got 2 to 2"):
         run(READ, types=np.full_like(READ, 2))
     with pytest.raises(ValueError, match=r"types: the network has none, params\.types is None"):

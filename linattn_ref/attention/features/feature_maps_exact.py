@@ -172,10 +172,7 @@ class TaylorExp(NamedTuple):
         return sum(d**p for p in range(self.order + 1))
 
     def forward(self, x: Array) -> tuple[Array, Array]:
-        width = self.width(x.shape[-1])
-        if width * x[..., :1].nbytes > sys.maxsize:
-            raise ValueError(f"order: too many features for any memory, with order {self.order} and D = {x.shape[-1]}")
-        phi = np.empty_like(x, shape=(*x.shape[:-1], width))  # before the powers: a lack of memory shows at once
+        phi = _empty(x, self.width(x.shape[-1]), self.order)
         return np.concatenate(_tensor_powers(x, self.order), axis=-1, out=phi), x  # (4)
 
     def backward(self, d_phi: Array, x: Array) -> Array:
@@ -245,6 +242,13 @@ def _tensor_powers(x: Array, order: int) -> list[Array]:
         power = powers[-1][..., :, None] * x[..., None, :] / math.sqrt(p)  # (..., D^(p-1), D)
         powers.append(power.reshape(*x.shape[:-1], -1))  # (..., D^p)
     return powers
+
+
+def _empty(x: Array, width: int, order: int) -> Array:
+    """Room for the features, before the powers are made: a lack of memory shows at once."""
+    if width * x[..., :1].nbytes > sys.maxsize:
+        raise ValueError(f"order: too many features for any memory, with order {order} and D = {x.shape[-1]}")
+    return np.empty_like(x, shape=(*x.shape[:-1], width))
 
 
 def _tensor_powers_backward(d_phi: Array, x: Array, order: int) -> Array:
