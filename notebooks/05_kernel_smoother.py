@@ -45,8 +45,8 @@ def draw_inputs(seed, n, n_keys, d, m, dtype=np.float64):
 # ## The smallest example, by hand
 #
 # Take one query and two keys, and a similarity of one feature, $\mathrm{sim}(q, k) = \phi(q)\, \phi(k)$ with $\phi(x) =
-# x + 1$ for $x \ge 0$. The query is 0, so $\phi(q) = 1$. The keys are 2 and 0, so their features are 3 and
-# 1. The values are 10 and 20.
+# x + 1$ for $x \ge 0$. The query is 0, so $\phi(q) = 1$. The keys are 2 and 0, so their features are 3 and 1;
+# the values are 10 and 20.
 #
 # - As an average, the weights are $3/4$ and $1/4$, and the output is $7.5 + 5 = 12.5$.
 # - With the bracket moved, first add up: $3 \cdot 10 + 1 \cdot 20 = 50$ and $3 + 1 = 4$. Then multiply both by

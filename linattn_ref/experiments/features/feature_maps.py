@@ -9,12 +9,12 @@ Multiply-adds of a forward pass, ``N`` queries and ``L`` keys, counted while the
     softmax:  N L (D + M)             scores, and the product with V
     linear:   L C M + N C M + N C     S, phi(Q) S, and the denominators phi(Q) Z
 
-With ``N = L`` the second is the smaller one from
+With ``N = L`` the second is the smaller one where
 
     N > C (2M + 1) / (D + M)                                                                         (2)
 
-on, about ``C`` where ``M = D``. What it takes to make the features is not in it: for elementwise maps nothing, for
-``quadratic`` and ``taylor_exp`` one or two elementwise products per feature, besides ``M`` multiply-adds.
+The right side is about ``C`` where ``M = D``. What it takes to make the features is not counted: elementwise operations
+alone, for ``quadratic`` and ``taylor_exp`` one or two products per feature, which is then used in ``M`` multiply-adds.
 """
 
 import bisect
@@ -121,7 +121,7 @@ def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     high = 1
     while not pays(high):
         high *= 2
-    # One is linear in N and the other quadratic: from where it pays on, it always does.
+    # One is linear in N and the other quadratic: once it pays, it pays at every greater length.
     return high // 2 + bisect.bisect_left(range(high // 2, high), True, key=pays)
 
 
@@ -150,25 +150,23 @@ def draw(results: Results) -> Figure:
     left.set(yscale="log", ylim=(1e-8, 1e6))
     labels.at_ends(left)
 
-    n, d = results.lengths, results.width
+    n, d, widths = results.lengths, results.width, results.widths
     black = style.MECHANISMS["softmax"]
     middle.plot(n, results.softmax, "D", color=black)
     middle.plot(n, 2 * n**2 * d, "-", color=black, label="softmax")
     for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
         middle.plot(n, results.linear[phi.name], marker, color=colour)
         middle.plot(n, n * phi.width(d) * (2 * d + 1), "-", color=colour, label=name)
+        right.plot(widths, results.crossovers[phi.name], marker, color=colour)
+        formula = [crossover_formula(phi.width(int(each)), each, each) for each in widths]
+        right.plot(widths, formula, "-", color=colour, label=name)
     middle.set(title=f"multiply-adds, D = {d}", xscale="log", yscale="log", xlabel="length N (tokens)")
     labels.ticks(middle, n[::2])
     labels.at_ends(middle)
 
-    d = results.widths
-    for phi, (marker, colour, name) in zip(MAPS, LOOKS, strict=True):
-        right.plot(d, results.crossovers[phi.name], marker, color=colour)
-        formula = [crossover_formula(phi.width(int(each)), each, each) for each in d]
-        right.plot(d, formula, "-", color=colour, label=name)
-    right.plot(d, d**2, "--", color=style.GREY, label="$D^2$")
+    right.plot(widths, widths**2, "--", color=style.GREY, label="$D^2$")
     right.set(title="crossover length N", xscale="log", yscale="log", xlabel="width D = M")
-    labels.ticks(right, d)
+    labels.ticks(right, widths)
     right.set_ylim(right.get_ylim()[0], 2 * right.get_ylim()[1])
     labels.at_ends(right)
     return figure

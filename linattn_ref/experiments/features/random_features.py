@@ -1,11 +1,10 @@
-"""How far estimates of a kernel by random features are off: closed forms beside Monte Carlo.
+"""How far estimates of a kernel by random features are off: closed forms against Monte Carlo.
 
 Four panels: the softmax kernel's three estimators over the angle of query and key, and over their length; what
 orthogonal directions gain; and four kernels of ``x - y`` by Bochner's theorem, over the number of directions. The
 formulas are in `linattn_ref.theory.random_features`.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,7 +36,7 @@ def compute(*, seed: int = 0, directions: Sequence[int] = (4, 16, 64, 256, 1024)
     directions : sequence of int
         ``m`` of the kernels.
     trials : int
-        Draws of all directions, a point; of those of the kernels a quarter.
+        Draws of all directions per point; a quarter as many for the kernels.
     """
     rng = np.random.default_rng(seed)
     angles, points_angle = np.linspace(0, 180, 91), np.linspace(0, 180, 10)
@@ -80,10 +79,10 @@ def pairs(length: float | Array, degrees: float | Array, width: int = WIDTH) -> 
 def _curve(
     kind: rf.Unbiased, grid: tuple[Array, Array], points: tuple[Array, Array], trials: int, rng: Generator
 ) -> Results:
-    measured = []
-    for x, y in zip(*points, strict=True):
-        errors = rf.squared_errors(kind, x, y, M, trials=trials, rng=rng)
-        measured.append(rf.mean_of(errors / rf.softmax_kernel(x, y) ** 2))
+    measured = [
+        rf.mean_of(rf.squared_errors(kind, x, y, M, trials=trials, rng=rng) / rf.softmax_kernel(x, y) ** 2)
+        for x, y in zip(*points, strict=True)
+    ]
     # Relative mean squared errors: (G,) on a fine grid, (P,) at some points of it
     return Results(stated=rf.relative_mse(kind, *grid, M), measured=measured)
 
@@ -170,4 +169,4 @@ def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = 
 def slope(results: Results, name: str) -> float:
     """The exponent of the measured error against ``m``; by formula it is -1."""
     means = [each.mean for each in results.kernels[name].measured]
-    return float(np.polyfit(np.log(results.directions), [math.log(x) for x in means], 1)[0])
+    return float(np.polyfit(np.log(results.directions), np.log(means), 1)[0])

@@ -1,4 +1,4 @@
-"""Performer beside softmax attention: the error of the output and of the matrix against the number of directions.
+"""Performer against softmax attention: the error of the output and of the matrix against the number of directions.
 
 For queries and keys that are short (independent normal entries, as in a network before it has learned anything) and for
 those of a pretrained network, whose weights stay as they are. Each kind of features is measured with independent
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import performer, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from, heads_of, relative_error
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
 from linattn_ref.kernels import jit
 
 __all__ = ["compute", "draw"]
@@ -29,15 +29,14 @@ DRAWS: dict[str, Callable[..., Array]] = {  # m, D, rng -> omega (m, D)
 BOTH = ("independent", "orthogonal")
 KINDS: dict[performer.Kind, Sequence[str]] = {"trig": BOTH, "positive": [*DRAWS], "hyperbolic": BOTH, "relu": BOTH[1:]}
 WAYS = [(kind, draw) for kind, draws in KINDS.items() for draw in draws]
-# Those that are drawn: kind, draw -> what is written beside the line, its colour, its look
-LOOKS = {
-    ("trig", "orthogonal"): ("trig", style.FEATURES["trig"], "o-"),
-    ("positive", "orthogonal"): ("positive", style.FEATURES["positive"], "s-"),
-    ("positive", "regular"): ("positive,\nequal lengths", style.FEATURES["positive"], "s:"),
-    ("hyperbolic", "orthogonal"): ("hyperbolic", style.FEATURES["hyperbolic"], "^-"),
-    ("relu", "orthogonal"): ("ReLU", style.FEATURES["relu"], "D-"),
+LOOKS = {  # of the ways that are drawn: what is written beside the line, its colour, its look
+    "trig, orthogonal": ("trig", style.FEATURES["trig"], "o-"),
+    "positive, orthogonal": ("positive", style.FEATURES["positive"], "s-"),
+    "positive, regular": ("positive,\nequal lengths", style.FEATURES["positive"], "s:"),
+    "hyperbolic, orthogonal": ("hyperbolic", style.FEATURES["hyperbolic"], "^-"),
+    "relu, orthogonal": ("ReLU", style.FEATURES["relu"], "D-"),
 }
-OFF_SCALE = 2.0  # errors above are told, not drawn
+OFF_SCALE = 2.0  # larger errors are written, not drawn
 
 
 QUICK: dict[str, Any] = {"directions": (16, 32, 64), "draws": 2}
@@ -127,26 +126,22 @@ def draw(results: Results) -> Figure:
     for column, (name, panel) in zip(axes.T, results.panels.items(), strict=True):
         what = "short queries and keys" if name == "short" else "a pretrained network"
         column[0].set_title(f"{what}: scores ± {panel.score_deviation:.2g}")
-        for axis, errors in zip(column, (panel.output, panel.matrix), strict=True):
-            shown = {way: errors[", ".join(way)] for way in LOOKS}
-            mean = panel.mean_of_values if errors is panel.output else None
-            _draw_errors(axis, results.directions, shown, mean)
+        _draw_errors(column[0], results.directions, panel.output, panel.mean_of_values)
+        _draw_errors(column[1], results.directions, panel.matrix)
         column[1].set_xlabel("directions m")
     axes[0, 0].set_ylabel("error of the output")
     axes[1, 0].set_ylabel("error of the matrix")
     return figure
 
 
-def _draw_errors(
-    axis: Axes, directions: Sequence[int], errors: dict[tuple[str, str], NDArray[np.float64]], mean: float | None
-) -> None:
-    off = []
-    for way, values in errors.items():
-        label, colour, look = LOOKS[way]
-        if values.min() > OFF_SCALE:
-            off.append(f"{label}: {values.min():.0f} to {values.max():.0f}, off the scale")
+def _draw_errors(axis: Axes, directions: Sequence[int], errors: dict[str, Array], mean: float | None = None) -> None:
+    off = [way for way in LOOKS if errors[way].min() > OFF_SCALE]
+    for way, (label, colour, look) in LOOKS.items():
+        if way in off:
+            text = f"↑ {label}: {errors[way].min():.0f} to {errors[way].max():.0f}, off the scale"
+            axis.text(0.02, 0.97, text, transform=axis.transAxes, va="top", color=colour)
         else:
-            axis.plot(directions, values, look, color=colour, label=label)
+            axis.plot(directions, errors[way], look, color=colour, label=label)
     if mean is not None:
         axis.axhline(mean, color=style.GREY, label="mean of\nthe values")
     axis.set(xscale="log", yscale="log")
@@ -156,6 +151,4 @@ def _draw_errors(
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(*((0.35, 1.5) if off else (0.04, 1)))
     axis.set_yticks([0.4, 0.6, 0.8, 1.0] if off else [0.05, 0.1, 0.2, 0.5, 1.0])
-    for text in off:
-        axis.text(0.02, 0.97, f"↑ {text}", transform=axis.transAxes, va="top", color=style.FEATURES["trig"])
     labels.at_ends(axis, rows=2)

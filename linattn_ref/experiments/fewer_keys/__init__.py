@@ -3,7 +3,7 @@
 ``linformer``         mixtures of keys: random, pooled and fitted, on a pretrained network's heads
 ``nystromformer``     landmarks, on the same heads
 ``pinv_convergence``  how many iterations its pseudo-inverse needs
-``moving_content``    a mixture that depends on the keys (long-short transformer) beside one fixed by position
+``moving_content``    a mixture that depends on the keys (Long-Short Transformer) against one fixed by position
 """
 
 from linattn_ref import lazy

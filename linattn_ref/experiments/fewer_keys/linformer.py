@@ -6,7 +6,7 @@ and values (``R`` is the paper's ``k``). Three questions:
 - How far is the output from softmax attention's? Each way of mixing in `WAYS`, against ``R``, on sentences that the
   fitted ones have not seen.
 - How far is the matrix that it applies, ``P~ F (N, L)``, from ``P``? Nothing of rank ``R`` can be nearer than the
-  truncated SVD. For the *output* the truncated SVD is no such bound: it has only ``M`` columns.
+  truncated SVD. It is no such bound for the *output*, which has only ``M`` columns.
 - What does it cost to share the projections? The four sharing modes at one ``R``, each fitted.
 
 References
@@ -39,7 +39,7 @@ __all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "returned"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
-# name -> (label, colour). Those of the first panel can be used; the others need P, or the sentence beforehand.
+# name -> (label, colour). Those of the first panel can be used; the others need P, or a fit to the very sentence.
 USABLE = {
     "gaussian": ("random E, F", style.VERMILLION),
     "max": ("max pooling", style.ORANGE),
@@ -48,7 +48,7 @@ USABLE = {
     "convolution": ("fitted convolution", style.GREEN),
 }
 NOT_USABLE = {
-    "theorem_1": ("P RᵀR, R random", style.PURPLE),
+    "theorem_1": ("P RᵀR (Theorem 1)", style.PURPLE),
     "one_sentence": ("E, F fitted to this text", style.BROWN),
     "svd": ("truncated SVD", style.BLACK),
 }
@@ -83,7 +83,7 @@ def compute(
     sharing_reduced : int
         ``R`` of the sharing modes.
     unseen : int
-        Sentences to measure on; it is fitted to the others.
+        Sentences to measure on; the others are for fitting.
     epochs, steps_one : int
         Passes over the sentences in a fit; steps of the fit to a single sentence.
     """
@@ -112,8 +112,7 @@ def compute(
 def ways_at(
     r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], steps_one: int, rng: Generator
 ) -> dict[str, tuple[Array, Array]]:
-    """All of the figure's `WAYS` at one reduced length, but the truncated SVD: errors of output and matrix, each
-    ``(S, T, H)``."""
+    """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
     _, layers, n_heads, length, _ = heads.k.shape
     dtype = heads.k.dtype
 
@@ -182,7 +181,7 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
 
 
 def returned(sharing: Mapping[str, Results], mode: str) -> Array:
-    """The part of what fitting gains over mean pooling that a sharing mode gives back, by unseen sentence ``(S,)``."""
+    """The part of what fitting gains over mean pooling that a sharing mode loses again, by unseen sentence ``(S,)``."""
     pooled, own, shared = (sharing[name].output.by_sentence for name in ("mean_pooling", "none", mode))
     return (shared - own) / (pooled - own)
 

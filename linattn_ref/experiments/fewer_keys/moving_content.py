@@ -1,4 +1,4 @@
-"""Content that moves: a projection that depends on the keys, beside one fixed by position.
+"""Content that moves: a projection that depends on the keys against one fixed by position.
 
 One token of every sequence is marked: its key points along ``u``. Wherever it is, all queries ask for its value. Both
 mechanisms are trained, with ``R`` mixtures, on sequences whose mark is anywhere:

@@ -1,15 +1,15 @@
-"""Nyström attention's error against landmarks on the heads of a real pretrained network, beside others of equal rank.
+"""Nyström attention's error against landmarks on the heads of a real pretrained network, and others' of equal rank.
 
 As in ``linformer.py``: the network's ``Q``, ``K`` and ``V`` stay as they are, softmax attention is replaced, and the
 same sentences are measured. Three questions:
 
-- How far is the output from softmax attention's, at ``R`` landmarks? Beside Linformer with ``R`` mixed keys.
+- How far is the output from softmax attention's, at ``R`` landmarks, compared with Linformer with ``R`` mixed keys?
 - How far is the matrix that is applied from ``P``? Nothing of rank ``R`` can be nearer than the truncated SVD. And what
-  would the Nyström method make of ``P`` itself, were it known, with the same pseudo-inverse?
-- What do more iterations of the pseudo-inverse bring?
+  would the Nyström method make of ``P`` itself, if it were known, with the same pseudo-inverse?
+- Do more iterations of the pseudo-inverse help?
 
-The convolution's weights are fitted, a row of them for each layer and head, to what Nyström attention leaves over on
-other sentences: a least squares problem, solved exactly.
+The convolution's weights, one row per layer and head, are fitted to the error that Nyström attention makes on other
+sentences: a least squares problem, solved exactly.
 
 References
 ----------
@@ -56,7 +56,7 @@ BESIDE_LINFORMER = ("mean", "fitted", "nystrom", "convolution")
 PSEUDO_INVERSES = ("exact", "cut", "nystrom", "of_p")
 OF_MATRIX = ("exact", "fitted", "mean", "nystrom", "svd")
 ITERATIONS = 6
-CUT = 1 / 30  # rcond of the exact pseudo-inverse that leaves out what six iterations do not reach
+CUT = 1 / 30  # of the largest singular value: six iterations do not reach smaller ones
 
 
 QUICK: dict[str, Any] = {"reduced": (4, 16), "most_iterations": 8, "taps": 5, "unseen": 1, "epochs": 2}
@@ -114,7 +114,7 @@ def compute(
 def ways_at(
     r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], products: Array
 ) -> dict[str, tuple[Array, Array]]:
-    """All of `WAYS` at one ``R``, but the truncated SVD: errors of output and matrix, ``(S, T, H)`` each."""
+    """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
     _, layers, n_heads, length, _ = heads.k.shape
     pool = linformer.mean_pool(r, length, heads.k.dtype)
 
@@ -192,10 +192,10 @@ def shifted_products(heads: Heads, sentences: Iterable[int], taps: int) -> Array
 
 
 def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Array) -> Array:
-    """The weights ``(T, H, K)`` with the least squared relative error beside Nyström attention on ``sentences``.
+    """The weights ``(T, H, K)`` that leave the least squared relative error of Nyström attention on ``sentences``.
 
-    The error is quadratic in the weights: its second derivative is `shifted_products`, and its slope at 0 is the
-    convolution's own gradient.
+    The error is quadratic in the weights. Half its second derivative is `shifted_products`; half its slope at 0, with
+    the sign changed, is the convolution's own gradient for the output that is missing.
     """
     _, layers, n_heads, *_ = heads.v.shape
     taps = products.shape[-1]

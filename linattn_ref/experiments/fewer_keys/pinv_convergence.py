@@ -10,8 +10,8 @@ which is ``13/4 t`` while ``t`` is small, and ``1 - t <- (3 (1 - t)^3 + (1 - t)^
 against it: matrices of prescribed condition, what six iterations make of each singular value, and the landmark matrices
 of a real pretrained network.
 
-The iteration of Newton and Schulz, ``Z <- Z (2 I - A Z)``, stands beside it: ``1 - t <- (1 - t)^2`` (4) takes two
-products of matrices where (2) takes four, so two of its steps cost the same, and give ``(1 - t)^4``.
+It is compared with the iteration of Newton and Schulz, ``Z <- Z (2 I - A Z)``: ``1 - t <- (1 - t)^2`` (4) takes two
+products of matrices where (2) takes four, so two of its steps cost the same, and make ``(1 - t)^4``.
 
 References
 ----------
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import softmax
@@ -65,17 +66,17 @@ def compute(
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
         runs = [converge(with_condition(size, kappa, rng), MOST_ITERATIONS) for kappa in conditions]
+        measured, starts = zip(*runs, strict=True)
         found, sources = heads_from(heads, seed, rng)
         landmarks = tuple(r for r in landmarks if r <= found.q.shape[-2])
         real = np.stack([condition_by_layer(found, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)
     filtered = [inverted_share(values**2, n)[-1] for n in FILTERED_ITERATIONS]
-    starts = [start for _, start in runs]
     return Results(
         conditions=tuple(conditions),  # (C,)
         size=size,  # R
         most_iterations=MOST_ITERATIONS,  # I
-        measured=np.stack([measured for measured, _ in runs]),  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
+        measured=np.stack(measured),  # (C, I + 1), |Z - A^+| / |A^+|, spectral norms
         predicted=np.stack([1 - inverted_share(x, MOST_ITERATIONS) for x in starts]),  # 1 - t of the smallest value
         newton=np.stack([newton_error(x, MOST_ITERATIONS) for x in starts]),  # for two Newton-Schulz steps each
         filtered_iterations=FILTERED_ITERATIONS,  # (F,)
@@ -111,12 +112,11 @@ def reach(iterations: int) -> float:
 
     ``sqrt(c)`` is the largest singular value where rows and columns have equal sums, and above it otherwise.
     """
-    low, high = 0.0, 4.0 * iterations  # logarithms
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        done = inverted_share(math.exp(-2 * middle), iterations)[-1] >= 0.5
-        low, high = (middle, high) if done else (low, middle)
-    return math.exp(low)
+
+    def above_half(logarithm: float) -> float:
+        return float(inverted_share(math.exp(-2 * logarithm), iterations)[-1]) - 0.5
+
+    return math.exp(scipy.optimize.brentq(above_half, 0, 4 * iterations + 1))
 
 
 # --- Measuring ------------------------------------------------------------------------------------------------------
@@ -141,8 +141,7 @@ def converge(a: Array, iterations: int) -> tuple[Array, float]:
 def condition_by_layer(heads: Heads, r: int) -> Array:
     """Median condition number of the landmarks' ``A``, ``(T,)``."""
     q, k = (segment_means.forward(x.astype(np.float64), r)[0] for x in (heads.q, heads.k))  # (S, T, H, R, D)
-    values = np.linalg.svd(softmax.matrix(q, k), compute_uv=False)  # (S, T, H, R)
-    return np.median(values[..., 0] / values[..., -1], axis=(0, 2))
+    return np.median(np.linalg.cond(softmax.matrix(q, k)), axis=(0, 2))  # of (S, T, H)
 
 
 # --- Drawing --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 It reads windows of a text and is to say at each place which character comes next. Its loss is the mean surprise, in
 nats per character; beside it stand what the frequencies of single characters have, without any context, and those of
-pairs, by the last character. What it has learned it writes as a recurrent network, from two sums per head.
+pairs, by the last character. In the end it writes, as a recurrent network; with linear attention, that needs two sums
+per head.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import ALICE, Text, read_reviews, read_text
-from linattn_ref.experiments.learning.learn import Ready, settings, sizes
+from linattn_ref.experiments.learning.learn import Ready, check_heads, settings, sizes
 from linattn_ref.experiments.learning.options import Option, Peak, TextFile
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -76,7 +77,7 @@ def corpus(text: Text) -> Corpus:
 
 
 def windows(numbers: Characters, length: int, starts: Characters) -> Characters:
-    """``length + 1`` characters from each start on: what is read, and what is to be said."""
+    """``length + 1`` characters from each start on: what is read, and what is to be predicted."""
     return numbers[starts[:, None] + np.arange(length + 1)]
 
 
@@ -115,7 +116,7 @@ def held_out(found: Corpus, shape: Shape) -> Characters:
 
 
 def yardsticks(found: Corpus, shape: Shape) -> dict[str, float]:
-    """The loss there of what needs no network: counts of the training text's pairs, and one more of each."""
+    """The loss there without a network, by counts of pairs in the training text, each plus one."""
     size = len(found.alphabet)
     pairs = np.ones((size, size))
     np.add.at(pairs, (found.training[:-1], found.training[1:]), 1)
@@ -150,6 +151,7 @@ def begin(
     shape : Shape
     """
     check_choice("attention", attention, MECHANISMS)
+    check_heads(shape)
     check_peak(peak)
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     half = shape.width // 2

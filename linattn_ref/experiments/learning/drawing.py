@@ -44,7 +44,7 @@ class Network(NamedTuple):
     model: Model
     head: str  # "softmax" or "mixture"
     shape: tuple[int, ...]  # of an image: (side, side) or (side, side, 3)
-    step: int  # after which it was kept, of its run and of those before that it went on from
+    step: int  # steps after which it was kept, with those of the runs that it went on from
     facts: dict[str, Any]  # of the run
 
 
@@ -93,7 +93,7 @@ def draw(
     way: str | None = None,
     progress: Progress = iter,
 ) -> Bytes:
-    """Images, each pixel drawn from what the network says after those before it.
+    """Draw images, each pixel from what the network predicts after those before it.
 
     Parameters
     ----------
@@ -143,9 +143,9 @@ def draw(
 def measure(
     weights: Path, *, data: Path | None = None, count: int | None = None, command: str = "", progress: Progress = iter
 ) -> Results:
-    """Read the network and the images, and count, with standard errors over the images.
+    """Read the network and the images, and count bits, with standard errors over the images.
 
-    Of the choice of the first parameters and of the batches say runs with other seeds.
+    How much depends on the first parameters and on the batches, only runs with other seeds can show.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def measure(
     data : Path, optional
         See `images.begin`.
     count : int, optional
-        The first so many; all unless given.
+        The first so many, at least 2; all unless given.
     command : str
         For the record.
     progress : callable
@@ -195,7 +195,7 @@ def read_image(path: Path, shape: tuple[int, ...], say: Say = silent) -> Bytes:
     path : Path
     shape : tuple of int
     say : callable
-        Told, in a line, what the pixels are not as they are in the file: see `_as_shown`.
+        Told, a line each, how the pixels differ from those in the file: see `_as_shown`.
 
     Raises
     ------

@@ -16,7 +16,7 @@ import numpy as np
 
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Ready, settings
+from linattn_ref.experiments.learning.learn import Ready, check_heads, settings
 from linattn_ref.experiments.learning.options import Heads, Layers, Option, Width
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -54,14 +54,14 @@ class Batch(NamedTuple):
 
 
 def model_of(attention: str, shape: Shape, rng: np.random.Generator) -> Model:
-    """The network without what it learns."""
+    """The network without its parameters."""
     inside = causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=shape.length)
     sinusoids = positions.sinusoidal(shape.length, shape.width // 2, dtype=np.float32)
     return Model(inside, shape.heads, post_norm, relu, sinusoids)
 
 
 def start(attention: str, shape: Shape, rng: np.random.Generator) -> Params:
-    """What it learns, before it does."""
+    """The parameters to start from."""
     network = {"width": shape.width, "hidden": 4 * shape.width, "layers": shape.layers, "sinusoids": shape.width // 2}
     read = {"tokens": SYMBOLS + 1, "places": shape.length, "reads": causal_attention.reads(attention)}
     params = causal.draw(rng, **network, **read, dtype=np.float32)
@@ -122,8 +122,7 @@ def begin(
     reduce_after : int, optional
         Steps after which the rate is divided by ten; eight tenths of all unless given. The authors' code has 3000.
     """
-    if shape.width % (2 * shape.heads):
-        raise ValueError(f"shape: a width of {shape.width} cannot be halved and cut into {shape.heads} heads")
+    check_heads(shape)
     facts: dict[str, Any] = {"attention": attention, "shape": shape._asdict()}
     at = REDUCED * steps // 10
     if reduce_after is not None:

@@ -33,8 +33,8 @@ def learned(attention: str, record: Path = runs.RECORDS / "duplication.json") ->
     """The committed network of a mechanism."""
     rng = np.random.default_rng(0)
     params = duplication.start(attention, Shape(), rng)
-    kept = record.with_name(f"{record.stem}-{attention}-0.safetensors")
-    return runs.kept_weights(kept, params), duplication.model_of(attention, Shape(), rng)
+    params = runs.kept_weights(runs.beside(record, f"{attention}-0"), params)
+    return params, duplication.model_of(attention, Shape(), rng)
 
 
 def compute(*, seed: int = 0, count: int = 512, record: Path = runs.RECORDS / "duplication.json") -> Results:

@@ -74,7 +74,7 @@ def price(k: int, length: int) -> int:
 
 
 def told(name: str, setting: Setting) -> dict[str, Any]:
-    """For a record."""
+    """What a record says of a mechanism."""
     k = None if name in WITHOUT_K else setting.k
     return {"attention": name, "k": k, "sharing": setting.sharing if name == "linformer" else None}
 

@@ -3,7 +3,7 @@
 The network reads a review, the mean of its last rows goes through one affine layer, and all parameters learn. Any
 mechanism can stand in all its layers in place of softmax attention, with the projections that were trained for that;
 Linformer's ``E`` and ``F`` begin as mean pooling, or fitted to the network's own attention (`finetune_fit`). With
-``start``, it goes on from a network that has learned the same task with softmax attention, and what that knows before
+``--start``, it goes on from a network that has learned the same task with softmax attention, and what that knows before
 any further training is measured too.
 
 References
@@ -220,8 +220,8 @@ def parts(found: splits.Labelled, tokenizer: Any, shape: Shape) -> dict[splits.P
     counts: dict[splits.Part, int] = {"training": shape.examples, "validation": shape.watched, "test": shape.tested}
     texts, given = splits.split(found), {}
     for part, count in counts.items():
-        least = shape.batch if part == "training" else 1
-        if len(texts[part].texts) < least:
-            raise ValueError(f"data: {len(texts[part].texts)} texts are for {part}, at least {least} are needed")
+        least, there = shape.batch if part == "training" else 1, min(count, len(texts[part].texts))
+        if there < least:
+            raise ValueError(f"data: {there} texts are for {part}, at least {least} are needed")
         given[part] = examples(texts[part], tokenizer, shape.length, count)
     return given

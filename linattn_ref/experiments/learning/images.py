@@ -75,12 +75,12 @@ class Shape(NamedTuple):
 
 
 def model_of(attention: str, shape: Shape, length: int, rng: np.random.Generator) -> Model:
-    """The network without what it learns."""
+    """The network without its parameters."""
     return Model(causal_attention.draw(attention, rng, width=shape.width // shape.heads, length=length), shape.heads)
 
 
 def start(attention: str, head: str, shape: Shape, side: int, rng: np.random.Generator, *, colours: int = 1) -> Params:
-    """What it learns, before it does, for images of ``side * side * colours`` numbers."""
+    """The parameters to start from, for images of ``side * side * colours`` numbers."""
     read = {"tokens": VALUES + 1, "places": side * side * colours, "reads": causal_attention.reads(attention)}
     params = causal.draw(rng, **read, outputs=HEADS[head], **sizes(shape))
     params.embedding.table[:VALUES] = smooth(shape.width, rng)
@@ -238,5 +238,7 @@ def begin(
 
 def middle(images: NDArray[np.uint8], side: int) -> Pixels:
     """``(images, S, S)`` or ``(images, S, S, 3)`` to the square in the middle, ``(images, side^2)`` or three times."""
+    if not 1 <= side <= images.shape[1]:
+        raise ValueError(f"cut: expected a side of 1 to {images.shape[1]} pixels, got {side}")
     edge = (images.shape[1] - side) // 2
     return images[:, edge : edge + side, edge : edge + side].reshape(len(images), -1)

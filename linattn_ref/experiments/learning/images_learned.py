@@ -30,11 +30,9 @@ def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     chains = {name: runs.commands(run.facts, lengthened=False) for name, run in found.items()}
     begun = {command for chain in chains.values() for command in chain[:-1]}
     curves = [_curve(name, chain, found) for name, chain in chains.items() if chain[-1] not in begun]
-    long = tuple(curve for curve in curves if curve.steps_planned != EXERCISE)
-    short = tuple(curve for curve in curves if curve.steps_planned == EXERCISE)
     return Results(
-        curves=long,
-        exercise=short,
+        curves=tuple(curve for curve in curves if curve.steps_planned != EXERCISE),
+        exercise=tuple(curve for curve in curves if curve.steps_planned == EXERCISE),
         printed={name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")},  # over 783 pixels
     )
 

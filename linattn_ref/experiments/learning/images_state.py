@@ -43,14 +43,14 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
         means.append(drawn.mean(axis=0).round().astype(np.uint8))
     facts, flat = network.facts, original.ravel().astype(np.int64)
     begun = images.start(facts["attention"], network.head, images.Shape(**facts["shape"]), side, rng)
-    pixels, ranks, size = _ranks(network, flat, side)
-    _, before, _ = _ranks(network._replace(params=begun), flat, side)
+    ranks, size = _ranks(network, flat, side)
+    before, _ = _ranks(network._replace(params=begun), flat, side)
     heads, layers, width = network.model.heads, len(network.params.blocks), len(network.params.norm.gain)
     return Results(
         original=to_text(original[None]),  # one image, as text
         rows=chosen,
         means=to_text(np.array(means)),  # an image for each of `rows`
-        pixels=pixels,  # (T,), read
+        pixels=np.arange(side, len(flat) + 1, side),  # (T,), read
         ranks=ranks,  # (T, layers), effective, the mean over heads
         before=before,  # (T, layers), the same of a network as training begins with it
         state_bytes=size,
@@ -58,7 +58,7 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     )
 
 
-def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tuple[NDArray[np.int64], Array, int]:
+def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tuple[Array, int]:
     """Effective ranks after each row, ``(side, layers)``, and the bytes of the state."""
     tokens = images.shifted(pixels[None])
     state = causal.init_state(1, network.params, network.model)
@@ -67,7 +67,7 @@ def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tu
         state = causal.read(tokens[:, first : first + side], network.params, state, network.model)
         ranks.append([effective_rank(one.s[0]).mean() for one in state.blocks])
     size = sum(one.s.nbytes + one.z.nbytes for one in state.blocks)
-    return np.arange(side, len(pixels) + 1, side), np.array(ranks), size
+    return np.array(ranks), size
 
 
 def effective_rank(s: Array) -> Array:

@@ -3,7 +3,7 @@
     learned = learn.run(duplication.begin, Path("out/copy"), attention="linear", steps=1000)
 
 What is special to a task is in its module: ``begin`` takes the options and returns what is :class:`Ready`. The folder
-is looked at first, and nobody else may write there until the end: ``begin`` reads for minutes before anything is
+is checked first, and nobody else may write there until the end: ``begin`` may read for minutes before anything is
 trained.
 """
 
@@ -29,8 +29,8 @@ class Ready(NamedTuple):
     task: loop.Task
     params: Any  # that it begins with
     settings: loop.Settings
-    facts: Mapping[str, Any]  # for the record: all that its numbers depend on, beside seed and steps
-    said: Callable[[runs.Run, Any], Iterable[str]]  # of the record and what was learned, in lines
+    facts: Mapping[str, Any]  # for the record: all that its numbers depend on, besides seed and steps
+    said: Callable[[runs.Run, Any], Iterable[str]]  # lines that report the record and what was learned
     ended: Callable[[Any], Mapping[str, str]] = lambda params: {}  # files for the folder, of what was learned
     notes: tuple[str, ...] = ()  # to be told before it begins
 
@@ -67,7 +67,7 @@ def run(
     say : callable
         Told, a line each, what is left out of the data.
     watch : callable
-        Of the task, who is told how its run goes.
+        Returns, for the task that is ready, the callbacks that follow its run.
     **options
         Those of ``begin``.
 
@@ -96,22 +96,25 @@ def result(**measured: Any) -> dict[str, str]:
 def settings(
     steps: int, seed: int, learning_rate: Callable[[int], float], optimiser: Any = adam, *, every: int, **more: Any
 ) -> loop.Settings:
-    """Those of all tasks, and ``more``; of its ``options`` an optimiser is given the compiled loops too."""
+    """The settings that tasks share, and ``more``; the optimiser's ``options`` get the compiled loops as well."""
     options = {"kernels": jit, **more.pop("options", {})}
     return loop.Settings(steps, learning_rate, optimiser, options, clip=1.0, every=every, seed=seed, **more)
 
 
 def sizes(shape: Any) -> dict[str, Any]:
-    """Of a network, as those of `linattn_ref.models` are drawn."""
+    """A network's sizes, as ``draw`` of `linattn_ref.models` takes them."""
     return {"width": shape.width, "hidden": shape.hidden, "layers": shape.layers, "dtype": np.float32}
 
 
 def rate(t: int, *, peak: float, steps: int, part: int = 10) -> float:
-    """Up to the peak in the first tenth of the steps, or another ``part``, then along half a cosine."""
+    """Half a cosine from ``peak`` to 0, times a line that rises to 1 in the first tenth of the steps, or another part.
+
+    The highest rate is a little below ``peak``: 97.6 percent of it with a tenth.
+    """
     return schedule.warm_up(t, peak=1.0, warmup=max(1, steps // part)) * schedule.cosine(t, peak=peak, steps=steps)
 
 
 def check_heads(shape: Any) -> None:
-    """A network's width can be cut into its heads."""
+    """Check that a network's width can be cut into its heads."""
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")

@@ -1,8 +1,8 @@
 """Masked language modelling, as the Linformer paper's Figure 3 has it, in small: ``linattn-ref train mlm``.
 
 A bidirectional transformer reads windows of a text in which 15 % of the tokens are hidden, and is to say which stood
-there. Of the hidden ones 80 % are replaced by ``[MASK]``, 10 % by a random token, 10 % by themselves. Beside its loss
-stand those of counts of single tokens and of pairs (`ngrams`).
+there. Of the hidden ones 80 % are replaced by ``[MASK]``, 10 % by a random token, 10 % by themselves. Its loss is
+compared with those of counts: of single tokens, of pairs, and of pairs on both sides (`ngrams`).
 
 The text is split for good (`linattn_ref.data.splits`), and its vocabulary is trained on the training part alone.
 
@@ -201,7 +201,7 @@ class OwnRate(NamedTuple):
 
 
 def projections(params: Params) -> list[Array]:
-    """Linformer's, each once."""
+    """Linformer's projections, each array once."""
     found = (array for block in params.encoder.blocks for _, array in parameters.leaves(block.attention.own))
     return list({id(array): array for array in found}.values())
 

@@ -170,7 +170,5 @@ def draw(results: Results) -> Figure:
 
 def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
     line = ":" if curve.own_rate == 0 else "--" if curve.drawn or curve.rate else "-"
-    (mean,) = axes.plot(curve.steps, np.exp(curve.masked.mean(axis=0)), line, color=colour)
-    low, high = (np.exp(bound(curve.masked, axis=0)) for bound in (np.min, np.max))
-    axes.fill_between(curve.steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    return mean
+    of_mean = np.exp(curve.masked.mean(axis=0))
+    return seeds.draw(axes, curve.steps, np.exp(curve.masked), colour, line, of_mean)

@@ -32,7 +32,7 @@ GAIN = 0.1  # of what is compared with each piece
 
 
 def begun(params: Params, heads: int, rng: np.random.Generator) -> Params:
-    """The network with what is said above; tokens are drawn anew, the other weights stay."""
+    """The network with these three changes, partly in place; tokens are drawn anew, and the other weights stay."""
     below, (count, width) = params.encoder, params.encoder.embedding.table.shape
     dtype, places = below.embedding.table.dtype, len(below.positions.table)
     half = width // 4 * 2  # pairs of a sine and a cosine

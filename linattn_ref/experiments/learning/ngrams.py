@@ -17,9 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["between", "surprise"]
+from linattn_ref.op import Array
+
+__all__ = ["between", "counted", "surprise"]
 
 Tokens = NDArray[np.integer[Any]]
+
+
+def counted(training: Tokens, size: int) -> tuple[Array, Any, NDArray[np.intp], NDArray[np.intp]]:
+    """``p(t)`` of (1), ``c(s, t)`` as a sparse matrix, ``T(s)``, and ``c(s) + T(s)``."""
+    from scipy import sparse  # here: --help does not need it
+
+    alone = (np.bincount(training, minlength=size) + 1) / (training.size + size)  # (1)
+    counts = sparse.csr_array((np.ones(training.size - 1), (training[:-1], training[1:])), shape=(size, size))
+    kinds = np.diff(counts.indptr)
+    return alone, counts, kinds, np.bincount(training[:-1], minlength=size) + kinds
 
 
 def surprise(training: Tokens, before: Tokens, hidden: Tokens, size: int) -> dict[str, float]:
@@ -33,18 +45,10 @@ def surprise(training: Tokens, before: Tokens, hidden: Tokens, size: int) -> dic
     size : int
         ``V``.
     """
-    single = np.bincount(training, minlength=size)
-    alone = (single[hidden] + 1) / (training.size + size)  # (1)  (places,)
-    codes = training[:-1].astype(np.int64) * size + training[1:]
-    pairs, counts = np.unique(codes, return_counts=True)  # those that occur
-    firsts = (pairs // size).astype(np.intp)  # as bincount wants it, where an index has 32 bits too
-    followed = np.bincount(firsts, weights=counts, minlength=size)  # c(s)
-    kinds = np.bincount(firsts, minlength=size)  # T(s)
-    wanted = before.astype(np.int64) * size + hidden
-    place = np.minimum(np.searchsorted(pairs, wanted), pairs.size - 1)
-    seen = np.where(pairs[place] == wanted, counts[place], 0)  # c(s, t)
-    total = followed[before] + kinds[before]
-    after = np.where(total > 0, (seen + kinds[before] * alone) / np.maximum(total, 1), alone)  # (2)
+    p, counts, kinds, total = counted(training, size)
+    alone = p[hidden]  # (1)  (places,)
+    smoothed = (counts[before, hidden] + kinds[before] * alone) / np.maximum(total[before], 1)
+    after = np.where(total[before] > 0, smoothed, alone)  # (2)
     return {"pieces alone": float(-np.log(alone).mean()), "pairs of pieces": float(-np.log(after).mean())}
 
 
@@ -57,15 +61,9 @@ def between(training: Tokens, before: Tokens, hidden: Tokens, after: Tokens, siz
         See `surprise`.
     before, hidden, after : ndarray of int ``(places,)``
     """
-    from scipy import sparse  # here: --help does not need it
-
-    alone = (np.bincount(training, minlength=size) + 1) / (training.size + size)
-    pairs = (training[:-1], training[1:])
-    counts = sparse.csr_array((np.ones(training.size - 1), pairs), shape=(size, size))
-    kinds = np.diff(counts.indptr)
-    total = np.bincount(training[:-1], minlength=size) + kinds
+    alone, counts, kinds, total = counted(training, size)
     to_alone = np.where(total > 0, kinds / np.maximum(total, 1), 1.0)  # of (2), the share that is (1)
-    rows = sparse.csr_array(counts.multiply(1 / np.maximum(total, 1)[:, None]))
+    rows = counts.multiply(1 / np.maximum(total, 1)[:, None]).tocsr()
     columns = rows.tocsc()
     nats = np.empty(len(hidden))
     for i, (s, t, r) in enumerate(zip(before, hidden, after, strict=True)):

@@ -1,4 +1,4 @@
-"""What the command line is to say of what may be chosen: options of tasks, where their arguments are."""
+"""How the command line describes the options of a task: an `Option` in the annotation of each argument."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,16 +8,16 @@ __all__ = ["Heads", "Inner", "Layers", "Option", "Peak", "TextFile", "Width"]
 
 
 class Option(NamedTuple):
-    """What the command line is to say of an argument of ``begin``, or of a field of ``Shape``.
+    """How the command line describes an argument of ``begin``, or a field of ``Shape``.
 
-    The rest it knows from the annotation; what ``help`` does not say itself of a default, is added.
+    The type comes from the annotation too; the default is added to ``help``, unless that names it.
     """
 
     help: str = ""
     metavar: str | None = None
-    least: int = 1  # of a whole number
+    least: int = 1  # if it is a whole number
     choices: Iterable[str] = ()
-    word: str | None = None  # unless it is the name
+    word: str | None = None  # on the command line, if that is not the name
 
 
 # --- Of several tasks ---------------------------------------------------------------------------------------------

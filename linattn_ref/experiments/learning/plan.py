@@ -23,6 +23,7 @@ import json
 import math
 import shlex
 import tomllib
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ SAID = {"claim": str, "yes": str, "no": str, "task": str}
 TESTED = {"finetune", "speech"}  # tasks that end with a test
 GO_ON = {"finetune"}  # those that take the folder of a run to go on from, and may have its seed
 WORDS = {"start_from": "start"}  # options whose names on the command line are others
+FILES = {"text", "data", "model"}  # options of which a record keeps a hash, and not the path
 KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
 
 
@@ -102,16 +104,14 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
     for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
         if not _is_whole(steps) or steps == 0:
             raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
-    choices: list[list[Any]] = list(table["each"].values())
-    for chosen in itertools.product(*choices):
-        for seed in table["seeds"]:
-            options = {**dict(zip(table["each"], chosen, strict=True)), **table["options"]}
-            said = {key: table[key] for key in SAID if key != "task"}
-            start = f"{table['start']}-{seed}" if "start" in table else None
-            if start and (table["task"] not in GO_ON or start not in before or before[start].start):
-                raise ValueError(f"{where}: start: no run of {table['task']} can go on from a run {start!r} above it")
-            named = "-".join(map(str, (name, *chosen, seed)))
-            yield Planned(named, table["task"], seed, options, table["hours"], said, start)
+    task, said = table["task"], {key: table[key] for key in SAID if key != "task"}
+    for *chosen, seed in itertools.product(*table["each"].values(), seeds):
+        options = {**dict(zip(table["each"], chosen, strict=True)), **table["options"]}
+        start = f"{table['start']}-{seed}" if "start" in table else None
+        earlier = before.get(start) if start else None
+        if start and (task not in GO_ON or earlier is None or earlier.start or earlier.task != task):
+            raise ValueError(f"{where}: start: no run of {task} can go on from a run {start!r} above it")
+        yield Planned("-".join(map(str, (name, *chosen, seed))), task, seed, options, table["hours"], said, start)
 
 
 def _is_whole(x: Any) -> bool:
@@ -119,9 +119,12 @@ def _is_whole(x: Any) -> bool:
 
 
 def _allowed(task: str) -> list[str]:
+    """The options of the task's command, which are annotated; where a run goes on from is asked for by ``start``."""
     module = module_of(task)
-    names = *inspect.signature(module.begin).parameters, *module.Shape._fields
-    return [name for name in names if name not in ("seed", "shape", "start_from")]
+    hints = typing.get_type_hints(module.begin, include_extras=True)
+    hints |= typing.get_type_hints(module.Shape, include_extras=True)
+    options = [name for name, hint in hints.items() if name == "steps" or hasattr(hint, "__metadata__")]
+    return [name for name in options if name != "start_from"]
 
 
 def _given(planned: Planned, out: Path) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def _given(planned: Planned, out: Path) -> dict[str, Any]:
 
 
 def command(planned: Planned, out: Path) -> str:
-    """That which makes the run alone, in a folder of its name in ``out``."""
+    """The command line that makes this run alone, in the folder of its name in ``out``."""
     words = ["linattn-ref", "train", planned.task]
     for name, value in {**_given(planned, out), "seed": planned.seed, "out": out / planned.name}.items():
         if value is not False:
@@ -139,7 +142,7 @@ def command(planned: Planned, out: Path) -> str:
 
 
 def steps_done(planned: Planned, out: Path) -> int:
-    """Steps that a run has taken until its last checkpoint. Of one that has come to its end the record is enough."""
+    """Steps that a run has taken until its last checkpoint. If it has come to its end, its record is enough."""
     folder = out / planned.name
     if not (folder / RECORD).is_file():
         return 0
@@ -173,11 +176,11 @@ def run(
     out : Path
     workers, dask : int, str
         Processes on this machine, with one thread each; or the address of a Dask scheduler, whose workers have ``out``
-        under the same name. What a worker that dies has begun goes on from its last checkpoint.
+        under the same name. If a worker dies, its run goes on from the last checkpoint.
     say : callable
         Told, a line each, what is to be done and what is done.
     only : str
-        Those runs whose names begin so.
+        Only runs whose names begin with this.
 
     Raises
     ------
@@ -218,12 +221,14 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _check_options(planned: Planned, folder: Path) -> None:
-    """Whether a run that is there has the options of the plan, as far as its record says them."""
+    """Check that a run that is there has the options of the plan, as far as its record has them."""
     if not (folder / RECORD).is_file():
         return
     facts = runs.read(folder).facts
     said = facts | facts.get("shape", {})
     for name, value in planned.options.items():
+        if name in FILES or (name, value) == ("k", 0):  # 0: a quarter of the length, and the record says how much it is
+            continue
         if said.get(name) not in (None, value) and not (name == "steps" and said[name] < value):  # it goes on
             raise ValueError(f"out: {folder} has a run of {name} = {said[name]!r}, and the plan says {value!r}")
 

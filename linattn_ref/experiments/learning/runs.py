@@ -1,7 +1,7 @@
-"""What a run of training says of itself, and reading it again for a figure.
+"""The record of a run of training, and how it is read again for a figure.
 
-Runs take hours, so figures are drawn from what was gathered of them: ``linattn-ref gather out/runs NAME.json`` writes
-the records of all runs in a folder as one file, and those in ``figures/records`` are committed.
+Runs take hours, so figures are drawn from gathered records: ``linattn-ref gather out/runs NAME.json`` writes those of
+all runs in a folder as one file, and the files in ``figures/records`` are committed.
 """
 
 import json
@@ -41,11 +41,10 @@ class Run(NamedTuple):
 
 
 def facts(command: str, seed: int, **more: Any) -> dict[str, Any]:
-    """What a record says first: what was run, with what, on what."""
+    """The facts of a record: what was run, with which versions, on which machine."""
     from linattn_ref.experiments.publishing.record import machine, versions
 
-    found = {"command": command, "seed": seed, **more}
-    return {**found, "versions": versions(("numpy", "numba")), "machine": machine()}
+    return {"command": command, "seed": seed, **more, "versions": versions(("numpy", "numba")), "machine": machine()}
 
 
 def read(folder: Path) -> Run:
@@ -53,6 +52,8 @@ def read(folder: Path) -> Run:
 
     Raises
     ------
+    FileNotFoundError
+        There is none.
     ValueError
         It is empty, or damaged.
     """
@@ -60,9 +61,9 @@ def read(folder: Path) -> Run:
     if not said:
         raise ValueError(f"{folder / RECORD}: empty; no record of a run")
     first, *lines = said
-    beside = {"result": folder / RESULT, "plan": folder / PLAN}  # of a task that ends with a test; of a plan's run
+    more = {"result": folder / RESULT, "plan": folder / PLAN}  # of a task that ends with a test; of a plan's run
     try:
-        ended = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in beside.items() if path.is_file()}
+        ended = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in more.items() if path.is_file()}
         spent = {line["step"]: line["cpu_seconds"] for line in seconds}
         if seconds:  # a process killed between two files leaves a line more in one
             lines = [line for line in lines if line["step"] in spent]
@@ -209,11 +210,11 @@ def go_on(weights: Path, params: Any, *, seed: int, network: Mapping[str, Any]) 
     weights : Path
         A checkpoint, or what :func:`keep_weights` has made of one.
     params : NamedTuple
-        Say the structure.
+        Of the same structure; they are overwritten.
     seed : int
         Of the run that is to go on: with that of an earlier run it would draw the same batches again.
     network : mapping
-        What the facts of both runs have to say alike.
+        Facts that the earlier run has to share.
 
     Raises
     ------
@@ -239,21 +240,21 @@ def go_on(weights: Path, params: Any, *, seed: int, network: Mapping[str, Any]) 
 
 
 def _chain(facts: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A run's facts, and what is said of those before it, the last one first."""
+    """A run's facts, then those of the runs that it went on from, the latest first."""
     yield facts
     if "start" in facts:
         yield from _chain(facts["start"])
 
 
 def _seed(run: Mapping[str, Any]) -> int:
-    """A run's, which some have only in their command."""
+    """A run's seed, which older runs have only in their command."""
     words = run["command"].split()
     return run["seed"] if "seed" in run else int(words[words.index("--seed") + 1]) if "--seed" in words else 0
 
 
 def commands(facts: Mapping[str, Any], *, lengthened: bool = True) -> tuple[str, ...]:
-    """Of a run by its ``facts``, and before it those of the runs that it went on from; after each those that
-    ``lengthened`` it, unless they are not asked for."""
+    """The commands of a run by its ``facts``, after those of the runs that it went on from; each is followed by those
+    that ``lengthened`` it, unless they are not asked for."""
     chain = list(_chain(facts))[::-1]
     return tuple(one["command"] for run in chain for one in (run, *(run.get("lengthened", ()) if lengthened else ())))
 
@@ -264,7 +265,7 @@ def steps_in_all(facts: Mapping[str, Any], steps: int) -> int:
 
 
 def kept_weights(path: Path, params: Any) -> Any:
-    """Write what :func:`keep_weights` kept over ``params``, which say the structure, and return them.
+    """Write what :func:`keep_weights` kept over ``params``, which have the same structure, and return them.
 
     Raises
     ------

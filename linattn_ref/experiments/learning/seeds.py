@@ -45,7 +45,7 @@ def _differs(one: Run, other: Run) -> list[str]:
 
 
 def put_together(names: str, of_one_kind: Sequence[Run], **known: Any) -> Results:
-    """Of runs of one kind what has these names, beside those that are ``known``.
+    """Collect what has these names in runs of one kind; what is ``known`` is taken from there.
 
     seeds        (S,)
     steps        (T,), the same for all
@@ -68,8 +68,8 @@ def stacked(of_one_kind: Sequence[Run], name: str) -> Array:
     return np.array([run.curves[name] for run in of_one_kind])
 
 
-def draw(axes: Axes, x: Array, values: Array, colour: Any, line: str = "-") -> Line2D:
-    """The median of ``values (S, T)`` over the seeds, in a band from the least to the greatest."""
-    (median,) = axes.plot(x, np.median(values, axis=0), line, color=colour)
+def draw(axes: Axes, x: Array, values: Array, colour: Any, line: str = "-", middle: Array | None = None) -> Line2D:
+    """The median of ``values (S, T)`` over the seeds, or ``middle``, in a band from the least to the greatest."""
+    (drawn,) = axes.plot(x, np.median(values, axis=0) if middle is None else middle, line, color=colour)
     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    return median
+    return drawn

@@ -28,7 +28,7 @@ from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings
+from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings, sizes
 from linattn_ref.experiments.learning.options import Heads, Option
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
@@ -103,11 +103,10 @@ def inside_of(name: str, shape: Shape, length: int, rng: np.random.Generator) ->
 def draw(name: str, shape: Shape, inputs: int, labels: int, rng: np.random.Generator) -> Any:
     """Parameters to start from: `speech.Params` or `speech_lstm.Params`."""
     check_choice("attention", name, NAMES)
-    sizes: dict[str, Any] = {"inputs": inputs, "labels": labels, "dtype": np.float32}
+    ends = {"inputs": inputs, "labels": labels}
     if name == "lstm":
-        return speech_lstm.draw(rng, hidden=shape.width, layers=shape.lstms, **sizes)
-    sizes |= {"width": shape.width, "hidden": shape.hidden, "layers": shape.layers}
-    return speech.draw(rng, reads=causal_attention.reads(name), **sizes)
+        return speech_lstm.draw(rng, hidden=shape.width, layers=shape.lstms, dtype=np.float32, **ends)
+    return speech.draw(rng, reads=causal_attention.reads(name), **ends, **sizes(shape))
 
 
 def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:

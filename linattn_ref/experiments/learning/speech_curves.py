@@ -28,11 +28,12 @@ def compute(*, record: Path = runs.RECORDS / "speech.json") -> Results:
     found = runs.gathered(record)
     kinds = seeds.kinds(found)
     one = next(iter(found.values())).facts
+    frame = 0.01 if one.get("unstacked") else 0.03  # seconds
     return Results(
         corpus=one["corpus"]["name"],
         utterances=one["result"]["utterances"],  # of the test part
         phonemes=one["result"]["phonemes"],
-        hours=one["frames"] * 0.03 / 3600,  # of the training part
+        hours=one["frames"] * frame / 3600,  # of the training part
         epochs=one["steps"] / one["steps_per_epoch"],  # that each has seen
         networks={name: _network(kinds[name]) for name in TITLES if name in kinds},
     )

@@ -3,10 +3,10 @@
 The command line, README's tests and the tests of all tasks read this list, which loads no module of a task: ``--help``
 comes at once. All else that is special to a task is in the module of its name:
 
-``begin``   takes the options, of which each says what the command line is to say of it (`options.Option`), and returns
-            what `learn.run` learns
-``Shape``   of options that are sizes
-``QUICK``   what is otherwise with ``--quick``; ``QUICKLY``, what is said of that, if it is more than a test
+``begin``   takes the options, each annotated with its description (`options.Option`), and returns what `learn.run`
+            learns
+``Shape``   has the options that are sizes
+``QUICK``   has what is different with ``--quick``; ``QUICKLY`` describes that, if it is more than a test
 """
 
 import importlib
@@ -16,10 +16,10 @@ __all__ = ["TASKS", "Task", "module_of"]
 
 
 class Task(NamedTuple):
-    """What the command says of itself."""
+    """How the command describes itself."""
 
     about: str
-    writes: str = "times.jsonl and the checkpoints"  # beside the record
+    writes: str = "times.jsonl and the checkpoints"  # besides the record
 
 
 TASKS = {
@@ -48,5 +48,5 @@ TASKS = {
 
 
 def module_of(task: str) -> Any:
-    """Where ``begin``, ``Shape`` and ``QUICK`` of a task are."""
+    """The module with ``begin``, ``Shape`` and ``QUICK`` of a task."""
     return importlib.import_module(f"linattn_ref.experiments.learning.{task}")

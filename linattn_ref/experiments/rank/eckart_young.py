@@ -4,17 +4,17 @@ import numpy as np
 
 from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
-from linattn_ref.theory.eckart_young import COMPETITORS, rank_errors
+from linattn_ref.theory.eckart_young import rank_errors
 
 __all__ = ["compute", "draw"]
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 192)  # those below the matrix's are used
-WIDTH, TEMPERATURE = 32, 2.0  # of queries and keys; the standard deviation of their scores
-LABELS = {
-    "johnson_lindenstrauss": "P RᵀR (Theorem 1)",
-    "projection": "random projection",
-    "sketch": "random range (sketch)",
-    "power": "sketch, 3 iterations",
+WIDTH, DEVIATION = 32, 2.0  # of queries and keys; the standard deviation of their scores
+LOOKS = {  # of the competitors: what is written beside the line, its colour
+    "johnson_lindenstrauss": ("P RᵀR (Theorem 1)", style.PURPLE),
+    "projection": ("random projection", style.ORANGE),
+    "sketch": ("random range (sketch)", style.SKY),
+    "power": ("sketch, 3 iterations", style.GREEN),
 }
 
 
@@ -32,12 +32,12 @@ def compute(*, seed: int = 0, matrix: Array | None = None, length: int = 256, dr
         and keys, ``length`` long, in float64.
     length : int
     draws : int
-        Competitors of each kind.
+        Competitors of each kind, of which the nearest counts.
     """
     rng = np.random.default_rng(seed)
     if matrix is None:
         q, k = rng.standard_normal((2, length, WIDTH))
-        matrix = softmax.matrix(q, k, scale=TEMPERATURE / np.sqrt(WIDTH))
+        matrix = softmax.matrix(q, k, scale=DEVIATION / np.sqrt(WIDTH))
     ranks = [k for k in RANKS if k < min(matrix.shape)]
     errors = rank_errors(matrix, ranks, rng=rng, draws=draws)
     return Results(
@@ -54,11 +54,10 @@ def draw(results: Results) -> Figure:
     """
     figure, axes = style.figure(1, 2, height=0.42)
     ranks = [each.rank for each in results.errors]
-    colours = (style.PURPLE, style.ORANGE, style.SKY, style.GREEN)
     for axis, norm, size in ((axes[0], "frobenius", results.frobenius), (axes[1], "spectral", results.spectral)):
-        for kind, colour in zip(COMPETITORS, colours, strict=True):
+        for kind, (name, colour) in LOOKS.items():
             reached = [getattr(each, f"competitors_{norm}")[kind] / size for each in results.errors]
-            axis.plot(ranks, reached, "v:", color=colour, label=LABELS[kind])
+            axis.plot(ranks, reached, "v:", color=colour, label=name)
         stated = [getattr(each, f"stated_{norm}") / size for each in results.errors]
         measured = [getattr(each, f"measured_{norm}") / size for each in results.errors]
         axis.plot(ranks, stated, "-", color=style.BLACK, label="tail of the spectrum")

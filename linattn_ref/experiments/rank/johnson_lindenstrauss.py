@@ -1,4 +1,4 @@
-"""The Johnson-Lindenstrauss lemma measured: one vector, many pairs, inner products. Bound beside count beside truth."""
+"""The Johnson-Lindenstrauss lemma measured: errors in lengths and inner products, counted, exact, and their bound."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -78,28 +78,27 @@ def draw(results: Results) -> Figure:
     Middle: the same for the worst of all distances between points. Right: inner products. Relative to |x| |y| the
     bound holds at every angle; relative to |x.y|, as the Linformer paper's proof of Theorem 1 has it, it does not.
     """
-    figure, (left, middle, right) = style.figure(1, 3, height=0.5, sharey=True)
-    k, floor = results.dimensions, 0.5 / results.norms["gaussian"][0][0].trials
-    for axis in (left, middle, right):
-        axis.set(xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 4))
+    figure, axes = style.figure(1, 3, height=0.5, sharey=True)
+    k, floor = np.array(results.dimensions), 0.5 / results.norms["gaussian"][0][0].trials
+    inner_title = f"inner product, eps = {results.inner_eps:g}"
+    titles = ("one vector's length", f"distances of {results.points} points", inner_title)
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(title=title, xlabel="projected dimension k", xscale="log", yscale="log", ylim=(floor, 4))
         labels.ticks(axis, k[::2])
+    left, middle, right = axes
 
-    k = np.array(results.dimensions)
     for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
         left.plot(results.grid, results.norms_exact[i], "-", color=colour)
         left.plot(results.grid, results.norms_bound[i], "--", color=colour)
         draw_failures(left, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
         draw_failures(left, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
         _beside(left, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
-    left.set_title("one vector's length")
 
-    for i, (eps, colour) in enumerate(zip(results.epsilons, COLOURS, strict=False)):
         middle.plot(results.grid, results.pairs_bound[i], "--", color=colour)
-        draw_failures(middle, results.dimensions, results.pairs[i], fmt="o", color=colour)
+        draw_failures(middle, k, results.pairs[i], fmt="o", color=colour)
         rates = np.array([each.measured for each in results.pairs[i]])
         below = int(np.argmax(rates < 0.9))
-        labels.at(middle, results.dimensions[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
-    middle.set_title(f"distances of {results.points} points")
+        labels.at(middle, k[below], rates[below], f"{eps:g}", colour, va="top", xytext=(0, -8))
 
     lines = zip(results.cosines, results.inner_by_norms, results.inner_as_printed, strict=True)
     for (cosine, by_norms, as_printed), shade in zip(lines, style.sequence(len(results.cosines)), strict=True):
@@ -112,7 +111,6 @@ def draw(results: Results) -> Figure:
     right.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
     labels.at(right, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
     labels.at(right, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
-    right.set_title(f"inner product, eps = {results.inner_eps:g}")
 
     left.set_ylabel("probability to be off by eps")
     for look, name in (("o", "normal"), ("s", "signs"), ("-", "exact"), ("--", "bound")):
@@ -122,7 +120,7 @@ def draw(results: Results) -> Figure:
 
 
 def _beside(axis: Axes, x: Any, line: Any, above: float, name: str, colour: Any, **look: Any) -> None:
-    """A name beside its line, low down: so many times ``above`` where the axis begins."""
+    """A name beside its line, low down: where the line is ``above`` times the axis's lower limit."""
     low = int(np.argmin(np.maximum(line, above * axis.get_ylim()[0])))
     labels.at(axis, x[low], line[low], name, colour, va="center", **look)
 

@@ -1,19 +1,18 @@
 """Linformer's Theorem 2 measured: the error of its proof's ``E = delta R``, ``F = exp(-delta) R``, against ``k``."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
-from linattn_ref.theory import linear_self_attention
+from linattn_ref.theory import linear_self_attention as theory
 from linattn_ref.theory.johnson_lindenstrauss import count_failures
 
 __all__ = ["compute", "draw"]
 
 MEANS = (1.0, 0.0)
 WIDTH, EPS = 32, 0.4  # d of queries, keys and values; the theorem's, for the stated k and the failure rates
-DIMENSIONS = (16, 32, 64, 128, 256, 512)  # k, as far as the length; the stated one is added where it is
+DIMENSIONS = (16, 32, 64, 128, 256, 512)  # k, up to the length; the stated one is added
 
 
 QUICK = {"length": 128, "trials": 4}
@@ -30,14 +29,14 @@ def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
     trials : int
         Draws of ``R`` at every ``k`` and ``delta``.
     """
-    stated = linear_self_attention.stated_dimension(length, WIDTH, EPS)
+    stated = theory.stated_dimension(length, WIDTH, EPS)
     dimensions = sorted({k for k in (*DIMENSIONS, stated) if k <= length})
     deltas = (2.0**-length, 1 / length, 1.0)
     rng = np.random.default_rng(seed)
     q, k = rng.standard_normal((2, length, WIDTH), np.float32)
     noise = rng.standard_normal((length, WIDTH), np.float32)
     measured = {
-        (mean, delta, reduced): linear_self_attention.attention_errors(
+        (mean, delta, reduced): theory.attention_errors(
             q, k, np.float32(mean) + noise, reduced, delta, trials=trials, rng=rng
         )
         for reduced in dimensions
@@ -66,8 +65,8 @@ def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
         )
 
     def dependence(dtype: Any) -> list[float]:
-        given, same = (q.astype(dtype), k.astype(dtype), dimensions[0]), partial(np.random.default_rng, seed)
-        return [linear_self_attention.query_dependence(*given, 2.0**-m, rng=same()) for m in exponents]
+        given = q.astype(dtype), k.astype(dtype), dimensions[0]
+        return [theory.query_dependence(*given, 2.0**-m, rng=np.random.default_rng(seed)) for m in exponents]
 
     return Results(
         length=length,
@@ -107,9 +106,8 @@ def draw(results: Results) -> Figure:
     for (name, values), (colour, width) in zip(results.dependence.items(), looks, strict=True):
         axes[2].plot(deltas, [value or np.nan for value in values], "-", color=colour, lw=width)
         place = int(np.argmin(values))  # the first that is 0
-        labels.at(
-            axes[2], deltas[place], values[place - 1], f"{name}:\nthen 0", colour, ha="left", va="top", xytext=(10, 0)
-        )
+        look: Any = {"ha": "left", "va": "center", "xytext": (14, 0)}
+        labels.at(axes[2], deltas[place], values[place - 1], f"{name}:\nthen 0", colour, **look)
     axes[2].set(title="Weights, off 1/$k$ by", xlabel="δ", xscale="log", yscale="log")
 
     return figure

@@ -34,7 +34,7 @@ def compute(
     length: int = 1024,
     trials: int = 400,
 ) -> Results:
-    """Measure both parts; a length of 8192 takes about a second, no ``n x n`` array is made.
+    """Measure both parts. No ``n x n`` array is made, so a length of 8192 takes about a second.
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ def draw(results: Results) -> Figure:
         half = int(np.argmin(abs(rates - 0.5)))
         labels.at(left, results.dimensions[half], rates[half], f"{eps:g}", shade, ha="left", xytext=(5, 2))
     labels.at(left, results.dimensions[-1], 1.02, "dashed: the bound", style.BLACK, ha="right", va="bottom")
-    left.set(xlabel="$k$", ylabel="failure rate", xscale="log", ylim=(None, 1.1))
-    left.set_title(f"Off by ε = {', '.join(f'{eps:g}' for eps in results.epsilons)}")
+    title = f"Off by ε = {', '.join(f'{eps:g}' for eps in results.epsilons)}"
+    left.set(title=title, xlabel="$k$", ylabel="failure rate", xscale="log", ylim=(None, 1.1))
     labels.ticks(left, results.dimensions[::4])
 
     first = results.growth[0]

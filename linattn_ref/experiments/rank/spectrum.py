@@ -26,8 +26,11 @@ from linattn_ref.visible import visible
 
 __all__ = ["compute", "draw", "table"]
 
-SHARE = 0.9  # of which the rank is given
+SHARE = 0.9  # of the sum of singular values, which a rank holds
 BAND = (0.25, 0.75)  # the quantiles of the heads between which the band lies
+# Of the baselines, one line per layer, and of the model's mean to compare with: name, dashes and colour
+LOOKS = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}
+LOOKS["gaussian"] = ("Gaussian", "--", style.VERMILLION)
 
 
 QUICK = {"sentences": 2, "length": 128, "baselines": 1}
@@ -74,12 +77,12 @@ def compute(
     """
     check_choice("method", method, METHODS)
     with threadpool_limits(1):
+        common: dict[str, Any] = {"baselines": baselines, "seed": seed, "say": say}
         if arrays is not None:
-            inputs = spectrum_inputs.from_arrays(arrays, baselines=baselines, seed=seed, say=say)
+            inputs, read = spectrum_inputs.from_arrays(arrays, **common), {}
         else:
-            choice: dict[str, Any] = {"sentences": sentences, "length": length, "seed": seed, "say": say}
-            inputs = spectrum_inputs.from_model(model, text, baselines=baselines, **choice)
-        read = {} if arrays is not None else {"sentences": len(inputs.tasks["given"]), "length": length}
+            inputs = spectrum_inputs.from_model(model, text, sentences=sentences, length=length, **common)
+            read = {"sentences": len(inputs.tasks["given"]), "length": length}
         settings = {**read, **inputs.sources, "baselines": baselines, "seed": seed, "method": method}
         tasks = {task.name: task.call(method) for group in inputs.tasks.values() for task in group}
         values = measure_all(tasks, settings, workers=workers, unit="sentence", **where)
@@ -185,10 +188,8 @@ def draw(results: Results) -> Figure:
     axes[0].set_title(visible(given.title), parse_math=False)  # a file may be called "$x$"
     axes[0].set_ylabel("normalised cumulative\nsingular value")
     if baselines:
-        # The network before training, one line per layer; random queries and keys; the model's mean to compare with
         of = {"given": given.mean.mean(axis=0, keepdims=True)} | {name: x.mean for name, x in baselines.items()}
-        looks = {"untrained": ("untrained", "-", style.GREEN), "given": ("trained", "-", style.BLACK)}
-        for group, (label, dashes, colour) in {**looks, "gaussian": ("Gaussian", "--", style.VERMILLION)}.items():
+        for group, (label, dashes, colour) in LOOKS.items():
             if group in of:
                 at_index = _two_digits(of[group][:, results.k - 1].mean())
                 axes[1].plot(k, of[group][0], dashes, color=colour, label=f"{at_index}  {label}")
@@ -205,10 +206,8 @@ def _frame(axes: Axes, results: Results, columns: int = 1) -> None:
     last = min(results.shape[1:])
     axes.axvline(results.k, color=style.BLACK, linestyle=":", linewidth=0.6 * axes.get_lines()[0].get_linewidth())
     axes.set(xlabel="index $k$", xlim=(0, last), ylim=(0, 1.01), xticks=sorted({0, results.k, last // 2, last}))
-    legend = axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, borderpad=0.1)
-    legend.set_alignment("left")
-    legend.set_frame_on(True)
-    legend.get_frame().set(alpha=1, edgecolor="none")
+    frame: dict[str, Any] = {"frameon": True, "framealpha": 1, "edgecolor": "none", "borderpad": 0.1}
+    axes.legend(title=f"at $k$ = {results.k}", loc="lower right", ncols=columns, alignment="left", **frame)
 
 
 def _two_digits(share: Any) -> str:
@@ -221,8 +220,7 @@ def _draw_heat_map(figure: Figure, axes: Axes, results: Results) -> None:
     layers, heads = shares.shape
     image = axes.imshow(shares, aspect="auto", origin="lower", vmax=1)
     axes.set(title=f"Value at $k$ = {results.k}", xlabel="head", ylabel="layer")
-    axes.set_xticks(range(0, heads, 1 + heads // 20))
-    axes.set_yticks(range(0, layers, 1 + layers // 20))
+    axes.set(xticks=range(0, heads, 1 + heads // 20), yticks=range(0, layers, 1 + layers // 20))
     axes.grid(False)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

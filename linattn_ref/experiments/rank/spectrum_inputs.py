@@ -44,7 +44,7 @@ def values_of(method: Method, matrices: Callable[..., Iterable[Array]], *argumen
 
 
 class Inputs(NamedTuple):
-    """What to do, and what the results will have come from."""
+    """The work to do, and where its matrices come from."""
 
     tasks: dict[str, list[Task]]  # group -> its sentences: "given", and the baselines "untrained" and "gaussian"
     title: str  # what the group "given" is
@@ -123,7 +123,7 @@ def from_arrays(file: PathLike, *, baselines: int, seed: int, say: Say = silent)
     seed : int
         Of the noise.
     say : callable
-        Told, in a line, if ``p`` is no attention matrix: entries below 0, or rows that sum to something else than 1.
+        Told, in a line, if ``p`` is no attention matrix: entries below 0, or rows that do not sum to 1.
 
     Raises
     ------

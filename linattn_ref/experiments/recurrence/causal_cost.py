@@ -11,7 +11,7 @@
     ``T`` rows at a time, by products of matrices, as the page `chunked_linear` has it.
 
 A multiply-add is one of a matrix product, or the product and the sum of a rank-1 update ``S + phi(k_i) v_i^T``, or two
-entries of any other arithmetic. In numbers, with ``N`` rows, the last column about right:
+entries of any other arithmetic. In numbers, with ``N`` rows (the last column is approximate):
 
 =======  ======================================================  =========  ============================================
 form     multiply-adds                                           kept       in use at once
@@ -181,7 +181,7 @@ def compute(
     lengths : sequence of int
         ``N``. The longest takes about ``N C M`` numbers of memory in the naive form.
     rng : numpy.random.Generator
-        Draws the inputs, which nothing depends on.
+        Draws the inputs, on whose values nothing depends.
     feature_width, value_width : int
         ``C`` and ``M``.
     dtype : float32 or float64

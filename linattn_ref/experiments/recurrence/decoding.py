@@ -1,7 +1,7 @@
-"""What one more token costs when text is written, against its position: a linear state beside a key/value cache.
+"""What one more token costs in generation, by its position: a linear state compared with a key/value cache.
 
 Both are recurrent networks (``step`` of `linattn_ref.attention.linear` and ``.softmax``). One keeps two sums per head,
-whatever the position, the other every key and value so far. In numbers, at position ``t`` with ``H`` heads:
+whatever the position; the other keeps every key and value so far. In numbers, at position ``t`` with ``H`` heads:
 
 ========================  =====================  ================
 ..                        linear                 softmax
@@ -10,13 +10,13 @@ numbers in the state      ``H C (M + 1)``        ``H t (D + M)``
 multiply-adds, about      ``2 H C M``            ``H t (D + M)``
 ========================  =====================  ================
 
-Multiply-adds are those of the matrix products of the text; what is left out are features, exponentials and divisions,
+Multiply-adds are those of the pages' matrix products. Features, exponentials and divisions are left out, which are
 linear in ``C``, ``D``, ``M`` or ``t``. The first row is exact.
 
-The times are CPU time of the compiled backend, on one thread, whose steps work in the arrays of the state: the text
-copies the whole cache for each token. Up to some position they say what a call costs at all. Beside them stands what a
-token costs where all ``t`` are known and linear attention takes them in one pass: what is between that and a step is
-the price of the loop, which writing cannot do without.
+The times are CPU time of the compiled backend on one thread. Its steps work in the arrays of the state, while the pages
+copy the whole cache for each token. At early positions a step takes as long as any call does. They are compared with
+the time per token where all ``t`` are known and linear attention takes them in one pass. The difference is the price of
+the loop, which generation cannot do without.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ STEPS = 64  # timed together: one takes some 8 microseconds, and the first finds
 
 
 class Step(NamedTuple):
-    """One token, ready to be made."""
+    """One token, ready for its step."""
 
     step: Callable[..., Any]  # (q_t, k_t, v_t, state) -> out_t, state
     state: Any  # before it
@@ -68,9 +68,9 @@ def compute(
     Parameters
     ----------
     positions : sequence of int
-        Of the token that is made, from 1. The cache of each is made: ``2 heads width`` numbers per token.
+        Of the token that is made, from 1. Each needs a whole cache, of ``2 heads width`` numbers per token.
     rng : numpy.random.Generator
-        Draws the tokens, which nothing depends on.
+        Draws the tokens, on whose values nothing depends.
     heads, width : int
         ``H``, and ``D = M = C``.
     rounds : int
@@ -111,10 +111,10 @@ def setup(
 
 
 def make(token: Step, *arrays: Array) -> Any:
-    """Its output and the state after it; once more, if it was made before.
+    """Its output and the state after it, as often as asked.
 
-    A cache is told that nobody has gone on from it, and sums are moved on where they are, since only what a token costs
-    is asked for here, which is the same whatever stands in them.
+    A cache is made to forget that it went on, and sums go on from what they are: only the cost of a token counts here,
+    and it is the same whatever the state holds.
     """
     if hasattr(token.state, "rows"):
         token.state.rows.written = token.state.k.shape[-2]

@@ -4,9 +4,9 @@
     S_{i-1} = (S_i - phi(k_i) v_i^T) / g                     (2)  the same, solved for the state before
 
 (2) needs no memory, and in exact arithmetic it is right. In float32 it keeps every rounding error that (1) has made on
-the way to ``S_N``. Without a gate (``g = 1``) an error that was small beside ``S_N`` is not small beside ``S_1``; with
-a gate below 1 every step back multiplies the error by ``1 / g``, while the state itself does not grow. The truth is
-(1) in float64 on the same inputs.
+the way to ``S_N``. Without a gate (``g = 1``) an error that was small compared with ``S_N`` is not small compared with
+``S_1``. With a gate below 1 every step back multiplies the error by ``1 / g``, while the state itself does not grow.
+The truth is (1) in float64 on the same inputs.
 """
 
 from collections.abc import Sequence
@@ -115,13 +115,19 @@ def draw(results: Results) -> Figure:
     compared with float64. Without a gate the first states lose digits, more of them the longer the sequence; with a
     gate g every step back multiplies the error by 1/g (dotted), until no digit is left.
     """
-    figure, (plain, gated, longer) = style.figure(1, 3, height=0.46, sharey=True)
-    for axis in (plain, gated, longer):
+    figure, axes = style.figure(1, 3, height=0.46, sharey=True)
+    panels = {
+        "without a gate": f"position i of {results.lengths[-1]:,}",
+        "S with a gate g": "steps back from the last",
+        "S, its worst position": "length N (tokens)",
+    }
+    for axis, (title, xlabel) in zip(axes, panels.items(), strict=True):
         axis.axhline(NOTHING_LEFT, color=style.GREY, linewidth=0.8)
-        axis.set(xscale="log", yscale="log", ylim=(1e-8, 20))
+        axis.set(xscale="log", yscale="log", ylim=(1e-8, 20), xlabel=xlabel)
+        axis.set_title(title, pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
+    plain, gated, longer = axes
 
-    x = results.positions
-    z, s = style.VERMILLION, style.BLUE
+    x, z, s = results.positions, style.VERMILLION, style.BLUE
     plain.plot(x, results.rewound_z[0], "--", color=z)
     plain.plot(x, results.rewound_s[0], "--", color=s)
     for again, hue in ((results.recomputed_z[0], z), (results.recomputed_s[0], s)):
@@ -130,11 +136,11 @@ def draw(results: Results) -> Figure:
     labels.at(plain, 1, 1.2e-5, "S rewound", s, ha="left", va="top", xytext=(0, 0))
     labels.at(plain, 1, 2.5e-7, "S computed again", s, ha="left")
     labels.at(plain, x[-1], 8e-8, "Z computed again", z, ha="right", va="top", xytext=(0, 0))
-    plain.set_title("without a gate", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    plain.set_xlabel(f"position i of {results.lengths[-1]:,}")
+    plain.set_ylabel("relative error of the state")
+    plain.text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
 
-    lines = zip(results.gates, results.after_steps, style.sequence(len(results.gates)), strict=True)
-    for gate, error, colour in lines:
+    colours = style.sequence(len(results.gates))
+    for gate, error, colour in zip(results.gates, results.after_steps, colours, strict=True):
         if gate < 1:
             with np.errstate(over="ignore"):
                 amplified = error[0] * (1 / gate) ** results.steps
@@ -143,21 +149,14 @@ def draw(results: Results) -> Figure:
                 gated.plot(results.steps[shown], values[shown], look, color=colour)
                 last = results.steps[shown][-1], values[shown][-1]
             _name_gate(gated, *last, gate, colour)
-    gated.set_title("S with a gate g", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    gated.set_xlabel("steps back from the last")
 
-    lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, strict=True)
-    for (gate, rewound, recomputed), colour in zip(lines, style.sequence(len(results.gates)), strict=True):
+    lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, colours, strict=True)
+    for gate, rewound, recomputed, colour in lines:
         shown = rewound < SHOWN
         longer.plot(results.lengths[shown], rewound[shown], "o--", color=colour)
         longer.plot(results.lengths, recomputed, "s-", color=colour, markersize=2)
         _name_gate(longer, results.lengths[shown][-1], rewound[shown][-1], gate, colour)
     labels.at(longer, results.lengths[-1], 2e-8, "solid: computed again", style.BLACK, ha="right")
-    longer.set_title("S, its worst position", pad=ABOVE * matplotlib.rcParams["axes.titlesize"])
-    longer.set_xlabel("length N (tokens)")
-
-    plain.set_ylabel("relative error of the state")
-    plain.text(1, 1.4, "no digit left", color=style.GREY, fontsize="small")
     return figure
 
 

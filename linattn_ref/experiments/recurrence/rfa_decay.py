@@ -9,7 +9,7 @@ so that a share ``1 - g^d`` of all weight lies less than ``d`` tokens back: 90% 
     d = log(0.1) / log(g)                                    (2)
 
 A gate that looks at the token can do what no single number can. In the *latch* task some tokens are marked, and the
-output is to be the value at the last mark. All queries and keys are the same, so that only the gate decides: it has to
+output should be the value at the last mark. All queries and keys are the same, so that only the gate decides: it has to
 close (``g`` near 0: forget all, take this) at a mark and to stay open (``g`` near 1) elsewhere.
 """
 
@@ -30,7 +30,7 @@ DIRECTIONS, WIDTH = 64, 16  # of omega: m and D
 SHARE = 0.9  # of the weight, in the middle panel
 MARKED = 0.1  # of the tokens of the latch task
 VALUES = 4  # M
-EXTRA = 2  # entries of a token beside the mark: noise that the gate has to ignore
+EXTRA = 2  # entries of a token besides the mark: noise that the gate has to ignore
 FORMS = {"none": "no gate", "constant": "one gate for all", "learned": "learned gate"}
 
 
@@ -146,7 +146,7 @@ def latch_loss(form: str, w_g: Array, b_g: Array, omega: Array, batch: Batch) ->
 def draw(results: Results) -> Figure:
     """The gate of random feature attention. Left: mean weight of a token against its distance, measured over heads
     with random queries and keys (points), and (1 - g) g^d (lines). Middle: the distance within which 90% of the
-    weight lies. Right: learning to give out the value at the last marked token; a gate that looks at the token learns
+    weight lies. Right: learning to output the value at the last marked token; a gate that looks at the token learns
     to forget at a mark and only there, which one number for all tokens cannot.
     """
     figure, (left, middle, right) = style.figure(1, 3, height=0.44)
@@ -161,9 +161,9 @@ def draw(results: Results) -> Figure:
         left.plot(results.distances + 1, line, "-", color=shade)
         left.plot(some + 1, weights[some], "o", color=shade)
         labels.at(left, 1, line[0], f"{gate:g}", shade, ha="right", va="center", xytext=(-5, 0))  # later they cross
-    left.set(title="weight, by gate g", xscale="log", yscale="log", xlim=(0.16, 1.3 * results.length), ylim=(1e-8, 1))
+    left.set(title="weight, by gate g", xlabel="distance + 1 (tokens)", ylabel="weight", xscale="log", yscale="log")
+    left.set(xlim=(0.16, 1.3 * results.length), ylim=(1e-8, 1))
     labels.ticks(left, [1, 10, 100])
-    left.set(xlabel="distance + 1 (tokens)", ylabel="weight")
 
     g = np.linspace(0.3, 0.993, 200)
     middle.plot(g, np.log(1 - SHARE) / np.log(g), "-", color=style.GREY)  # (2)

@@ -6,7 +6,7 @@ nearest to the right value of the list. Three rules:
 
     add      S_i = S_{i-1} + k_i v_i^T                       (1)
     fade     S_i = g S_{i-1} + k_i v_i^T                     (2)
-    delta    S_i = S_{i-1} + beta k_i (v_i - S_{i-1}^T k_i)^T     (3)  beta = 1, unless it is said
+    delta    S_i = S_{i-1} + beta k_i (v_i - S_{i-1}^T k_i)^T     (3)  beta = 1 unless stated
 
 Two unit keys have an inner product of mean 0 and mean square ``1/C``, from which the errors follow. With (1) each of
 the ``n - 1`` other values adds ``1/C``, and with (2) the value itself is worth ``g^a`` when ``a`` others came after it,
@@ -19,12 +19,12 @@ stream that has run for long, with ``q = 1 - 1/C``,
 
     delta    2 (1 - q^a)                                     (6)
 
-so that nothing is lost of the last key, half a value after ``C log 2`` others, when the answer is as wrong as 0 would
-be, and all of it in the end: what is old is not faint, as in (2), but replaced by something else. These are new keys;
-a key that comes back erases along itself alone, and costs the others nothing that it has not cost already.
+The last key loses nothing. After ``C log 2`` others half of a value is left, and the answer is as wrong as 0 would be;
+in the end nothing is left. What is old is not faint, as in (2), but replaced by something else. All this is about new
+keys: one that comes back erases along itself alone, and costs the others nothing that it has not cost already.
 
-With a small ``beta`` little is erased, and (3) is nearly ``beta`` times (1): it holds as many keys as the sum, and a
-key that comes back has nearly the sum of its values.
+With a small ``beta`` little is erased, and (3) is nearly ``beta`` times (1). It holds as many keys as the sum, and for
+a key that comes back nearly the sum of its values.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ WIDTH = 64  # C = M
 TIMES = (1, 2, 4, 8, 16, 32)  # how often 8 other keys are written after 8 keys
 GATE = 1 - 1 / 32
 RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
-SOFTMAX = (*RULES, "softmax")  # and softmax attention beside them
+SOFTMAX = (*RULES, "softmax")  # compared with softmax attention
 
 
 QUICK = {"draws": 8, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
@@ -63,13 +63,13 @@ def compute(
     ----------
     seed : int
     draws : int
-        Of keys and values, over which is averaged; at each beta, over 16 at most.
+        Of keys and values, which are averaged over; at each beta, 16 at most.
     length : int
         Of the stream.
     counts : sequence of int
         Keys that are written once.
     betas : sequence of float
-        Step sizes at which the delta rule is asked.
+        Step sizes of the delta rule.
     """
     rng = np.random.default_rng(seed)
     ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1

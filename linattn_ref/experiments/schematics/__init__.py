@@ -4,7 +4,7 @@
 of its mechanism in `linattn_ref.attention`; ``linear_recurrent`` is the second picture of ``linear``.
 
 ``dense``      all keys, or mixtures of them
-``recurrent``  a state that is handed on from token to token
+``recurrent``  a state that is passed on from token to token
 ``sparse``     few pairs, by a pattern or a hash
 ``block``      a block of a transformer, both ways
 """

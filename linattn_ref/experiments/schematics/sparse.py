@@ -113,21 +113,18 @@ def bigbird(*, rng: Generator) -> Results:
 
 @pattern("Sparse Transformer: near keys, and one in l of the rest")
 def sparse_transformer() -> Results:
-    """Sparse Transformer: a query sees the l keys before it, or those of its own block, and of the rest one in l,
-    here l = 4; the two can be two heads. With l = sqrt(N) a row has about 2 sqrt(N) pairs, and two layers reach
-    every earlier token. Causal: nothing above the diagonal.
+    """Sparse Transformer: a query sees the last l keys, itself among them, or those of its own block, and of the rest
+    one in l, here l = 4; the two can be two heads. With l = sqrt(N) a row has about 2 sqrt(N) pairs, and two layers
+    reach every earlier token. Causal: nothing above the diagonal.
 
     The strided pattern, and the fixed one beside it.
     """
-    heads = {
-        "strided": [patterns.sparse_transformer(SQUARE, kind=k, stride=STRIDE) for k in ("strided_only", "local_only")],
-        "fixed": [
-            patterns.sparse_transformer(SQUARE, kind="fixed_summary", stride=STRIDE),
-            patterns.block_local(SQUARE, block=STRIDE, causal=True),
-        ],
+    first: dict[patterns.Kind, Mask] = {
+        "strided": patterns.sparse_transformer(SQUARE, kind="local_only", stride=STRIDE),
+        "fixed": patterns.block_local(SQUARE, block=STRIDE, causal=True),
     }
-    layers = {name: [("second head", far), ("window or block", near)] for name, (far, near) in heads.items()}
-    return painted(SQUARE, layers)
+    both = {kind: patterns.sparse_transformer(SQUARE, kind=kind, stride=STRIDE) for kind in first}
+    return painted(SQUARE, {kind: [("second head", both[kind]), ("window or block", first[kind])] for kind in first})
 
 
 def hashed(*, rng: Generator) -> Results:

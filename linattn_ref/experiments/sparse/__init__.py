@@ -1,7 +1,7 @@
 """Which pairs of tokens meet.
 
 ``pattern_pictures``  the sparse patterns as their papers draw them
-``pattern_graphs``    layers until all depends on all, clustering, growth with the length
+``pattern_graphs``    layers until every token depends on every other, clustering, growth with the length
 ``lsh_recall``        does hashing find the most similar keys?
 """
 

@@ -1,9 +1,9 @@
 """Does hashing find the right keys? The recall of the most similar ones, against rounds, buckets and chunks.
 
-The shared vectors are the keys of a pretrained network's heads, which were not trained to be shared: what a network
-trained with LSH attention makes of them may be better. For each token the ``top`` most similar others are sought, by
-the scores ``x_i . x_j / |x_j|`` that LSH attention uses. Counted is the share of them that the token meets, and beside
-it the share of *all* others that it meets, which is the recall of chunks cut at random and the cost.
+The shared vectors are the keys of a pretrained network's heads, which were not trained to be shared: a network trained
+with LSH attention may learn better ones. Each token has ``top`` most similar others, by the scores that LSH attention
+uses, ``x_i . x_j / |x_j|``. The recall is the share of them that the token meets. It is compared with the share of
+*all* others that the token meets, which is the cost, and the recall of chunks cut at random.
 
 References
 ----------

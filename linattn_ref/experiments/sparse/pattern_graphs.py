@@ -1,4 +1,4 @@
-"""How many layers until all depends on all, how clustered a pattern is, and how its pairs grow with the length."""
+"""How many layers until every token depends on every other, how clustered a pattern is, and how many pairs it has."""
 
 import math
 from collections.abc import Sequence
@@ -46,14 +46,14 @@ QUICK = {"blocks": (16, 32, 64), "draws": 2}
 
 
 def compute(*, rng: Generator, blocks: Sequence[int] = (16, 32, 64, 128, 256, 512), draws: int = 5) -> Results:
-    """Both parts.
+    """Measure the graphs at every number of blocks, and count the pairs at `LENGTHS`.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Draws the random blocks.
     blocks : sequence of int
-        Nodes of the graphs, at least 10, so that there are blocks outside a window to draw from.
+        Nodes of the graphs, at least 9, so that `RANDOM` of them are outside the window and not global.
     draws : int
         Of each pattern with random blocks.
     """
@@ -68,7 +68,7 @@ def compute(*, rng: Generator, blocks: Sequence[int] = (16, 32, 64, 128, 256, 51
     return Results(
         blocks=tuple(blocks),
         graphs=graphs,  # by the names of PARTS
-        unseen=unseen,  # the share of blocks that no other draws, random alone, one a draw at the last length
+        unseen=unseen,  # the share of blocks that no other draws, random alone, per draw at the last length
         lengths=LENGTHS,
         pairs=count_pairs(LENGTHS),
     )

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, NDArray, Results, paint, setp, style
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, Mask, NDArray, Results, paint, setp, style
 
 __all__ = ["Picture", "compute", "draw", "draw_picture"]
 
@@ -73,17 +73,14 @@ def bigbird_pictures(n: int, rng: Generator) -> list[Picture]:
 def sparse_transformer_pictures(side: int, query: int) -> list[Picture]:
     """Strided and fixed, each as a matrix and as what one pixel sees."""
     n = side * side
-    own = np.eye(n, dtype=bool)
-    heads = {
-        "strided": [patterns.sparse_transformer(n, kind=k, stride=side) for k in ("local_only", "strided_only")],
-        "fixed": [
-            patterns.block_local(n, block=side, causal=True),
-            patterns.sparse_transformer(n, kind="fixed_summary", stride=side),
-        ],
+    first_heads: dict[patterns.Kind, Mask] = {
+        "strided": patterns.sparse_transformer(n, kind="local_only", stride=side),
+        "fixed": patterns.block_local(n, block=side, causal=True),
     }
     pictures = []
-    for kind, (first, second) in heads.items():
-        reasons = paint([(SECOND, second), (NEAR, first), (ITSELF, own)])
+    for kind, near in first_heads.items():
+        both = patterns.sparse_transformer(n, kind=kind, stride=side)
+        reasons = paint([(SECOND, both), (NEAR, near), (ITSELF, np.eye(n, dtype=bool))])
         pictures += [
             Picture(f"{kind}, l = {side}", reasons),
             Picture(f"what pixel {query} sees", reasons[query].reshape(side, side)),

@@ -7,6 +7,8 @@ from quick import quick
 from linattn_ref.attention import feature_maps, performer
 from linattn_ref.experiments.features import random_features, random_features_attention
 from linattn_ref.experiments.measuring.heads import random_heads
+from linattn_ref.experiments.publishing import style
+from linattn_ref.experiments.publishing.restore import Results
 
 FIGURES = {"kernels": "random_features", "attention": "random_features_attention"}
 
@@ -92,6 +94,17 @@ def test_errors_fall_where_scores_are_small(results):
     long = results["attention"].panels["pretrained"]  # here: random numbers four times as large
     assert long.score_deviation > 10 * short.score_deviation
     assert long.matrix["trig, orthogonal"][-1] > 10 * short.matrix["trig, orthogonal"][-1]
+
+
+def test_what_is_off_the_scale_is_written_in_its_own_colour():
+    """It was written in that of trig."""
+    errors = {", ".join(way): np.full(2, 0.5) for way in random_features_attention.WAYS}
+    errors["relu, orthogonal"] = np.array([3.0, 4.0])
+    panel = Results(output=errors, matrix=errors, mean_of_values=1, score_deviation=1)
+    with style.use():
+        figure = random_features_attention.draw(Results(directions=(4, 8), panels={"short": panel, "network": panel}))
+    (text,) = (text for text in figure.axes[0].texts if "off the scale" in text.get_text())
+    assert (text.get_text(), text.get_color()) == ("↑ ReLU: 3 to 4, off the scale", style.FEATURES["relu"])
 
 
 def test_heads_may_be_ones_own():

@@ -9,6 +9,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.experiments.fewer_keys import linformer
 from linattn_ref.experiments.measuring import heads as heads_module
 from linattn_ref.experiments.measuring import linformer_fit
+from linattn_ref.experiments.rank import eckart_young
 
 WAYS_WITH_MATRIX = {"gaussian", "mean", "fitted", "one_sentence", "theorem_1", "svd"}
 
@@ -41,6 +42,11 @@ def test_drawing(results):
         "key-value\n2k parameters",
         "layerwise\n1k parameters",
     ]
+
+
+def test_the_same_projection_has_the_same_name_and_colour_in_two_figures():
+    """It was called "R random" here."""
+    assert linformer.WAYS["theorem_1"] == eckart_young.LOOKS["johnson_lindenstrauss"]
 
 
 def test_nothing_of_rank_k_is_nearer_to_the_matrix_than_the_truncated_svd(results):

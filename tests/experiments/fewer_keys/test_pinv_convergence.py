@@ -57,6 +57,7 @@ def test_reach():
         start = figure.reach(iterations) ** -2.0
         np.testing.assert_allclose(figure.inverted_share(start, iterations)[-1], 0.5, rtol=1e-9)
     assert 30 < figure.reach(6) < 50
+    assert figure.reach(0) == pytest.approx(np.sqrt(2))  # t_0 itself: it was 1
 
 
 def test_prescribed_condition():

@@ -50,6 +50,12 @@ def test_a_short_text_is_an_error(tmp_path, text):
         characters.begin(text=tmp_path / "text.txt", shape=TINY, steps=1)
 
 
+def test_heads_that_do_not_fit_are_an_error(tmp_path):
+    """Before anything is read."""
+    with pytest.raises(ValueError, match="shape: a width of 10 cannot be cut into 3 heads"):
+        characters.begin(text=tmp_path / "nowhere", shape=TINY._replace(width=10, heads=3))
+
+
 def test_yardsticks_are_of_what_the_network_reads():
     """Of a longer text, other characters change nothing."""
     validation = np.arange(40) % 3

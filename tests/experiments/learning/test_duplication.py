@@ -44,8 +44,11 @@ def test_it_learns_to_copy(tmp_path):
 
 
 def test_heads_that_do_not_fit_are_an_error():
-    with pytest.raises(ValueError, match="shape: a width of 16 cannot be halved and cut into 3 heads"):
+    """And no others: half of a width is for places, and need not be cut into heads."""
+    with pytest.raises(ValueError, match="shape: a width of 16 cannot be cut into 3 heads"):
         duplication.begin(shape=TINY._replace(heads=3))
+    for width, heads in ((12, 4), (9, 3)):
+        assert duplication.begin(shape=TINY._replace(width=width, heads=heads)).params.embedding.table.shape[1] < width
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,13 @@ def test_the_interval_of_a_share():
     assert finetune.interval(10, 10)[1] == pytest.approx(1, abs=1e-12)
 
 
+def test_fewer_texts_than_a_batch_are_an_error(tiny_model, data):
+    """As many as are asked for, of those that there are."""
+    given = {"model": tiny_model, "data": data, "source": "here"}
+    with pytest.raises(ValueError, match="data: 4 texts are for training, at least 8 are needed"):
+        finetune.begin(**given, shape=SHAPE._replace(examples=4))
+
+
 @pytest.mark.slow
 def test_every_mechanism_goes_on_from_softmax(tmp_path, tiny_model, data):
     """What was learned is there before any further training."""

@@ -1,6 +1,7 @@
 """Plans of many runs: what they say, what is missing, and that a killed worker's run goes on elsewhere."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def test_the_commands_of_a_committed_plan_are_understood(path):
         ("width", "breadth", r"\[copying\]: breadth: expected, once, one of attention, steps, reduce_after, width"),
         ("width = 16", 'attention = "linear"', "attention: expected, once"),
         ("hours", 'start = "copying"\nhours', "start: no run of duplication can go on from a run 'copying-0' above"),
+        ('"duplication"', '"characters"', "width: expected, once, one of text, attention, peak, steps$"),  # no --width
     ],
 )
 def test_what_is_no_plan_is_told(small, old, new, error):
@@ -178,6 +180,7 @@ def test_a_run_waits_for_that_which_it_goes_on_from(small, tmp_path, monkeypatch
     [
         ("seeds = [1]", "seeds = [2]"),  # no such run
         ('start = "first"', 'start = "then"'),  # not above it
+        ('[first]\ntask = "finetune"', '[first]\ntask = "images"'),
         ("hours = 0.1\nseeds = [0, 1]", 'start = "first"\nhours = 0.1\nseeds = [0, 1]'),
     ],
 )
@@ -284,6 +287,20 @@ def test_a_run_of_other_options_is_no_answer(small, tmp_path):
             ((key, value),) = said.items()
             with pytest.raises(ValueError, match=f"has a run of {key} = {value}, and the plan says"):
                 plan._check_options(one, folder)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "said"),
+    [
+        ("mlm", 'k = 0, text = "a.txt"', {"k": 32, "text": {"name": "a.txt"}}),  # a quarter of the length
+        ("finetune", 'model = "a", data = "b.csv"', {"model": "4fa2", "data": {"source": "imdb"}}),
+    ],
+)
+def test_a_record_says_of_a_file_what_is_in_it(small, tmp_path, task, options, said):
+    """The same plan is run again."""
+    small.write_text(re.sub("options = .*", f"options = {{ {options} }}", SMALL.replace('"duplication"', f'"{task}"')))
+    (tmp_path / RECORD).write_text(json.dumps({"facts": {"steps": 40, **said}}) + "\n")
+    plan._check_options(plan.read(small)[0], tmp_path)
 
 
 def test_what_an_option_leaves_out_is_no_word(small):

@@ -41,6 +41,14 @@ def test_error_rates_and_epochs(record):
     assert speech_curves.table_rows(again) == speech_curves.table_rows(results)
 
 
+def test_frames_that_are_not_stacked_are_shorter(record):
+    told = json.loads(record.read_text(encoding="utf-8"))
+    for run in told.values():
+        run["facts"]["unstacked"] = True
+    record.write_text(json.dumps(told), encoding="utf-8")
+    assert speech_curves.compute(record=record).hours == pytest.approx(0.01 / 3)
+
+
 def test_drawn(record):
     with style.use("paper"):
         left, right = speech_curves.draw(speech_curves.compute(record=record)).axes

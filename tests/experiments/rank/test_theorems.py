@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from quick import quick
 
+from linattn_ref.experiments.publishing import chapter, style
+
 NAMES = ("johnson_lindenstrauss", "low_rank", "linear_self_attention", "eckart_young")
 
 
@@ -56,6 +58,16 @@ def test_linear_self_attention(results):
     for values in got.dependence.values():
         assert values[0] > 1
         assert values[-1] == 0
+
+
+def test_what_is_written_among_the_weights_is_above_the_axis():
+    """The lower name lay on the numbers along it."""
+    with style.use():
+        figure = module("linear_self_attention").draw(chapter.results("linear_self_attention"))
+        figure.draw_without_rendering()
+    weights = figure.axes[2]
+    assert len(weights.texts) == 2
+    assert all(text.get_window_extent().y0 > weights.get_window_extent().y0 for text in weights.texts)
 
 
 def test_eckart_young_takes_any_matrix():

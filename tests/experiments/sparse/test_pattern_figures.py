@@ -81,6 +81,14 @@ def test_exponents(results):
         assert growth[name] == pytest.approx(expected, abs=0.005)
 
 
+def test_nine_blocks_are_enough():
+    """A window of 5 and a global block leave 3 of them to draw from."""
+    for parts in pattern_graphs.PARTS.values():
+        assert parts.pattern(9, np.random.default_rng(0)).shape == (9, 9)
+    with pytest.raises(ValueError, match="r: expected at most 2"):
+        parts.pattern(8, np.random.default_rng(0))
+
+
 def test_random_blocks_alone_leave_some_that_nobody_sees():
     """Each of ``n`` blocks is missed by all others with a probability of about ``exp(-r)``."""
     rng = np.random.default_rng(0)
