@@ -29,7 +29,7 @@ class Library:
         return importlib.import_module(self.name)
 
     def check(self, dtype: str, device: str) -> None:
-        """That the dtype and the device exist there."""
+        """Raise an error unless the library has this dtype and this device."""
         if dtype not in self.dtypes:
             raise ValueError(f"dtype: expected one of {', '.join(self.dtypes)}, got {dtype!r}")
         try:
@@ -72,9 +72,9 @@ class Library:
         """The name of an array's dtype."""
         return str(x.dtype).rpartition(".")[2]
 
-    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
+    def ask(self, call: Any, given: Any, state: Any, d: Any) -> tuple[Any, Any, Any]:
         """Output, last state and gradients under ``d``, those of ``state`` too unless it is None."""
-        return *call(given, options), None
+        return *call(given), None
 
 
 class CuPy(Library):
@@ -106,14 +106,14 @@ class Torch(Library):
     def numpy(self, x: Any) -> np.ndarray:
         return np.array(x.detach().cpu().double().numpy())
 
-    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
+    def ask(self, call: Any, given: Any, state: Any, d: Any) -> tuple[Any, Any, Any]:
         torch = self.module
         leaves = dict(given)
         parts = () if state is None else state if isinstance(state, tuple) else (state,)
         if d is not None:
             for x in (*leaves.values(), *parts):
                 x.requires_grad_()
-        out, last = call(leaves, options)
+        out, last = call(leaves)
         if d is None or not out.requires_grad:
             return out, last, None
         d_out, d_state = d
@@ -145,13 +145,13 @@ class Jax(Library):
         wide = np.array(x, np.float64 if dtype == "float64" else np.float32, order="C")
         return jax.device_put(jax.numpy.from_dlpack(wide).astype(dtype), jax.devices(device)[0])
 
-    def ask(self, call: Any, given: Any, options: Any, state_name: str, state: Any, d: Any) -> tuple[Any, Any, Any]:
+    def ask(self, call: Any, given: Any, state: Any, d: Any) -> tuple[Any, Any, Any]:
         jax = self.module
         if d is None:
-            return *call(given, options), None
+            return *call(given), None
 
         def function(arrays: Any, first: Any) -> Any:
-            return call(arrays, options if state is None else {**options, state_name: first})
+            return call(arrays) if state is None else call(arrays, first)
 
         (out, last), pull = jax.vjp(function, dict(given), state)
         d_out, d_state = d
@@ -164,7 +164,7 @@ LIBRARIES: dict[str, Library] = {library.name: library for library in (Library()
 
 
 def library_of(function: Any) -> Library:
-    """The one that a function's module has imported, or something of; NumPy where it has none."""
+    """Return the library of which a function's module has imported something; NumPy if there is none."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.conform.budget import allowed
-from linattn_ref.conform.judge import Judge, Trial, compare
-from linattn_ref.conform.questions import OPS, Question, answer, rounded
+from linattn_ref.conform.judge import Judge, Trial
+from linattn_ref.conform.questions import ALL, DELTAS, GATED, OPS, PAIRS, RULES, STATES, Question, answer, rounded
+from linattn_ref.conform.target import Answer
 
 __all__ = ["CHECKS", "Check"]
 
@@ -23,26 +24,26 @@ class Check(NamedTuple):
     needs: tuple[str, ...]  # options, or "gradients", without which there is nothing to check
     run: Callable[[Judge], Iterator[Trial]]
     ops: tuple[str, ...]
-    whole: bool = False  # whether all its trials are asked for, though one failed: they are drawn together
-    called: bool = False  # whether it needs a kernel that can be called: it is more than an answer and the right one
+    whole: bool = False  # whether all its trials are asked, also after one that failed: a figure shows them together
+    called: bool = False  # whether the kernel has to be called: not one of the cases that are written to files
 
 
 CHECKS: dict[str, Check] = {}
 
 
-def check(*needs: str, ops: tuple[str, ...] = tuple(OPS), **how: bool) -> Callable[[Any], Any]:
-    """Make a check of a generator of trials; its docstring is why."""
+def check(*needs: str, ops: tuple[str, ...] = ALL, name: str = "", **how: bool) -> Callable[[Any], Any]:
+    """Make a check of a generator of trials, with its name unless another is given; its docstring is why."""
 
     def register(function: Callable[[Judge], Iterator[Trial]]) -> Callable[[Judge], Iterator[Trial]]:
-        why = " ".join((function.__doc__ or "").split())
-        CHECKS[function.__name__] = Check(function.__name__, why, needs, function, ops, **how)
+        title, why = name or function.__name__, " ".join((function.__doc__ or "").split())
+        CHECKS[title] = Check(title, why, needs, function, ops, **how)
         return function
 
     return register
 
 
 def causals(judge: Judge) -> tuple[bool | None, ...]:
-    """Both, where it can be chosen."""
+    """False and True if the kernel has the option, otherwise None alone."""
     return (False, True) if judge.target.offers("causal") else (None,)
 
 
@@ -73,7 +74,8 @@ def output_dtype(judge: Judge) -> Iterator[Trial]:
     """What comes out has the dtype of what went in."""
     trial = judge.trial("", judge.ask(n=3), ())
     same = float(trial.got.dtype == judge.target.dtype)
-    yield judge.same(f"got {trial.got.dtype}", trial, "is_" + judge.target.dtype, np.array([same]), np.ones(1))
+    trial = trial._replace(note=f"got {trial.got.dtype}")
+    yield judge.same(trial, f"is_{judge.target.dtype}", np.array([same]), np.ones(1))
 
 
 @check("gradients")
@@ -100,23 +102,12 @@ def scale(judge: Judge) -> Iterator[Trial]:
     yield judge.trial("scale=0.37", judge.ask(scale=0.37))
 
 
+@check(ops=RULES, name="causality", called=True)
 @check("causal", called=True)
 def causal(judge: Judge) -> Iterator[Trial]:
     """A huge change of the future leaves the outputs before it as they are."""
-    yield from future(judge, judge.ask(causal=True))
-
-
-@check(ops=("gated_linear", "delta", "gated_delta"), called=True)
-def causality(judge: Judge) -> Iterator[Trial]:
-    """A huge change of the future leaves the outputs before it as they are."""
-    yield from future(judge, judge.ask())
-
-
-def future(judge: Judge, question: Question) -> Iterator[Trial]:
-    """The same question with other tokens from the twelfth on."""
-    size = 30.0 if judge.target.dtype == "float16" else 1e4
-    names = ("k", "v") if judge.target.op == "softmax" else ("q", "k", "v")
-    inputs = {name: question.inputs[name].copy() for name in names}
+    question, size = judge.ask(causal=True), 30.0 if judge.target.dtype == "float16" else 1e4
+    inputs = {name: question.inputs[name].copy() for name in ("qkv" if judge.target.op != "softmax" else "kv")}
     for name, x in inputs.items():
         if name != "k" or "beta" not in question.inputs or question.normalise:
             x[..., 12:, :] *= size
@@ -124,8 +115,8 @@ def future(judge: Judge, question: Question) -> Iterator[Trial]:
     before, got = (judge.target.answer(x, gradients=False) for x in (question, changed))
     budget = allowed(question, answer(question), judge.target.dtype)["out"]
     trial = Trial("tokens from 12 on times a large number", changed, got, answer(changed), [])
-    rows = (..., slice(None, 12), slice(None))
-    yield judge.same(trial.note, trial, "out", got.arrays["out"][rows], before.arrays["out"][rows], budget[rows])
+    rows = np.s_[..., :12, :]
+    yield judge.same(trial, "out", got.arrays["out"][rows], before.arrays["out"][rows], budget[rows])
 
 
 @check("causal")
@@ -135,7 +126,7 @@ def fewer_queries(judge: Judge) -> Iterator[Trial]:
         yield judge.trial("7 queries, 20 keys", judge.ask(causal=True, n=7, keys=20))
 
 
-@check(ops=("softmax", "linear"))
+@check(ops=PAIRS)
 def other_lengths(judge: Judge) -> Iterator[Trial]:
     """Numbers of queries and of keys are two numbers."""
     if not judge.target.mapping.fixed.get("causal") and judge.target.mapping.layout != "packed":
@@ -157,20 +148,19 @@ def widths(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"D={d}, M={m}", judge.ask(d=d, m=m, causal=True))
 
 
-def masks(judge: Judge, question: Question) -> Iterator[tuple[str, np.ndarray]]:
+def masks(judge: Judge, question: Question) -> dict[str, np.ndarray]:
     """Some masks: heads differ, and so do sequences, where the kernel's masks have heads; otherwise sequences alone."""
     *batch, heads, n = question.inputs["k"].shape[:-1]
     own = (*batch, heads if judge.target.mapping.mask == "BHL" else 1)
     number, places = np.arange(np.prod(own)).reshape(*own, 1) % 5, np.arange(n)  # 5: no two sequences have the same
     inside = (judge.rng.random((*own, n)) < 0.7) & (places != 3)
     made = {"in front": places >= 5 - number, "in the middle": inside, "at the end": places < n - 6 + number}
-    for where, mask in made.items():
-        yield where, np.broadcast_to(mask, question.inputs["k"].shape[:-1]).copy()
+    return {where: np.broadcast_to(mask, (*batch, heads, n)).copy() for where, mask in made.items()}
 
 
-def mask_inside(judge: Judge, question: Question) -> Question:
+def masked_inside(judge: Judge, question: Question) -> Question:
     """With the mask in the middle."""
-    return question.change(key_mask=dict(masks(judge, question))["in the middle"])
+    return question.change(key_mask=masks(judge, question)["in the middle"])
 
 
 @check("key_mask")
@@ -178,9 +168,9 @@ def masked_is_absent(judge: Judge) -> Iterator[Trial]:
     """A masked key is as if it were not there: no weight, no decay, no gradient, wherever it stands."""
     for causal in causals(judge)[::-1]:
         question = judge.ask(causal=causal)
-        for where, mask in masks(judge, question):
+        for where, mask in masks(judge, question).items():
             yield judge.trial(noted(f"masked {where}", causal), question.change(key_mask=mask))
-    yield judge.trial(f"masked in the middle of {LENGTH} tokens", mask_inside(judge, long(judge)))
+    yield judge.trial(f"masked in the middle of {LENGTH} tokens", masked_inside(judge, long(judge)))
 
 
 @check("key_mask", called=True)
@@ -188,20 +178,20 @@ def masked_content(judge: Judge) -> Iterator[Trial]:
     """What a masked key contains changes nothing, even if it is huge."""
     for causal in causals(judge)[::-1]:
         question = judge.ask(causal=causal)
-        for where, mask in list(masks(judge, question))[: 3 if judge.full else 1]:
+        for where, mask in list(masks(judge, question).items())[: 3 if judge.full else 1]:
             note = noted(f"masked {where}, content 1e4", causal)
-            huge = {name: np.where(mask[..., None], question.inputs[name], 1e4) for name in ("k", "v")}
+            huge = {name: np.where(mask[..., None], question.inputs[name], 1e4) for name in "kv"}
             trial = judge.trial(note, question.change(key_mask=mask), ())
-            changed = judge.target.answer(question.change(key_mask=mask, **huge), gradients=False)
+            changed = judge.target.answer(trial.question.change(**huge), gradients=False)
             budget = allowed(trial.question, trial.right, judge.target.dtype)["out"]
-            yield judge.same(note, trial, "out", changed.arrays["out"], trial.got.arrays["out"], budget)
+            yield judge.same(trial, "out", changed.arrays["out"], trial.got.arrays["out"], budget)
 
 
 @check("key_mask")
 def sees_nothing(judge: Judge) -> Iterator[Trial]:
     """A query that sees no key gets 0, and so do all gradients through it: not NaN."""
     question = judge.ask(causal=True)
-    mask = dict(masks(judge, question))["in front"]
+    mask = masks(judge, question)["in front"]
     yield judge.trial("the first keys masked", question.change(key_mask=mask), ("out", "d_q"))
     mask = mask & (np.arange(len(mask)) > 0)[:, None, None]
     for causal in causals(judge)[::-1]:
@@ -210,7 +200,7 @@ def sees_nothing(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(noted("all keys masked", causal), question.change(key_mask=np.zeros_like(mask)))
 
 
-@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+@check("state", ops=STATES)
 def from_a_state(judge: Judge) -> Iterator[Trial]:
     """From a given state on, outputs, the last state and gradients are right."""
     yield judge.trial("a state at random", judge.ask(state=True))
@@ -218,13 +208,13 @@ def from_a_state(judge: Judge) -> Iterator[Trial]:
     yield judge.trial(f"a state at random, {LENGTH} tokens", longer)
 
 
-@check("d_state", ops=("linear", "gated_linear", "delta", "gated_delta"))
+@check("d_state", ops=STATES)
 def gradient_of_the_last_state(judge: Judge) -> Iterator[Trial]:
     """Where something goes on from the last state, its gradient comes back through all tokens to the first state."""
     yield judge.trial("a gradient of the last state", judge.ask(state=True, d_state=True))
 
 
-@check("state", ops=("linear", "gated_linear", "delta", "gated_delta"), called=True)
+@check("state", ops=STATES, called=True)
 def pieces(judge: Judge) -> Iterator[Trial]:
     """One pass, two pieces, and token by token give the same, the state handed on as the kernel gave it."""
     short, longer = judge.ask(state=True), long(judge, state=True)
@@ -234,20 +224,14 @@ def pieces(judge: Judge) -> Iterator[Trial]:
         ("token by token", short, range(n + 1)),
         (f"{LENGTH} tokens in two pieces", longer, (0, 70, LENGTH)),
     ):
-        right = answer(question)
-        budget = allowed(question, right, judge.target.dtype)
-        state, outs, last = None, [], None
+        got, outs = Answer({}), []
         for start, stop in itertools.pairwise(cuts):
-            last = judge.target.answer(question.rows(start, stop), gradients=False, state=state)
-            state = last.state
-            outs.append(last.arrays["out"])
-            if state is None:
+            got = judge.target.answer(question.rows(start, stop), gradients=False, state=got.state)
+            outs.append(got.arrays["out"])
+            if got.state is None:
                 raise ValueError("a state was given and none came back: return (out, state)")
-        assert last is not None
-        found = {**last.arrays, "out": np.concatenate(outs, axis=-2)}
-        names = [name for name in found if name in right and not name.startswith("d_")]
-        places = [judge.compare(note, name, found[name], right[name], budget[name], question) for name in names]
-        yield Trial(note, question, last._replace(arrays=found), right, places)
+        whole = got._replace(arrays={**got.arrays, "out": np.concatenate(outs, axis=-2)})
+        yield judge.compared(note, question, whole)
 
 
 OFFSETS, LONG_OFFSETS = np.array([0, 5, 5, 6, 20]), np.array([0, 66, 66, 67, LENGTH])
@@ -288,7 +272,7 @@ def options_together(judge: Judge) -> Iterator[Trial]:
         given |= {"d_state": "state" in names and judge.target.offers("d_state")}
         given |= {"leading": (4,)} if "offsets" in names else {}
         question = judge.ask(causal=causal, **given)
-        question = mask_inside(judge, question) if "key_mask" in names else question
+        question = masked_inside(judge, question) if "key_mask" in names else question
         try:
             trial = judge.trial(noted(", ".join(names), causal), question)
         except NotImplementedError:
@@ -296,7 +280,7 @@ def options_together(judge: Judge) -> Iterator[Trial]:
         yield trial
 
 
-@check(ops=("gated_linear", "gated_delta"), whole=True)
+@check(ops=GATED, whole=True)
 def gates(judge: Judge) -> Iterator[Trial]:
     """Gates from 1 to 0 by way of very strong ones: outputs, and gradients by their own size."""
     question = judge.ask()
@@ -308,7 +292,7 @@ def gates(judge: Judge) -> Iterator[Trial]:
     yield judge.trial(f"{LENGTH} tokens, gates of all strengths", question.change(log_gate=-strengths))
 
 
-@check(ops=("gated_linear", "gated_delta"))
+@check(ops=GATED)
 def resets(judge: Judge) -> Iterator[Trial]:
     """A gate of 0 in the middle begins anew: nothing of before remains, and no NaN comes of it."""
     for token, question in ((9, judge.ask()), (100, long(judge))):
@@ -326,14 +310,14 @@ def large_scores(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"queries times {size:g}", question.change(q=larger), ("out",))
 
 
-@check(ops=("delta", "gated_delta"))
+@check(ops=DELTAS)
 def beta_up_to_two(judge: Judge) -> Iterator[Trial]:
     """With beta above 1 the state's eigenvalues are negative; nothing may clip it."""
     question = judge.ask()
     yield judge.trial("beta up to 2", question.change(beta=2 * question.inputs["beta"]))
 
 
-@check(ops=("delta", "gated_delta"))
+@check(ops=DELTAS)
 def short_rows(judge: Judge) -> Iterator[Trial]:
     """Rows of nearly 0 are normalised to nearly 0, by the square root of their squares and eps together."""
     if judge.target.mapping.fixed.get("normalise", True):
@@ -342,7 +326,7 @@ def short_rows(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"queries and keys times {size:g}", question.change(**short), ("out",))
 
 
-@check("normalise", ops=("delta", "gated_delta"))
+@check("normalise", ops=DELTAS)
 def normalise(judge: Judge) -> Iterator[Trial]:
     """Queries and keys that are not to be normalised are used as they are, whatever their length."""
     question = judge.ask(normalise=False)
@@ -377,7 +361,7 @@ def inputs_kept(judge: Judge) -> Iterator[Trial]:
     offers = judge.target.offers
     questions = {"": judge.ask(causal=True, state=offers("state"))}
     if offers("key_mask"):
-        questions["with a mask"] = mask_inside(judge, judge.ask(causal=True))
+        questions["with a mask"] = masked_inside(judge, judge.ask(causal=True))
     if offers("offsets"):
         questions["with offsets"] = judge.ask(causal=True, offsets=OFFSETS, leading=(4,))
     for note, question in questions.items():
@@ -385,7 +369,7 @@ def inputs_kept(judge: Judge) -> Iterator[Trial]:
         passed = *question.inputs, *(OPS[judge.target.op].state if question.state else ()), "d_out"
         passed += tuple(name for name in ("key_mask", "offsets") if name in question.options)
         altered = {f"altered_{name}": np.array([float(name in got.altered)]) for name in passed}
-        places = [compare(note, name, x, np.zeros(1), 0.0) for name, x in altered.items()]
+        places = [judge.compare(note, name, x, np.zeros(1)) for name, x in altered.items()]
         yield Trial(note, question, got, {}, places)
 
 
@@ -395,7 +379,7 @@ def same_twice(judge: Judge) -> Iterator[Trial]:
     trial = judge.trial("", judge.ask(causal=True))
     again = judge.target.answer(trial.question)
     first = {name: x for name, x in trial.got.arrays.items() if name in trial.right}
-    places = [compare("again", name, again.arrays[name], x, 0.0, trial.question) for name, x in first.items()]
+    places = [judge.compare("again", name, again.arrays[name], x, 0.0, trial.question) for name, x in first.items()]
     yield trial._replace(places=places)
 
 

@@ -1,7 +1,7 @@
-"""Where a check fails: every mistake that is known is tried, and those that fit what came back are named.
+"""What is wrong where a check fails: every known mistake is tried, and those that fit what came back are named.
 
-A mistake fits where what the kernel gave is much nearer to its answer than to the right one. Two cannot be made again,
-for what they lose is noise or not a number; they are recognised by that.
+A mistake fits if what the kernel returned is much nearer to the answer with this mistake than to the right one. Two
+mistakes cannot be made again, because what they lose is noise or NaN. They are recognised by that.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ from linattn_ref.conform.questions import Arrays, Question
 
 __all__ = ["HYPOTHESES", "diagnose"]
 
-FITS = 0.05  # of the distance from the right answer
+FITS = 0.05  # of the distance from the right answer, at most
 
 
 def diagnose(
     question: Question, got: Arrays, right: Arrays, failed: set[str], unit_error: float
 ) -> list[tuple[str, str, float]]:
-    """The hypotheses that fit what came back, best first: name, sentence, and the distance left, of that from right.
+    """Name and sentence of the hypotheses that fit, best first, each with its distance relative to the right answer's.
 
     ``failed`` has the arrays that were found wrong; ``unit_error`` is one rounding in the precision asked.
     """

@@ -1,7 +1,7 @@
-"""Kernels with one mistake each, row by row in plain loops: what the judge has to find, and to call by its name.
+"""Kernels with one mistake each, row by row in plain loops: the judge has to find each and to call it by its name.
 
-They share no line with `wrong_outputs` and `wrong_gradients`, which say what a mistake makes of the pages' formulas.
-:func:`confusion` asks each of them about three shapes and tells which hypotheses fit: the mistake that was made has to
+They call nothing of `wrong_outputs` and `wrong_gradients`, which say what a mistake makes of the pages' formulas.
+:func:`confusion` asks each of them about three shapes and lists which hypotheses fit: the mistake that was made has to
 come first.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 from linattn_ref.attention import delta_rule
 from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.diagnosis import HYPOTHESES, diagnose
-from linattn_ref.conform.questions import OPS, Arrays, Question, answer, ask
+from linattn_ref.conform.questions import OPS, PAIRS, RULES, Question, answer, ask
 from linattn_ref.conform.target import Mapping, Target
 from linattn_ref.nested import map_arrays
 
-__all__ = ["SHAPES", "applies", "confusion", "diagnosed", "dtype_of", "faulty", "question_of"]
+__all__ = ["SHAPES", "applies", "confusion", "fits"]
 
 SHAPES = ({"n": 9, "d": 4, "m": 6}, {"n": 16, "d": 8, "m": 3}, {"n": 21, "d": 5, "m": 7})
 
@@ -62,10 +62,10 @@ def sees(fault: str, i: int, j: int, n: int, keys: int, causal: bool) -> bool:
 
 def scale_of(fault: str, given: float | None, d: int, m: int) -> float:
     default = d**-0.5
-    scale = default if given is None or fault == "scale_default" else given
-    if fault == "scale_times_default" and given is not None:
-        scale = given * default
-    return {"scale_twice": scale * scale, "scale_missing": 1.0, "scale_of_values": m**-0.5}.get(fault, scale)
+    scale = default if given is None else given
+    wrong = {"scale_default": default, "scale_times_default": (given or 1.0) * default}
+    wrong |= {"scale_twice": scale * scale, "scale_missing": 1.0, "scale_of_values": m**-0.5}
+    return wrong.get(fault, scale)
 
 
 def softmax_rows(
@@ -86,13 +86,9 @@ def softmax_rows(
 
 def phi(fault: str, x: Any) -> Any:
     """The feature map."""
-    if fault == "feature_map_relu":
-        return np.where(x > 0, x, 0.0)
-    if fault == "feature_map_exp":
-        return np.exp(x)
-    if fault == "feature_map_missing":
-        return x
-    return np.where(x > 0, x + 1, np.exp(np.where(x > 0, 0, x))) - (fault == "feature_map_elu")
+    right = np.where(x > 0, x + 1, np.exp(np.where(x > 0, 0, x)))
+    wrong = {"feature_map_relu": np.where(x > 0, x, 0.0), "feature_map_exp": np.exp(x), "feature_map_missing": x}
+    return {**wrong, "feature_map_elu": right - 1}.get(fault, right)
 
 
 def linear_rows(
@@ -169,16 +165,19 @@ def rule_rows(
 
 
 ROWS: dict[str, Callable[..., Any]] = {"softmax": softmax_rows, "linear": linear_rows}
-ROWS |= dict.fromkeys(("gated_linear", "delta", "gated_delta"), rule_rows)
+ROWS |= dict.fromkeys(RULES, rule_rows)
 
 
 def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """A forward pass that is right, and a backward pass that is not, with what it changes worked out by loops."""
-    page = OPS[op].page
+    page, shared = OPS[op].page, OPS[op].inputs[1:]
 
-    def forward(**options: Any) -> Any:
+    def forward(*, groups: int = 1, **options: Any) -> Any:
+        for name in shared if groups > 1 else ():  # heads of keys are repeated
+            axis = -3 if options[name].ndim == options["q"].ndim else -2
+            options[name] = options[name].repeat(groups, axis)
         out, saved = page.forward(**options)
-        return out, Kept(saved, saved.state if OPS[op].state else None, options)
+        return out, Kept(saved, saved.state if OPS[op].state and groups == 1 else None, options, groups)
 
     def backward(d_out: Any, kept: Kept, d_state: Any = None) -> Any:
         x = kept.options
@@ -212,6 +211,10 @@ def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]
             found |= of_the_rule(fault, x, kept.saved, d_out, d_state)
         if fault in ("gate_by_cancellation", "gate_through_outputs_only"):
             found["log_gate"] = by_identity(x, kept.saved, d_out, fault == "gate_by_cancellation")
+        for name in shared if kept.groups > 1 else ():  # and their gradients not summed
+            axis = d_out.ndim - 2
+            split = found[name].reshape(*d_out.shape[: axis - 1], -1, kept.groups, *found[name].shape[axis:])
+            found[name] = split.take(0, axis) if fault == "group_not_summed" else split.mean(axis=axis)
         return found
 
     return forward, backward
@@ -223,6 +226,7 @@ class Kept(NamedTuple):
     saved: Any
     state: Any
     options: dict[str, Any]
+    groups: int
 
 
 def by_pairs(fault: str, d_out: Any, scale: float, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
@@ -270,65 +274,39 @@ def by_identity(x: Any, saved: Any, d_out: Any, summed: bool) -> Any:
     return sums if x["log_gate"].ndim == rows.ndim else sums[..., 0]
 
 
-def group_pair(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Shared heads, repeated; and their gradients, not summed."""
-    page = OPS[op].page
-
-    def forward(*, groups: int, **options: Any) -> Any:
-        repeated = {
-            name: x.repeat(groups, -3 if x.ndim == options["q"].ndim else -2)
-            for name, x in options.items()
-            if name in OPS[op].inputs[1:]
-        }
-        out, saved = page.forward(**{**options, **repeated})
-        return out, (saved, groups)
-
-    def backward(d_out: Any, kept: Any) -> Any:
-        saved, groups = kept
-        found = page.backward(d_out, saved)._asdict()
-        for name in OPS[op].inputs[1:]:
-            axis = found["q"].ndim - 3
-            split = found[name].reshape(*found[name].shape[:axis], -1, groups, *found[name].shape[axis + 1 :])
-            found[name] = split.take(0, axis + 1) if fault == "group_not_summed" else split.mean(axis=axis + 1)
-        return {name: found[name] for name in OPS[op].inputs}
-
-    return forward, backward
-
-
-def faulty(name: str, op: str, dtype: str = "float64") -> Target:
+def faulty(name: str, op: str, dtype: str) -> Target:
     """A kernel with this mistake, which offers everything that it takes to see it."""
     of_output = HYPOTHESES[name].of == "output"
     declares = tuple(x for x in (*OPS[op].options, "normalise") if of_output or x != "offsets")
-    pair = group_pair if name.startswith("group") else pair_of
-    function = partial(each_head, ROWS[op], name) if of_output else pair(op, name)
+    function = partial(each_head, ROWS[op], name) if of_output else pair_of(op, name)
     return Target.of(function, op, dtype, Mapping(declares=declares, arrays="numpy"))
 
 
-def question_of(name: str, op: str, sizes: dict[str, Any], dtype: str = "float64", seed: int = 0) -> Question:
+def question_of(name: str, op: str, shape: int, dtype: str) -> Question:
     """A question whose answer shows this mistake."""
-    rng = np.random.default_rng(seed)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(SHAPES[shape])
+    n = options["n"]
     causal = "causal", "aligned", "normalised_over", "packed", "state", "last_state", "first_state"
-    if op in ("softmax", "linear") and name.startswith(causal) and name != "causal_unasked":
+    if op in PAIRS and name.startswith(causal) and name != "causal_unasked":
         options["causal"] = True
     if name == "aligned_at_the_start":
-        options["keys"] = sizes["n"] + 4
+        options["keys"] = n + 4
     if name in ("scale_default", "scale_times_default"):
         options["scale"] = 0.9
     unlike = "normalised", "erase_term_missing", "gate_by_cancellation", "gate_through_outputs_only"
     if name in unlike and "beta" in OPS[op].inputs:
         options["normalise"] = False
     if name in ("packed_as_one", "state_of_the_first"):
-        options |= {"offsets": np.array([0, 4, sizes["n"]]), "leading": (4,)}
+        options |= {"offsets": np.array([0, 4, n]), "leading": (4,)}
     if name.startswith(("heads", "group")):
         options["groups"] = 2
     if name.startswith(("state", "last_state", "first_state")):
         options["state"] = True
     if name == "last_state_ignored":
         options["d_state"] = True
-    asked = ask(op, rng, dtype=dtype, **sizes, **options)
+    asked = ask(op, np.random.default_rng(shape), dtype=dtype, **options)
     if name.startswith("mask"):
-        mask = np.broadcast_to(np.arange(sizes["n"]) % 3 != 1, asked.inputs["k"].shape[:-1]).copy()
+        mask = np.broadcast_to(np.arange(n) % 3 != 1, asked.inputs["k"].shape[:-1]).copy()
         asked = asked.change(key_mask=mask)
     if name.startswith("eps"):
         asked = asked.change(q=1e-6 * asked.inputs["q"], k=1e-6 * asked.inputs["k"])
@@ -348,30 +326,23 @@ def applies(name: str, op: str) -> bool:
     return op in HYPOTHESES[name].ops and (bool(OPS[op].state) or not name.startswith(("state_ignored", "state_of")))
 
 
-def dtype_of(name: str) -> str:
-    """In which a mistake shows: one is noise, which float64 has not enough of."""
-    return "float32" if name == "gate_by_cancellation" else "float64"
+def fits(name: str, op: str, shape: int) -> list[str]:
+    """The hypotheses that fit what a kernel with this mistake answers on one of the shapes, best first."""
+    dtype = "float32" if name == "gate_by_cancellation" else "float64"  # it is noise, of which float64 has too little
+    question = question_of(name, op, shape, dtype)
+    with np.errstate(all="ignore"):
+        got = faulty(name, op, dtype).answer(question).arrays
+    right = answer(question)
+    budget = allowed(question, right, dtype)
+    wrong = {each for each, x in right.items() if each in got and not (abs(got[each] - x) <= budget[each]).all()}
+    return [each[0] for each in diagnose(question, got, right, wrong, float(np.finfo(np.float32).eps))]
 
 
 def confusion(names: Iterable[str] = HYPOTHESES) -> dict[str, dict[str, list[list[str]]]]:
     """For each mistake and operation, the hypotheses that fit on each of the shapes, best first."""
-    found: dict[str, dict[str, list[list[str]]]] = {}
-    for name in names:
-        dtype = dtype_of(name)
+    found: dict[str, dict[str, list[list[str]]]] = {name: {} for name in names}
+    for name, by_op in found.items():
         for op in HYPOTHESES[name].ops:
-            if not applies(name, op):
-                continue
-            questions = [question_of(name, op, dict(sizes), dtype, seed) for seed, sizes in enumerate(SHAPES)]
-            fits = [[each[0] for each in diagnosed(faulty(name, op, dtype), question)] for question in questions]
-            found.setdefault(name, {})[op] = fits
+            if applies(name, op):
+                by_op[op] = [fits(name, op, shape) for shape in range(len(SHAPES))]
     return found
-
-
-def diagnosed(target: Target, question: Question) -> list[tuple[str, str, float]]:
-    """What `diagnose` says of a target's answer."""
-    with np.errstate(all="ignore"):
-        got: Arrays = target.answer(question).arrays
-    right = answer(question)
-    budget = allowed(question, right, target.dtype)
-    wrong = {name for name, x in right.items() if name in got and not (abs(got[name] - x) <= budget[name]).all()}
-    return diagnose(question, got, right, wrong, float(np.finfo(np.float32).eps))

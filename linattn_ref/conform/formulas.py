@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention import delta_rule
-from linattn_ref.attention.delta import unit
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.conform.questions import Question
+from linattn_ref.attention.parts.masks import shown
+from linattn_ref.conform.questions import Question, run
 
 __all__ = ["Inapplicable", "Map", "alone", "by_rule", "phi", "rule_gradients", "rule_saved", "seen", "sees"]
 __all__ += ["weighted", "weights"]
@@ -17,7 +17,7 @@ Map = Callable[[np.ndarray], np.ndarray]
 
 
 class Inapplicable(Exception):
-    """A formula is asked something that it does not answer."""
+    """A formula was asked a question that it does not answer."""
 
 
 def alone(x: Question) -> bool:
@@ -64,17 +64,17 @@ def weighted(x: Question, see: np.ndarray | None = None, features: Map = phi) ->
     return w @ x.inputs["v"] / np.where(total == 0, 1.0, total)
 
 
-def rule_rows(x: Question) -> tuple[Any, ...]:
-    """The rows of the delta rule, which `delta` makes: queries, keys, values, what is erased, and beta, if any."""
+def rule_saved(x: Question) -> Any:
+    """What the delta rule itself saved: its rows, as `delta` makes them."""
     if not alone(x):
         raise Inapplicable
-    q, k, v = (x.inputs[name] for name in "qkv")
-    if "beta" not in x.inputs:
-        return q, k, v, None, None
-    if x.normalise:
-        q, k = unit(q), unit(k)
-    beta = x.inputs["beta"][..., None]
-    return q, k, beta * v, beta * k, beta
+    return run(x)[1].rule
+
+
+def rule_gradients(x: Question) -> Any:
+    """The gradients of the delta rule's own arguments."""
+    d_state = None if x.d_state is None else delta_rule.State(*x.d_state)
+    return delta_rule.backward(x.d_out, rule_saved(x), d_state=d_state)
 
 
 def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray:
@@ -82,34 +82,16 @@ def by_rule(x: Question, mistake: str = "", **inputs: Any) -> np.ndarray:
 
     ``inputs`` are functions that put other rows in the place of ``value``, ``erase`` or ``gate``.
     """
-    q, k, value, erase, beta = rule_rows(x)
-    v, mask = x.inputs["v"], x.options.get("key_mask")
-    given = {"value": value, "erase": np.zeros_like(k) if erase is None else erase}
-    given |= {"gate": delta_rule.gate_rows(x.inputs.get("log_gate"), q, mask)}
-    given |= {name: change(given[name], k, v, beta) for name, change in inputs.items()}
-    if mask is not None:
-        k, given["value"], given["erase"] = (a * mask[..., None] for a in (k, given["value"], given["erase"]))
-    s = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1])) if x.state is None else x.state[0]
-    out = np.empty_like(v)
-    for i in range(q.shape[-2]):
-        row = (..., slice(i, i + 1), slice(None))
-        before, g = s, given["gate"][row].mT
+    rule, v = rule_saved(x), shown(x.inputs["v"], x.options.get("key_mask"))
+    beta = x.inputs["beta"][..., None] if "beta" in x.inputs else 1.0
+    rows = {"value": beta * v, "erase": rule.e, "gate": rule.gate}
+    rows |= {name: change(rows[name], rule.k, v, beta) for name, change in inputs.items()}
+    out, s = np.empty_like(v), rule.noted[0]
+    for i in range(v.shape[-2]):
+        row = np.s_[..., i : i + 1, :]
+        before, g = s, rows["gate"][row].mT
         decayed = g * s  # (1)
-        u = given["value"][row] - given["erase"][row] @ (before if mistake == "erase" else decayed)  # (2)
-        s = decayed + (g if mistake == "write" else 1.0) * (k[row].mT @ u)  # (3)
-        out[row] = x.scale * q[row] @ (decayed if mistake == "read" else s)  # (4)
+        u = rows["value"][row] - rows["erase"][row] @ (before if mistake == "erase" else decayed)  # (2)
+        s = decayed + (g if mistake == "write" else 1.0) * (rule.k[row].mT @ u)  # (3)
+        out[row] = rule.q[row] @ (decayed if mistake == "read" else s)  # (4)
     return out
-
-
-def rule_saved(x: Question) -> Any:
-    """What the delta rule itself saved."""
-    q, k, v, e, _ = rule_rows(x)
-    state = None if x.state is None else delta_rule.State(*x.state)
-    mask = x.options.get("key_mask")
-    return delta_rule.forward(x.scale * q, k, v, e, x.inputs.get("log_gate"), key_mask=mask, state=state)[1]
-
-
-def rule_gradients(x: Question) -> Any:
-    """The gradients of the delta rule's own arguments."""
-    d_state = None if x.d_state is None else delta_rule.State(*x.d_state)
-    return delta_rule.backward(x.d_out, rule_saved(x), d_state=d_state)

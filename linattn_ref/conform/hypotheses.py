@@ -1,7 +1,7 @@
 """What people get wrong, by name: mistakes of outputs (`wrong_outputs`) and of gradients (`wrong_gradients`).
 
-A hypothesis makes the answer that a kernel with one mistake would give. Of outputs it changes the question, or the one
-line of the formula that is mistaken; of gradients, once outputs are right, the line of the derivation.
+A hypothesis computes what a kernel with one mistake would return. For outputs, it changes the question or one line of
+the formula. For gradients, which are asked for once the outputs are right, it changes one line of the derivation.
 """
 
 import contextlib
@@ -9,24 +9,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from linattn_ref.conform.formulas import Inapplicable
-from linattn_ref.conform.questions import Arrays, Question, answer
+from linattn_ref.conform.questions import ALL, Arrays, Question, answer
 
-__all__ = ["ALL", "DELTAS", "GATED", "HYPOTHESES", "PAIRS", "RULES", "SCALED", "STATES", "Hypothesis", "gradient"]
-__all__ += ["output"]
-
+__all__ = ["HYPOTHESES", "Hypothesis", "gradient", "output"]
 
 Words = tuple[str, ...]
-SCALED = "softmax", "gated_linear", "delta", "gated_delta"
-RULES = "gated_linear", "delta", "gated_delta"
-GATED = "gated_linear", "gated_delta"
-DELTAS = "delta", "gated_delta"
-PAIRS = "softmax", "linear"
-STATES = *RULES, "linear"
-ALL = *PAIRS, *RULES
 
 
 class Hypothesis(NamedTuple):
-    """One mistake. ``guess`` gives the arrays that it changes, or None where it changes none."""
+    """One mistake. ``guess`` returns the arrays that it changes, or None where it changes none."""
 
     name: str
     sentence: str  # "agrees if ..."

@@ -1,5 +1,6 @@
 """Asks a target, and compares what comes back with the right answer, entry by entry, in units of the budget."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,7 @@ class Judge:
     def __init__(self, target: Target, seed: int = 0, full: bool = False) -> None:
         self.target, self.full = target, full
         self.rng = np.random.default_rng(seed)
+        self.compare = partial(compare, dtype=target.dtype)
 
     @property
     def dtype(self) -> str:
@@ -77,25 +79,20 @@ class Judge:
 
     def trial(self, note: str, question: Question, only: tuple[str, ...] | None = None) -> Trial:
         """Ask, and compare all that came back, or the arrays of these names only."""
-        got = self.target.answer(question)
+        return self.compared(note, question, self.target.answer(question), only)
+
+    def compared(self, note: str, question: Question, got: Answer, only: tuple[str, ...] | None = None) -> Trial:
+        """What came back with what it should be."""
         right = answer(question)
         budget = allowed(question, right, self.target.dtype)
         names = [name for name in right if name in got.arrays and (only is None or name in only)]
         places = [self.compare(note, name, got.arrays[name], right[name], budget[name], question) for name in names]
         return Trial(note, question, got, right, places)
 
-    def compare(
-        self, note: str, name: str, got: np.ndarray, right: np.ndarray, budget: Any, question: Question | None
-    ) -> Place:
-        """One array of the target's with what it should be."""
-        return compare(note, name, got, right, budget, question, self.target.dtype)
-
-    def same(
-        self, note: str, first: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0
-    ) -> Trial:
+    def same(self, trial: Trial, name: str, got: np.ndarray, expected: np.ndarray, budget: Any = 0.0) -> Trial:
         """Something else that must hold of a trial's answer."""
-        question = first.question if name in first.right else None
-        return first._replace(note=note, places=[self.compare(note, name, got, expected, budget, question)])
+        question = trial.question if name in trial.right else None
+        return trial._replace(places=[self.compare(trial.note, name, got, expected, budget, question)])
 
 
 def compare(
@@ -103,7 +100,7 @@ def compare(
     name: str,
     got: np.ndarray,
     right: np.ndarray,
-    budget: Any,
+    budget: Any = 0.0,
     question: Question | None = None,
     dtype: str = "",
 ) -> Place:

@@ -15,7 +15,8 @@ import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
 
-__all__ = ["OPS", "Arrays", "Op", "Question", "answer", "ask", "parts", "rounded"]
+__all__ = ["ALL", "DELTAS", "GATED", "OPS", "PAIRS", "RULES", "SCALED", "STATES", "Arrays", "Op", "Question", "answer"]
+__all__ += ["ask", "rounded", "run"]
 
 Arrays = dict[str, np.ndarray]
 
@@ -37,6 +38,9 @@ OPS: dict[str, Op] = {
     "delta": Op(delta, ("q", "k", "v", "beta"), ALWAYS, ("s",)),
     "gated_delta": Op(delta, ("q", "k", "v", "beta", "log_gate"), ALWAYS, ("s",)),
 }
+PAIRS, RULES = ("softmax", "linear"), ("gated_linear", "delta", "gated_delta")
+GATED, DELTAS = ("gated_linear", "gated_delta"), ("delta", "gated_delta")
+SCALED, STATES, ALL = ("softmax", *RULES), (*RULES, "linear"), (*PAIRS, *RULES)
 
 
 class Question(NamedTuple):
@@ -120,10 +124,10 @@ def ask(
     offsets: Any = None,
     **options: Any,
 ) -> Question:
-    """A question of these sizes, drawn at random; of ``options`` those stay that are not None.
+    """Draw a question of these sizes at random; options that are None are left out.
 
-    Keys of the delta rule are of length 1 where it does not normalise them, as it is used: longer ones make the state
-    grow without bound.
+    Where the delta rule does not normalise its keys, they have length 1, since longer ones make the state grow without
+    bound.
     """
     keys, kv = n if keys is None else keys, (*leading[:-1], leading[-1] // groups)
 
@@ -169,22 +173,25 @@ def answer(question: Question, dtype: Any = np.float64, *, page: Any = None) -> 
         return shared(question, dtype, page)
     if not question.inputs["k"].shape[-2]:
         return nothing(question, dtype)
-    op, page = OPS[question.op], page or OPS[question.op].page
-    mask = question.options.get("key_mask")
-    options = {name: x for name, x in question.options.items() if name != "key_mask"}
-    options |= {} if mask is None else {"key_mask": np.broadcast_to(mask, question.inputs["k"].shape[:-1])}
-    given = [x.astype(dtype) for x in question.inputs.values()]
+    names = OPS[question.op].state
+    out, saved, grads = run(question, dtype, page)
+    found = {"out": out, **{name: getattr(saved.state, name) for name in names if saved.state is not None}}
+    found |= {f"d_{name}": getattr(grads, name) for name in question.inputs}
+    if question.state is not None:
+        found |= {f"d_{name}": getattr(grads.state, name) for name in names}
+    return found
+
+
+def run(question: Question, dtype: Any = np.float64, page: Any = None) -> tuple[Any, Any, Any]:
+    """What a page answers: its output, what it saved, and its gradients."""
+    op = OPS[question.op]
+    page, given = page or op.page, [x.astype(dtype) for x in question.inputs.values()]
     state, d_state = (
         {name: op.page.State(*(y.astype(dtype) for y in x))} if (x := getattr(question, name)) is not None else {}
         for name in ("state", "d_state")
     )
-    out, saved = page.forward(*given, **options, **state)
-    grads = page.backward(question.d_out.astype(dtype), saved, **d_state)
-    found = {"out": out, **{name: getattr(saved.state, name) for name in op.state if saved.state is not None}}
-    found |= {f"d_{name}": getattr(grads, name) for name in question.inputs}
-    if state and op.state:
-        found |= {f"d_{name}": getattr(grads.state, name) for name in op.state}
-    return found
+    out, saved = page.forward(*given, **question.options, **state)
+    return out, saved, page.backward(question.d_out.astype(dtype), saved, **d_state)
 
 
 def nothing(question: Question, dtype: Any) -> Arrays:

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -95,11 +96,10 @@ class Report(NamedTuple):
 
     def save(self, path: Path, page: bool = False) -> None:
         """Write it as JSON, or as a page of HTML."""
-        text = PAGE.substitute(self.parts()) if page else json.dumps(self.as_json(), indent=1) + "\n"
-        atomic.write_all({path: text})
+        atomic.write_all({path: self.as_html() if page else json.dumps(self.as_json(), indent=1) + "\n"})
 
-    def parts(self) -> dict[str, str]:
-        """What stands on the page."""
+    def as_html(self) -> str:
+        """The report as a page."""
         rows = [
             f"<tr class={'ok' if x.ok else 'bad'}><td>{x.name}<td>{x.verdict}<td>{x.told}<td>"
             + "<br>".join([html.escape(x.where), *(f"<b>agrees if {html.escape(y)}</b>" for y in x.diagnosis)])
@@ -125,7 +125,8 @@ class Report(NamedTuple):
         verdict = "all that is offered passes" if self.ok else "not everything passes"
         parts = {"rows": rows, "gates": by_gate, "plots": plots}
         joined = {name: "\n".join(lines) for name, lines in parts.items()}
-        return {"title": title, "verdict": verdict, "units": UNITS, **joined}
+        page = Template(files("linattn_ref.conform").joinpath("page.html").read_text(encoding="utf-8"))
+        return page.substitute(title=title, verdict=verdict, units=UNITS, **joined)
 
 
 def worst_by_gate(outcome: Outcome) -> dict[str, dict[str, float]]:
@@ -152,30 +153,6 @@ def figure(caption: str, tokens: tuple[float, ...], names: tuple[str, ...] = ())
     texts = "".join(f'<text x="{(i + 0.5) * step:.1f}" y="{height - 3}">{name}</text>' for i, name in enumerate(names))
     svg = f'<svg width="{width}" height="{height}" role="img">{budget}{dots}{texts}</svg>'
     return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
-
-
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><title>$title</title>
-<style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-td, th { padding: .2rem .8rem .2rem 0; vertical-align: top; text-align: left }
-.bad td:nth-child(2) { color: #b00020; font-weight: bold }
-figure { display: inline-block; margin: .5rem 1rem .5rem 0 } figcaption { font-size: .8rem }
-svg { border-left: 1px solid; border-bottom: 1px solid }
-circle { fill: #0b5394 } line { stroke: #b00020; stroke-dasharray: 4 } text { font-size: 9px; text-anchor: middle }
-pre { font-size: .8rem; margin: 0 }
-</style>
-<h1>$title</h1>
-<p>$verdict. Errors are in units of $units.</p>
-<table><tr><th>check<th>verdict<th>worst<th>where<th>why
-$rows
-</table>
-$gates
-<h2>Error by token</h2>
-<p>A dot per token, the budget dashed; from a thousandth of it to a million times.</p>
-$plots
-</html>
-""")
 
 
 def clean(x: Any) -> Any:

@@ -52,25 +52,25 @@ def check(
     op : {"softmax", "linear", "gated_linear", "delta", "gated_delta"}
         What it computes.
     dtype : {"float64", "float32", "float16", "bfloat16"}
-        Of its inputs.
+        Dtype of the inputs.
     mapping : Mapping, optional
         How it wants to be called, where it differs from a page.
     only : tuple of str
         Names of checks; all by default.
     full : bool
-        More sizes.
+        Whether more sizes are asked.
     seed : int
-        Of the inputs.
+        Seed of the inputs.
 
     Returns
     -------
     Report
-        True where all that is offered passes, also where nothing is.
+        True if everything that is offered passes, also if nothing is offered.
 
     Raises
     ------
     NotATarget
-        Where nothing can be run.
+        Nothing can be run.
     """
     check_flags(full=full)
     asked = Target.of(target, op, dtype, mapping)
@@ -191,7 +191,7 @@ def run_apart(
     Raises
     ------
     NotATarget
-        Where the target cannot be imported, or called as the mapping says.
+        The target cannot be imported, or not be called as the mapping says.
     """
     left = [*names]
     spawn = multiprocessing.get_context("spawn")

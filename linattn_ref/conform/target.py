@@ -29,8 +29,9 @@ from linattn_ref.conform.questions import OPS, Arrays, Question
 
 __all__ = ["Answer", "Mapping", "NotATarget", "Target", "load"]
 
-LAYOUTS = "BHND", "BNHD", "packed"
 OPTIONS = "causal", "scale", "key_mask", "state", "offsets", "groups", "normalise"
+CHOICES = {"layout": ("BHND", "BNHD", "packed"), "mask": ("BHL", "BL"), "gate": ("head", "channel")}
+CHOICES |= {"state": ("CM", "MC"), "arrays": ("", *LIBRARIES)}
 # Options that a kernel can have built in, with the type of their values.
 BUILT_IN = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
 TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number"}
@@ -55,23 +56,21 @@ class Mapping(NamedTuple):
     device: str = "cpu"
 
     def checked(self, op: str) -> Mapping:
-        """Itself, where it makes sense for an operation."""
-        choices = {"layout": LAYOUTS, "mask": ("BHL", "BL"), "gate": ("head", "channel"), "state": ("CM", "MC")}
-        choices["arrays"] = ("", *LIBRARIES)
-        for field, allowed in choices.items():
+        """Return the mapping itself if it makes sense for an operation."""
+        for field, allowed in CHOICES.items():
             if (got := getattr(self, field)) not in allowed:
                 raise NotATarget(f"{field}: expected one of {', '.join(filter(None, allowed))}, got {got!r}")
-        for name in self.declares:
-            if name not in OPTIONS:
-                raise NotATarget(f"declares: expected an option that a page has ({', '.join(OPTIONS)}), got {name!r}")
-        known = *OPS[op].inputs, *options_of(op)
-        for name in self.names:
-            if name not in known:
-                raise NotATarget(f"names: expected an argument of {op} ({', '.join(known)}), got {name!r}")
-        fixable = [name for name in (*options_of(op), *("eps",) * (op == "linear")) if name in BUILT_IN]
+        options = options_of(op)
+        fixable = [name for name in (*options, *("eps",) * (op == "linear")) if name in BUILT_IN]
+        for field, known, what in (
+            ("declares", OPTIONS, "an option that a page has"),
+            ("names", (*OPS[op].inputs, *options), f"an argument of {op}"),
+            ("fixed", fixable, f"an option of {op}"),
+        ):
+            for name in getattr(self, field):
+                if name not in known:
+                    raise NotATarget(f"{field}: expected {what} ({', '.join(known)}), got {name!r}")
         for name, x in self.fixed.items():
-            if name not in fixable:
-                raise NotATarget(f"fixed: expected an option of {op} ({', '.join(fixable)}), got {name!r}")
             kind = BUILT_IN[name]
             if not isinstance(x, kind) or isinstance(x, bool) != (kind is bool):
                 raise NotATarget(f"fixed: expected {TYPES[kind]} for {name}, got {x!r}")
@@ -174,7 +173,7 @@ class Target(NamedTuple):
         given = {name: self.array(self.outward(question, name, x)) for name, x in question.inputs.items()}
         if question.state is not None and state is None:
             state = self.state_of(question.state)
-        options = self.options(question, state)
+        options = self.options(question)
         d_out = self.array(self.outward(question, "d_out", question.d_out))
         states = state if isinstance(state, tuple) else () if state is None else (state,)
         watched = {**given, "d_out": d_out, **dict(zip(OPS[self.op].state, states, strict=False))}
@@ -183,8 +182,12 @@ class Target(NamedTuple):
         d_state = None if question.d_state is None else self.state_of(question.d_state)
         wanted = state if question.state is not None and self.offers("d_state") else None
 
-        def call(given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
-            out, last = self.call(given, options)
+        def call(given: dict[str, Any], state: Any = state) -> tuple[Any, Any]:
+            """The output and the last state, if any."""
+            by_position, by_name = self.arguments(given)
+            first = {} if state is None else {self.name_of("state"): state}
+            returned = self.forward(*by_position, **by_name, **{**first, **options})
+            out, last = returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
             if not hasattr(out, "shape"):
                 raise ValueError(f"expected an array, or an array and what is kept, got {type(out).__name__}")
             if tuple(out.shape) != tuple(d_out.shape):
@@ -192,10 +195,9 @@ class Target(NamedTuple):
             return out, last
 
         if self.backward is not None:
-            out, last, grads = self.by_pair(call, given, options, d_out, d_state, gradients)
+            out, last, grads = self.by_pair(call, given, d_out, d_state, gradients)
         else:
-            cotangents = (d_out, d_state) if gradients else None
-            out, last, grads = lib.ask(call, given, options, self.name_of("state"), wanted, cotangents)
+            out, last, grads = lib.ask(call, given, wanted, (d_out, d_state) if gradients else None)
         asked = [*given, *["state"] * (wanted is not None)]
         if grads is not None and (lacking := [name for name in asked if name not in grads]):
             raise ValueError(f"backward gave no gradient of {', '.join(lacking)}")
@@ -214,12 +216,6 @@ class Target(NamedTuple):
         """An array of the target's library, of its own dtype unless another is asked for."""
         return self.library.array(x, dtype or self.dtype, self.mapping.device)
 
-    def call(self, given: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
-        """The output and the last state, if any."""
-        by_position, by_name = self.arguments(given)
-        returned = self.forward(*by_position, **by_name, **options)
-        return returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
-
     def arguments(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arrays by position, and by name; q, k and v go to the first arguments of no known name, if need be."""
         expected, named = parameters(self.forward), self.named
@@ -235,11 +231,9 @@ class Target(NamedTuple):
             return [*by_name.values()], {}
         return [by_name.pop(x.name) for x in expected if x.kind is x.POSITIONAL_ONLY and x.name in by_name], by_name
 
-    def by_pair(
-        self, call: Any, given: Any, options: Any, d_out: Any, d_state: Any, gradients: bool
-    ) -> tuple[Any, Any, Any]:
+    def by_pair(self, call: Any, given: Any, d_out: Any, d_state: Any, gradients: bool) -> tuple[Any, Any, Any]:
         """A pair's output, last state and gradients."""
-        out, saved = call(given, options)
+        out, saved = call(given)
         last = getattr(saved, "state", None)
         if not gradients or self.backward is None:
             return out, last, None
@@ -252,8 +246,8 @@ class Target(NamedTuple):
         found = {name: grads.get(self.name_of(name), grads.get(name)) for name in names}
         return out, last, {name: x for name, x in found.items() if x is not None}
 
-    def options(self, question: Question, state: Any) -> dict[str, Any]:
-        """What is passed besides the arrays of tokens."""
+    def options(self, question: Question) -> dict[str, Any]:
+        """What is passed besides the arrays of tokens and the state."""
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
         mask = question.options.get("key_mask")
         if mask is not None:
@@ -266,8 +260,6 @@ class Target(NamedTuple):
             offsets = [0, question.inputs["q"].shape[-2]]
         if offsets is not None:
             found[self.name_of("offsets")] = self.array(np.asarray(offsets, np.int64), "int64")
-        if state is not None:
-            found[self.name_of("state")] = state
         return {**found, **self.mapping.given}
 
     def state_of(self, arrays: tuple[np.ndarray, ...]) -> Any:

@@ -7,8 +7,8 @@ import numpy as np
 from linattn_ref.attention.delta import unit_backward
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.conform.formulas import rule_gradients, rule_saved, sees, weights
-from linattn_ref.conform.hypotheses import ALL, DELTAS, GATED, SCALED, STATES, gradient
-from linattn_ref.conform.questions import Arrays, Question, answer
+from linattn_ref.conform.hypotheses import gradient
+from linattn_ref.conform.questions import ALL, DELTAS, GATED, SCALED, STATES, Arrays, Question, answer
 
 __all__: list[str] = []
 
@@ -18,19 +18,16 @@ def gradients(found: Arrays) -> Arrays:
     return {name: a for name, a in found.items() if name.startswith("d_")}
 
 
-@gradient("gradients_zero", "gradients are 0")
-def _(x: Question, right: Arrays) -> Arrays:
-    return {name: 0 * a for name, a in gradients(right).items()}
+def multiplied(name: str, sentence: str, factor: float) -> None:
+    """All gradients are multiplied by a number."""
+    gradient(name, sentence)(lambda x, right: {each: factor * a for each, a in gradients(right).items()})
 
 
-@gradient("gradient_sign", "gradients have the wrong sign")
-def _(x: Question, right: Arrays) -> Arrays:
-    return {name: -a for name, a in gradients(right).items()}
-
-
-@gradient("cotangent_ignored", "the gradient of the output is taken for ones")
-def _(x: Question, right: Arrays) -> Arrays:
-    return gradients(answer(x.change(d_out=np.ones_like(x.d_out))))
+multiplied("gradients_zero", "gradients are 0", 0)
+multiplied("gradient_sign", "gradients have the wrong sign", -1)
+gradient("cotangent_ignored", "the gradient of the output is taken for ones")(
+    lambda x, right: gradients(answer(x.change(d_out=np.ones_like(x.d_out))))
+)
 
 
 def unscaled(name: str, sentence: str, power: int, *arrays: str) -> None:
@@ -42,11 +39,9 @@ unscaled("scale_of_d_q", "the gradient of q lacks the scale, a factor of sqrt(D)
 unscaled("scale_of_d_q_twice", "the gradient of q has the scale twice, a factor of 1 / sqrt(D)", -1, "d_q")
 unscaled("scale_of_d_k", "the gradient of k lacks the scale, a factor of sqrt(D)", 1, "d_k")
 unscaled("scale_of_both", "the gradients of q and k lack the scale", 1, "d_q", "d_k")
-
-
-@gradient("q_and_k_exchanged", "the gradients of q and k are exchanged")
-def _(x: Question, right: Arrays) -> Arrays | None:
-    return {"d_q": right["d_k"], "d_k": right["d_q"]} if right["d_k"].shape == right["d_q"].shape else None
+gradient("q_and_k_exchanged", "the gradients of q and k are exchanged")(
+    lambda x, right: {"d_q": right["d_k"], "d_k": right["d_q"]} if right["d_k"].shape == right["d_q"].shape else None
+)
 
 
 def through_softmax(x: Question, d_a: Any) -> Arrays:
@@ -57,14 +52,12 @@ def through_softmax(x: Question, d_a: Any) -> Arrays:
     return {"d_q": x.scale * d_scores @ x.inputs["k"], "d_k": x.scale * d_scores.mT @ x.inputs["q"]}
 
 
-@gradient("row_sum_missing", "dA is P * dP: the sum of a row, rowsum(dP * P), is not subtracted", ("softmax",))
-def _(x: Question, right: Arrays) -> Arrays:
-    return through_softmax(x, lambda p, d_p: p * d_p)
-
-
-@gradient("softmax_as_constant", "dA is dP - rowsum(dP * P): it is not multiplied by P", ("softmax",))
-def _(x: Question, right: Arrays) -> Arrays:
-    return through_softmax(x, lambda p, d_p: d_p - (d_p * p).sum(axis=-1, keepdims=True))
+gradient("row_sum_missing", "dA is P * dP: the sum of a row, rowsum(dP * P), is not subtracted", ("softmax",))(
+    lambda x, right: through_softmax(x, lambda p, d_p: p * d_p)
+)
+gradient("softmax_as_constant", "dA is dP - rowsum(dP * P): it is not multiplied by P", ("softmax",))(
+    lambda x, right: through_softmax(x, lambda p, d_p: d_p - (d_p * p).sum(axis=-1, keepdims=True))
+)
 
 
 def through_denominator(x: Question, factor: float) -> Arrays:
@@ -78,14 +71,12 @@ def through_denominator(x: Question, factor: float) -> Arrays:
     return {"d_q": elu_plus_one.backward(d_w @ phi_k, of_q), "d_k": elu_plus_one.backward(d_w.mT @ phi_q, of_k)}
 
 
-@gradient("denominator_as_constant", "the denominator is taken for a constant", ("linear",))
-def _(x: Question, right: Arrays) -> Arrays:
-    return through_denominator(x, 0.0)
-
-
-@gradient("denominator_sign", "the gradient through the denominator has the wrong sign", ("linear",))
-def _(x: Question, right: Arrays) -> Arrays:
-    return through_denominator(x, -1.0)
+gradient("denominator_as_constant", "the denominator is taken for a constant", ("linear",))(
+    lambda x, right: through_denominator(x, 0.0)
+)
+gradient("denominator_sign", "the gradient through the denominator has the wrong sign", ("linear",))(
+    lambda x, right: through_denominator(x, -1.0)
+)
 
 
 @gradient("feature_map_as_identity", "gradients do not go through the feature map", ("linear",))
@@ -94,15 +85,12 @@ def _(x: Question, right: Arrays) -> Arrays:
     return {f"d_{name}": right[f"d_{name}"] / slope for name, slope in slopes.items()}
 
 
-@gradient("last_state_ignored", "the gradient of the last state is ignored", STATES, "d_state")
-def _(x: Question, right: Arrays) -> Arrays:
-    return gradients(answer(x.change(d_state=None)))
-
-
-@gradient("first_state_detached", "the gradient does not reach the first state", STATES, "state")
-def _(x: Question, right: Arrays) -> Arrays:
-    return {name: 0 * right[name] for name in ("d_s", "d_z") if name in right}
-
+gradient("last_state_ignored", "the gradient of the last state is ignored", STATES, "d_state")(
+    lambda x, right: gradients(answer(x.change(d_state=None)))
+)
+gradient("first_state_detached", "the gradient does not reach the first state", STATES, "state")(
+    lambda x, right: {name: 0 * right[name] for name in ("d_s", "d_z") if name in right}
+)
 
 FIRST = "the gradient of a shared head is that of the first head that reads it, not the sum"
 MEAN = "the gradient of a shared head is the mean over the heads that read it, not the sum"
@@ -116,9 +104,9 @@ def _(x: Question, right: Arrays) -> Arrays:
     return {name: a for name, a in gradients(answer(x.change(d_out=d_out))).items() if name != "d_q"}
 
 
-@gradient("group_mean", MEAN, ALL, "groups")
-def _(x: Question, right: Arrays) -> Arrays:
-    return {name: a / x.options["groups"] for name, a in gradients(right).items() if name != "d_q"}
+gradient("group_mean", MEAN, ALL, "groups")(
+    lambda x, right: {name: a / x.options["groups"] for name, a in gradients(right).items() if name != "d_q"}
+)
 
 
 @gradient("erase_term_missing", "the gradient of k lacks the term of what is erased, beta * de", DELTAS)
@@ -127,9 +115,9 @@ def _(x: Question, right: Arrays) -> Arrays:
     return {"d_k": unit_backward(d_k, x.inputs["k"]) if x.normalise else d_k}
 
 
-@gradient("beta_of_values_gradient", "the gradient of beta lacks the term of what is erased, k . de", DELTAS)
-def _(x: Question, right: Arrays) -> Arrays:
-    return {"d_beta": (x.inputs["v"] * rule_gradients(x).v).sum(axis=-1)}
+gradient("beta_of_values_gradient", "the gradient of beta lacks the term of what is erased, k . de", DELTAS)(
+    lambda x, right: {"d_beta": (x.inputs["v"] * rule_gradients(x).v).sum(axis=-1)}
+)
 
 
 @gradient("normalisation_as_constant", "gradients do not go through the normalisation of q and k", DELTAS, "normalise")
@@ -138,29 +126,23 @@ def _(x: Question, right: Arrays) -> Arrays:
     return {"d_q": x.scale * found.q, "d_k": found.k + x.inputs["beta"][..., None] * found.erase}
 
 
-@gradient(
+gradient(
     "gate_not_its_logarithm", "the gradient is that of the gate, not of its logarithm: it lacks the factor g", GATED
+)(lambda x, right: {"d_log_gate": right["d_log_gate"] / np.exp(x.inputs["log_gate"])})
+
+OWN = "the gradient of the gate is q * dq - k * dk of its own token, not summed over later ones"
+NOISE = (
+    "the gradient of the gate is a running sum of q dq + e de - k dk, which is a small difference of large numbers and "
+    "loses all digits at strong gates"
 )
-def _(x: Question, right: Arrays) -> Arrays:
-    return {"d_log_gate": right["d_log_gate"] / np.exp(x.inputs["log_gate"])}
 
 
-@gradient(
-    "gate_through_outputs_only",
-    "the gradient of the gate is q * dq - k * dk of its own token, not summed over later ones",
-    GATED,
-)
+@gradient("gate_through_outputs_only", OWN, GATED)
 def _(x: Question, right: Arrays) -> Arrays:
     rule, d = rule_saved(x), rule_gradients(x)
     rows = rule.q * d.q - rule.k * d.k + (0.0 if d.erase is None else rule.e * d.erase)
     return {"d_log_gate": rows if x.axis("log_gate") == -2 else rows.sum(axis=-1)}
 
 
-@gradient(
-    "gate_by_cancellation",
-    "the gradient of the gate is a running sum of q dq + e de - k dk, which is a small difference of large numbers and "
-    "loses all digits at strong gates",
-    GATED,
-)
-def _(x: Question, right: Arrays) -> None:
-    return None  # noise, which no formula gives again: `diagnose` recognises it by its size
+# Noise, which no formula gives again: `diagnose` recognises it by its size.
+gradient("gate_by_cancellation", NOISE, GATED)(lambda x, right: None)

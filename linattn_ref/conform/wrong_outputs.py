@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention.delta import unit
-from linattn_ref.conform.formulas import Map, by_rule, rule_saved, seen, sees, weighted, weights
-from linattn_ref.conform.hypotheses import ALL, DELTAS, GATED, PAIRS, RULES, SCALED, output
-from linattn_ref.conform.questions import Question, answer
+from linattn_ref.conform.formulas import Map, by_rule, phi, rule_saved, seen, sees, weighted, weights
+from linattn_ref.conform.hypotheses import output
+from linattn_ref.conform.questions import ALL, DELTAS, GATED, PAIRS, RULES, SCALED, Question, answer
 
 __all__: list[str] = []
 
@@ -20,48 +20,33 @@ output("scale_missing", "no scale is applied", SCALED)(lambda x: x.change(scale=
 output("scale_default", "the scale that was given is ignored", SCALED, "scale")(lambda x: x.change(scale=None))
 
 
-@output(
+output(
     "scale_times_default", "the scale that was given multiplies 1 / sqrt(D) instead of replacing it", SCALED, "scale"
+)(lambda x: x.change(scale=x.scale * x.inputs["q"].shape[-1] ** -0.5))
+output("scale_of_values", "the scale is 1 / sqrt(width of the values)", SCALED)(
+    lambda x: x.change(scale=x.inputs["v"].shape[-1] ** -0.5)
 )
-def _(x: Question) -> Any:
-    return x.change(scale=x.scale * x.inputs["q"].shape[-1] ** -0.5)
-
-
-@output("scale_of_values", "the scale is 1 / sqrt(width of the values)", SCALED)
-def _(x: Question) -> Any:
-    return x.change(scale=x.inputs["v"].shape[-1] ** -0.5)
-
-
-@output("scale_of_keys_twice", "the scale is applied to q and, again, to k", ("linear",))
-def _(x: Question) -> Any:
-    s = x.scale**0.5
-    return x.change(q=s * x.inputs["q"], k=s * x.inputs["k"])
-
-
-@output("scale_unasked", "q is scaled, which linear attention does not do", ("linear",))
-def _(x: Question) -> Any:
-    return x.change(q=x.scale * x.inputs["q"])
-
+output("scale_of_keys_twice", "the scale is applied to q and, again, to k", ("linear",))(
+    lambda x: x.change(**{name: x.scale**0.5 * x.inputs[name] for name in "qk"})
+)
+output("scale_unasked", "q is scaled, which linear attention does not do", ("linear",))(
+    lambda x: x.change(q=x.scale * x.inputs["q"])
+)
 
 # Who sees whom.
 
 output("causal_ahead", "query i sees key i + 1 as well", PAIRS, "causal")(lambda x: weighted(x, seen(x, 1)))
 output("causal_behind", "a query does not see its own key", PAIRS, "causal")(lambda x: weighted(x, seen(x, -1)))
 
-
-@output("causal_ignored", "causal is ignored: every query sees all keys", PAIRS, "causal", "state")
-def _(x: Question) -> Any:
-    return x.change(causal=None)
-
-
-@output("causal_unasked", "it is causal although that was not asked for", PAIRS, without="causal")
-def _(x: Question) -> Any:
-    return x.change(causal=True) if x.inputs["q"].shape[-2] <= x.inputs["k"].shape[-2] else None
-
-
-@output("aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", PAIRS, "causal")
-def _(x: Question) -> Any:
-    return weighted(x, seen(x, 0, False))
+output("causal_ignored", "causal is ignored: every query sees all keys", PAIRS, "causal", "state")(
+    lambda x: x.change(causal=None)
+)
+output("causal_unasked", "it is causal although that was not asked for", PAIRS, without="causal")(
+    lambda x: x.change(causal=True) if x.inputs["q"].shape[-2] <= x.inputs["k"].shape[-2] else None
+)
+output("aligned_at_the_start", "query i sees keys 0 to i, though there are fewer queries than keys", PAIRS, "causal")(
+    lambda x: weighted(x, seen(x, 0, False))
+)
 
 
 @output(
@@ -77,11 +62,9 @@ def _(x: Question) -> Any:
 # Masks.
 
 output("mask_ignored", "key_mask is ignored", needs="key_mask")(lambda x: x.change(key_mask=None))
-
-
-@output("mask_inverted", "key_mask is read the other way round: True for keys that are not seen", needs="key_mask")
-def _(x: Question) -> Any:
-    return x.change(key_mask=~x.options["key_mask"])
+output("mask_inverted", "key_mask is read the other way round: True for keys that are not seen", needs="key_mask")(
+    lambda x: x.change(key_mask=~x.options["key_mask"])
+)
 
 
 def zeroed(x: Question) -> Question:
@@ -96,28 +79,18 @@ output("mask_lets_fade", "a masked token still lets the state decay", GATED, "ke
 
 # States, packed sequences, shared heads.
 
-
-@output("state_ignored", "the state that it was given is ignored", needs="state")
-def _(x: Question) -> Any:
-    return x.change(state=None, d_state=None)
-
-
-@output("state_transposed", "the state is transposed, (M, C) for (C, M)", RULES, "state")
-def _(x: Question) -> Any:
-    assert x.state
-    s = x.state[0]
-    return x.change(state=(s.reshape(*s.shape[:-2], s.shape[-1], s.shape[-2]).mT,), d_state=None)
-
-
-@output("packed_as_one", "packed sequences are taken for one: offsets are ignored", ALL, "offsets", "state")
-def _(x: Question) -> Any:
-    return x.change(offsets=None)
-
-
-@output("state_of_the_first", "every packed sequence begins from the state of the first", needs="offsets state")
-def _(x: Question) -> Any:
-    assert x.state
-    return x.change(state=tuple(np.broadcast_to(s[:1], s.shape) for s in x.state))
+output("state_ignored", "the state that it was given is ignored", needs="state")(
+    lambda x: x.change(state=None, d_state=None)
+)
+output("state_transposed", "the state is transposed, (M, C) for (C, M)", RULES, "state")(
+    lambda x: x.change(state=tuple(s.reshape(s.mT.shape).mT for s in x.state), d_state=None)
+)
+output("packed_as_one", "packed sequences are taken for one: offsets are ignored", ALL, "offsets", "state")(
+    lambda x: x.change(offsets=None)
+)
+output("state_of_the_first", "every packed sequence begins from the state of the first", needs="offsets state")(
+    lambda x: x.change(state=tuple(np.broadcast_to(s[:1], s.shape) for s in x.state))
+)
 
 
 @output("heads_modulo", "query head h reads key head h % K, not h // groups", ALL, "groups", "offsets state")
@@ -132,21 +105,16 @@ def _(x: Question) -> Any:
 
 # Feature maps and denominators.
 
-
-@output("normaliser_missing", "nothing is divided by the denominator", ("linear",))
-def _(x: Question) -> Any:
-    return weights(x, sees(x)) @ x.inputs["v"]
+output("normaliser_missing", "nothing is divided by the denominator", ("linear",))(
+    lambda x: weights(x, sees(x)) @ x.inputs["v"]
+)
 
 
 def feature_map(name: str, sentence: str, features: Map) -> None:
     output(name, sentence, ("linear",))(lambda x: weighted(x, features=features))
 
 
-feature_map(
-    "feature_map_elu",
-    "the feature map is elu, without the + 1",
-    lambda a: np.where(a > 0, a, np.expm1(np.minimum(a, 0))),
-)
+feature_map("feature_map_elu", "the feature map is elu, without the + 1", lambda a: phi(a) - 1)
 feature_map("feature_map_relu", "the feature map is relu", lambda a: np.maximum(a, 0))
 feature_map("feature_map_exp", "the feature map is exp", np.exp)
 feature_map("feature_map_missing", "no feature map is applied", lambda a: a)
@@ -159,14 +127,10 @@ def rule(name: str, sentence: str, ops: tuple[str, ...], mistake: str = "", **in
     output(name, sentence, ops)(lambda x: by_rule(x, mistake, **inputs))
 
 
-@output("gate_ignored", "the gate is ignored", GATED)
-def _(x: Question) -> Any:
-    return x.change(log_gate=np.zeros_like(x.inputs["log_gate"]))
-
-
-@output("gate_log2", "the gate is taken for a logarithm to base 2", GATED)
-def _(x: Question) -> Any:
-    return x.change(log_gate=x.inputs["log_gate"] * np.log(2))
+output("gate_ignored", "the gate is ignored", GATED)(lambda x: x.change(log_gate=np.zeros_like(x.inputs["log_gate"])))
+output("gate_log2", "the gate is taken for a logarithm to base 2", GATED)(
+    lambda x: x.change(log_gate=x.inputs["log_gate"] * np.log(2))
+)
 
 
 @output("gate_not_a_logarithm", "the gate itself is multiplied, not its exponential", GATED)
@@ -203,40 +167,22 @@ def _(x: Question) -> Any:
     return first + np.tril(rule.q @ rule.k.mT) @ rule.u
 
 
-@output("gates_summed_up", "logarithms of gates are summed up and subtracted: -inf - -inf is not a number", GATED)
-def _(x: Question) -> Any:
-    return None  # what is lost depends on the chunks: `diagnose` recognises it by what is lost
-
-
+# What is lost depends on the chunks: `diagnose` recognises it by what is lost.
+output("gates_summed_up", "logarithms of gates are summed up and subtracted: -inf - -inf is not a number", GATED)(
+    lambda x: None
+)
 rule("read_before_write", "a query reads the state before its own token is written", RULES, "read")
 rule("erase_before_decay", "what is to be erased is read from the state before it decays", ("gated_delta",), "erase")
 rule("erase_missing", "nothing is erased: values are added as in linear attention", DELTAS, erase=lambda e, *_: 0 * e)
-
-
-@output("beta_missing", "beta is ignored", DELTAS)
-def _(x: Question) -> Any:
-    return x.change(beta=np.ones_like(x.inputs["beta"]))
-
-
+output("beta_missing", "beta is ignored", DELTAS)(lambda x: x.change(beta=np.ones_like(x.inputs["beta"])))
 rule("beta_of_values_only", "beta scales the value, but not what is erased", DELTAS, erase=lambda e, k, v, beta: k)
 rule("beta_of_erase_only", "beta scales what is erased, but not the value", DELTAS, value=lambda u, k, v, beta: v)
-rule(
-    "beta_twice",
-    "beta is applied twice",
-    DELTAS,
-    erase=lambda e, k, v, beta: beta * e,
-    value=lambda u, k, v, beta: beta * u,
+output("beta_twice", "beta is applied twice", DELTAS)(
+    lambda x: by_rule(x, erase=lambda e, k, v, beta: beta * e, value=lambda u, k, v, beta: beta * u)
 )
+output("beta_clipped", "beta is clipped to 1", DELTAS)(lambda x: x.change(beta=np.minimum(x.inputs["beta"], 1)))
 
-
-@output("beta_clipped", "beta is clipped to 1", DELTAS)
-def _(x: Question) -> Any:
-    return x.change(beta=np.minimum(x.inputs["beta"], 1))
-
-
-@output("normalised", "q and k are normalised, which was not asked for", DELTAS, without="normalise")
-def _(x: Question) -> Any:
-    return x.change(normalise=True)
+# The normalisation of q and k.
 
 
 def divided(x: Question, length: Map) -> Question:
@@ -245,23 +191,16 @@ def divided(x: Question, length: Map) -> Question:
     return x.change(**given, normalise=False)
 
 
+output("normalised", "q and k are normalised, which was not asked for", DELTAS, without="normalise")(
+    lambda x: x.change(normalise=True)
+)
 output("not_normalised", "q and k are not normalised", DELTAS, "normalise")(lambda x: x.change(normalise=False))
-
-
-@output(
+output(
     "eps_outside_the_root", "eps stands outside the square root: q and k are divided by |x| + eps", DELTAS, "normalise"
-)
-def _(x: Question) -> Any:
-    return divided(x, lambda length: length + 1e-6)
-
-
-@output(
+)(lambda x: divided(x, lambda length: length + 1e-6))
+output(
     "eps_missing_in_the_root", "there is no eps in the square root: q and k are divided by |x|", DELTAS, "normalise"
+)(lambda x: divided(x, lambda length: np.maximum(length, 1e-12)))
+output("only_k_normalised", "k is normalised, and q is not", DELTAS, "normalise")(
+    lambda x: x.change(k=unit(x.inputs["k"]), normalise=False)
 )
-def _(x: Question) -> Any:
-    return divided(x, lambda length: np.maximum(length, 1e-12))
-
-
-@output("only_k_normalised", "k is normalised, and q is not", DELTAS, "normalise")
-def _(x: Question) -> Any:
-    return x.change(k=unit(x.inputs["k"]), normalise=False)

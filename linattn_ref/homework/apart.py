@@ -1,7 +1,7 @@
 """A submission in a process of its own: limits of time and memory, without this package on its path.
 
 Under bubblewrap, where it is installed, the process sees Python, the installed packages but this one, and the
-submission, all read-only, and no network. Without, it is a process of the user's, and the report says so.
+submission, all read-only, and no network. Without it, the process may do what the user may, and the report says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 LONGEST = 16  # MiB of an answer
 ALL = 55.0  # seconds of the processor for each process
 IMPORTING = 30.0  # and for importing answer.py, beside the limit of an item
-PATIENCE = 8  # times as long we wait at most: a submission may sleep, or have to wait on a busy machine
+PATIENCE = 8  # we wait at most so many times as long: a submission may sleep, and the machine may be busy
 TICK = 1e-3
 FILE = 1 << 20  # bytes of a file that a submission may write, under bubblewrap of all files
 SYSTEM = "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives"  # what Python needs
@@ -105,7 +105,7 @@ class Apart:
             self.begin(self.peak)  # a new process has a new timer
         request = values.pack(name, args, options, self.peak) | {"seconds": self.timer}
         self.timer = 0.0  # it is running
-        return self.ask(json.dumps(request) + "\n", self.item_left)
+        return self.ask(values.dumps(request) + "\n", self.item_left)
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""

@@ -1,7 +1,7 @@
 """The program that runs a submission: it reads requests, a line each, and writes answers. Needs NumPy alone.
 
-It knows no expected value. Limits are set before a line of the submission runs, and it cannot lift them
-again, but for the timer of an item, beside which `apart` has a limit of its own.
+It knows none of the expected values. Limits are set before the first line of the submission runs. The submission
+cannot lift them, except for the timer of an item, and for that `apart` has a limit of its own.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def main(said: str) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # the first sends a signal that has a name
     resource.setrlimit(resource.RLIMIT_FSIZE, (file, file))
     sys.path.append(packages)
-    from values import arrays_of, call, finder  # type: ignore[import-not-found]
+    from values import arrays_of, call, dumps, finder  # type: ignore[import-not-found]
 
     def say(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(dumps(answer) + "\n")
         answers.flush()
 
     signal.setitimer(signal.ITIMER_PROF, importing)  # of the processor, until a signal ends the process

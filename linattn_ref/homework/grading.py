@@ -1,8 +1,8 @@
 """Points: each item is asked of the submission and of the solution, and compared; what is wrong is looked for by name.
 
-An item has several trials, each with numbers and sizes of its own. A wrong one is compared with the mistakes that the
-sheet knows, by solving it with that mistake; and the judge (`linattn_ref.conform`) says what it sees. An item that is
-right given an earlier function of the student's that is wrong gets its points: an error is paid for once.
+An item has several trials, each with numbers and sizes of its own. Where it is wrong, the solution is run with each
+mistake that the sheet knows, to see which one gives this answer; the judge (`linattn_ref.conform`) adds what it finds.
+Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points.
 """
 
 import functools

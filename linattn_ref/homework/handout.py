@@ -87,7 +87,7 @@ def expected(sheet: Sheet) -> str:
 
         yields = grading.questions(sheet, item, vars(solution), remember, 0, 0)
         found[item.name] = {"given": given, "yields": [values.encode(x) for x in yields]}
-    return json.dumps(found) + "\n"
+    return values.dumps(found) + "\n"
 
 
 def theory(sheet: Sheet, *, answers: bool) -> str:

@@ -134,9 +134,8 @@ def removed(module: Module, name: str, part: Part) -> str:
     first = node.body[0]
     has_doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     head = "\n".join(module.lines[node.lineno - 1 : first.lineno - 1])
-    doc = "\n".join(module.lines[first.lineno - 1 : first.end_lineno]) if has_doc else ""
-    text = "\n".join(module.lines[node.lineno - 1 : node.end_lineno])
-    found = (x for comment in re.findall(r"#.*", text) for x in re.findall(EQUATIONS, comment))
+    doc = module.text(first) if has_doc else ""
+    found = (x for comment in re.findall(r"#.*", module.text(node)) for x in re.findall(EQUATIONS, comment))
     told = ", ".join(sorted(dict.fromkeys(found), key=lambda x: int(x[1:].partition(")")[0])))
     if name in part.docs:
         text = part.docs[name].strip()

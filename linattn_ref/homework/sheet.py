@@ -173,7 +173,7 @@ def made(cls: Any, said: dict[str, Any]) -> Any:
 
 
 def complaints(sheet: Sheet) -> Iterator[tuple[str, str]]:
-    """Names that are not known or stand twice, and numbers out of range: no fault of the student's who is graded."""
+    """Find unknown or repeated names and numbers out of range, before a student is graded by them."""
     for item in sheet.items:
         of_judge = [name for name, check in CHECKS.items() if item.judge in check.ops]
         for word, values, known in (

@@ -7,6 +7,7 @@ looks for a class of that name, and takes the fields that this class has.
 from __future__ import annotations
 
 import importlib
+import json
 import tracemalloc
 from collections.abc import Callable
 from types import ModuleType
@@ -14,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays_of", "call", "decode", "encode", "finder", "pack", "within"]
+__all__ = ["arrays_of", "call", "decode", "dumps", "encode", "finder", "pack", "within"]
 
 DTYPES = "bool", "int32", "int64", "float32", "float64"
 
 
 def encode(x: Any) -> Any:
-    """What JSON has for a value; nothing, for what is no value."""
+    """What :func:`dumps` writes of a value; nothing, for what is no value."""
     if isinstance(x, (bool, int, float, str)) and not isinstance(x, np.generic):
         return x
     if hasattr(x, "__array__") or isinstance(x, complex):
@@ -29,7 +30,7 @@ def encode(x: Any) -> Any:
             raise TypeError(f"expected an array of real numbers, got one of {x.dtype}")
         if str(x.dtype) not in DTYPES:  # float16, say: JSON needs no other precision
             x = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
-        return {"array": x.tolist(), "dtype": str(x.dtype), "shape": list(x.shape)}
+        return {"array": np.array(x), "dtype": str(x.dtype), "shape": list(x.shape)}
     if hasattr(x, "_fields"):
         return {"class": key_of(type(x)), "fields": {name: encode(getattr(x, name)) for name in x._fields}}
     if isinstance(x, dict):
@@ -39,6 +40,11 @@ def encode(x: Any) -> Any:
     return None
 
 
+def dumps(encoded: Any) -> str:
+    """As JSON, arrays as lists: made only of what leaves the process, since for large arrays lists take long."""
+    return json.dumps(encoded, default=np.ndarray.tolist)
+
+
 def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any] = lambda x: x) -> Any:
     """The value; ``find`` looks for a class by its name, and ``array`` makes another library's array."""
     if not isinstance(x, dict):
@@ -46,7 +52,7 @@ def decode(x: Any, find: Callable[[str], Any], array: Callable[[np.ndarray], Any
     if "array" in x:
         if x["dtype"] not in DTYPES:
             raise ValueError(f"expected an array of one of {', '.join(DTYPES)}, got {x['dtype']!r}")
-        return array(np.array(x["array"], dtype=x["dtype"]).reshape(x["shape"]))
+        return array(np.array(x["array"], dtype=x["dtype"], order="C").reshape(x["shape"]))
     if "class" in x:
         cls, fields = find(x["class"]), x["fields"]
         names = [name for name in getattr(cls, "_fields", ()) if name in fields]

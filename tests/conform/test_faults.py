@@ -16,16 +16,10 @@ RECORD = Path(__file__).parents[2] / "figures" / "records" / "conform_confusion.
 CASES = [(name, op) for name, each in HYPOTHESES.items() for op in each.ops if faults.applies(name, op)]
 
 
-def fits(name, op, shape):
-    dtype = faults.dtype_of(name)
-    question = faults.question_of(name, op, dict(faults.SHAPES[shape]), dtype, shape)
-    return [each[0] for each in faults.diagnosed(faults.faulty(name, op, dtype), question)]
-
-
 @pytest.mark.parametrize("name", HYPOTHESES)
 def test_a_mistake_is_named_first(name):
     op = next(op for each, op in CASES if each == name)
-    found = fits(name, op, 0)
+    found = faults.fits(name, op, 0)
     assert found[:1] == [name]
     assert len(found) <= 2
 
@@ -41,7 +35,7 @@ def test_the_record_is_of_the_mistakes_there_are():
 @pytest.mark.parametrize("shape", [0, *(pytest.param(shape, marks=pytest.mark.thorough) for shape in (1, 2))])
 @pytest.mark.parametrize(("name", "op"), CASES)
 def test_a_mistake_is_named_first_on_every_shape(name, op, shape):
-    found = fits(name, op, shape)
+    found = faults.fits(name, op, shape)
     assert found[:1] == [name]
     assert len(found) <= 2
     assert json.loads(RECORD.read_text(encoding="utf-8"))["fits"][name][op][shape] == found

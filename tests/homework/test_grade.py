@@ -21,7 +21,7 @@ from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.rehearsal import Here
 from linattn_ref.homework.results import Report
-from linattn_ref.homework.values import decode, encode, within
+from linattn_ref.homework.values import decode, dumps, encode, within
 
 SOFTMAX = read("softmax")
 # What Gradescope publishes of results.json (gradescope-autograders.readthedocs.io, "Output format").
@@ -247,7 +247,7 @@ def test_values_cross_as_json():
         __slots__ = ()
 
     x = {"a": np.array([[1.5, -np.inf]], np.float32), "b": (None, True, 3, "c"), "n": np.empty((0, 2))}
-    back = decode(json.loads(json.dumps(encode(x))), lambda name: None)
+    back = decode(json.loads(dumps(encode(x))), lambda name: None)
     assert back["a"].dtype == np.float32
     assert back["n"].shape == (0, 2)
     np.testing.assert_array_equal(back["a"], x["a"])
@@ -256,7 +256,7 @@ def test_values_cross_as_json():
     with pytest.raises(ValueError, match="expected an array of one of"):
         decode({"array": [1], "dtype": "O", "shape": [1]}, lambda name: None)
     for dtype, other in ((np.float16, "float64"), (np.longdouble, "float64"), (">f4", "float64"), (np.uint8, "int64")):
-        assert json.loads(json.dumps(encode(np.ones(2, dtype)))) == {"array": [1, 1], "dtype": other, "shape": [2]}
+        assert json.loads(dumps(encode(np.ones(2, dtype)))) == {"array": [1, 1], "dtype": other, "shape": [2]}
     for unreal in (1j, np.ones(2, np.complex64)):
         with pytest.raises(TypeError, match="expected an array of real numbers, got one of complex"):
             encode(unreal)
