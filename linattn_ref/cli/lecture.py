@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
     told = "have each chapter's cells run, and changed code of mechanisms checked, in the browser (adds 59 MB)"
     command.add_argument("--run", action="store_true", dest="run_cells", help=told)
     told = "add a page where a pretrained network reads the reader's own text, and shows its attention and how low "
-    told += "its rank is (adds 48 MB, nearly all of which --run has too)"
+    told += "its rank is (adds 49 MB, nearly all of which --run has too)"
     command.add_argument("--sentence", action="store_true", help=told)
     told = "leave out the decks (12 MB), or the pages that run without Python and the sliders of chapters (5 MB)"
     command.add_argument("--without", nargs="+", default=(), choices=("slides", "live"), help=told)

@@ -61,7 +61,7 @@ def set_up_cell(address: str) -> str:
 
 
 def check_versions() -> None:
-    """See that Python and what the chapters need are there, and new enough.
+    """See that the packages that the chapters need are there, and new enough.
 
     Raises
     ------
@@ -71,16 +71,15 @@ def check_versions() -> None:
     from packaging.requirements import Requirement
 
     wrong = []
-    for line in metadata.requires("linattn-ref") or []:
-        needed = Requirement(line)
-        if needed.marker is not None and not needed.marker.evaluate({"extra": EXTRA}):
+    for needed in map(Requirement, metadata.requires("linattn-ref") or []):
+        if needed.marker and not needed.marker.evaluate({"extra": EXTRA}):
             continue
         try:
             found = metadata.version(needed.name)
         except metadata.PackageNotFoundError:
             wrong.append(f"{needed.name} is missing")
-            continue
-        if needed.name != "linattn-ref" and not needed.specifier.contains(found, prereleases=True):
-            wrong.append(f"{needed.name} {found} is not {needed.specifier}")
+        else:
+            if not needed.specifier.contains(found, prereleases=True):
+                wrong.append(f"{needed.name} {found} is not {needed.specifier}")
     if wrong:
         raise RuntimeError(f"{'; '.join(wrong)}: pip install --upgrade 'linattn-ref[{EXTRA}]', and restart the kernel")

@@ -48,7 +48,7 @@ def test_each_rule_of_the_notation(typed, set_):
     assert tex(typed, display=True) == set_
 
 
-@pytest.mark.parametrize("typed", ["(a + b", "a + b)", "[a)", "a # b", "x_", "dK of parts/masks.py"])
+@pytest.mark.parametrize("typed", ["(a + b", "a + b)", "[a)", "a # b", "x_", "dK of parts/masks.py", "1 / sqrt width"])
 def test_what_is_no_formula_is_an_error(typed):
     with pytest.raises(FormulaError):
         tex(typed)

@@ -105,6 +105,17 @@ def test_a_network_says_what_trained_it(path):
     assert f"after {seen:,} steps, {8 * seen:,} images" in told
 
 
+def test_networks_that_saw_different_images_are_not_to_be_compared():
+    told = "They have not seen as many images as each other"
+    both = [weights.read(path) for path in weights.SHIPPED]
+    assert told not in build.pixels()["networks"]["origin"]
+    shape = both[0].facts["shape"]
+    both[0] = both[0]._replace(facts={**both[0].facts, "shape": {**shape, "batch": 2 * shape["batch"]}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "read", lambda path: both.pop())
+        assert told in build.pixels()["networks"]["origin"]
+
+
 def test_all_pages_are_written(tmp_path):
     written = build.make(tmp_path / "live", home="../index.html")
     assert {path.name for path in written} >= {"pixels.html", "sums.html", "index.html"}

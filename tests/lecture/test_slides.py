@@ -1,5 +1,6 @@
 """The decks: what each has, how long it takes, and that its numbers were measured where its notes say."""
 
+import base64
 import json
 import re
 import shutil
@@ -198,6 +199,28 @@ def test_a_picture_of_the_lecturers_own_is_in_the_deck(tmp_path):
     drawn = pictures.of(slide.picture.source, tmp_path)
     assert drawn.address.startswith("data:image/png;base64,iVBORw0KGgo")
     assert 1.5 < drawn.ratio < 2
+    content = (folder / "my-own.png").read_bytes() + b"<!-- which in SVG is no part of the picture -->"
+    (folder / "my-other.png").write_bytes(content)
+    assert pictures.of("file:my-other.png", tmp_path).address.endswith(base64.b64encode(content).decode())
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("figure:spectrum#x", "no picture 'figure:spectrum#x': expected figure:NAME,"),
+        ("figure:nothing", "no picture 'figure:nothing': expected figure:NAME,"),
+        ("notebook:01#99", "chapter 01 has \\d+ pictures, counted from 1; got 99"),
+        ("notebook:99#1", "chapter 99 has 0 pictures, counted from 1; got 1"),
+    ],
+)
+def test_a_picture_that_is_not_there_is_named(source, told):
+    pictures = pytest.importorskip("linattn_ref.lecture.slides.pictures")
+    with pytest.raises(ValueError, match=told):
+        pictures.of(source, ROOT)
+
+
+def test_a_fence_may_be_empty():
+    assert '<pre class="code" style="font-size: 28px"></pre>' in build.page.markup.to_html("```\n```")
 
 
 @pytest.mark.parametrize("word", ["0", "99", "five", "-1"])

@@ -48,7 +48,7 @@ def pixels(runs: Sequence[Path] | None = None) -> dict[str, Any]:
         got = " and ".join(map(attention_of, trained))
         raise ValueError(f"runs: expected one with linear and one with softmax attention, got {got}")
     told = [origin(one) for one in trained]
-    if trained[0].step != trained[1].step:
+    if images(trained[0]) != images(trained[1]):
         told.append("They have not seen as many images as each other: compare memory and time, not the drawings.")
     return {"networks": {"origin": " ".join(told), "networks": [weights.packed(one) for one in trained]}}
 
@@ -58,12 +58,16 @@ def attention_of(trained: Network) -> str:
     return str(trained.facts["attention"])
 
 
+def images(trained: Network) -> int:
+    """How many images it has seen."""
+    return trained.step * int(trained.facts["shape"]["batch"])
+
+
 def origin(trained: Network) -> str:
     """Where a network comes from, for a reader."""
     shape, rounded = trained.facts["shape"], weights.packed(trained)["format"]
-    seen = trained.step * shape["batch"]
     told = ", then ".join(f"“{command}”" for command in commands(trained.facts))
     return (
         f"{attention_of(trained).capitalize()}: {shape['layers']} layers of {shape['width']}, {shape['heads']} heads,"
-        f" after {trained.step:,} steps, {seen:,} images, of {told}; weights in {rounded}."
+        f" after {trained.step:,} steps, {images(trained):,} images, of {told}; weights in {rounded}."
     )

@@ -111,21 +111,21 @@ def pages(*, home: str | None = None) -> dict[str, str]:
     kept = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("[0-9][0-9].json"))}
     if not kept:
         raise FileNotFoundError(f"no frames in {KEPT}: `linattn-ref live --draw NN` draws those of a chapter")
+    home = home and f"../{home}"
     found = {f"frames/{number}.html": _page(number, document, home) for number, document in kept.items()}
     return {**found, "frames/index.html": _index(kept, home)}
 
 
 def guesses(number: str) -> dict[str, dict[str, str]]:
     """What a reader of a chapter guesses before moving a slider: ``guess`` and ``answer`` by the slider's name."""
-    found: dict[str, dict[str, dict[str, str]]] = tomllib.loads(GUESSES.read_text(encoding="utf-8"))
-    return found[number]
+    return dict(tomllib.loads(GUESSES.read_text(encoding="utf-8"))[number])
 
 
 def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:
     title, asked = document["title"], guesses(number)
     sliders = [{**slider, **asked[slider["name"]]} for slider in document["sliders"]]
     data = {"chapter": {"title": title, "sliders": sliders}, "title": page.Html(html.escape(title))}
-    links = page.navigation(f"frames/{number}.html", home=home and f"../{home}")
+    links = page.navigation(f"frames/{number}.html", home=home)
     return page.inline("frames.html", data, links=links)
 
 
@@ -139,6 +139,6 @@ def _index(kept: Mapping[str, Any], home: str | None) -> str:
             f'<h2><a href="{number}.html">{html.escape(document["title"])}</a></h2>'
             f'<p class="small">{html.escape(names)}</p></li>\n'
         )
-    links = page.navigation("frames/index.html", home=home and f"../{home}")
+    links = page.navigation("frames/index.html", home=home)
     listed = page.Html(f'<ol class="chapters">\n{"".join(rows)}</ol>')
     return page.inline("frames_index.html", {"list": listed}, links=links)

@@ -1,8 +1,8 @@
-"""Queries, keys and values of one real head on one text, for the page of the brackets.
+"""Queries, keys and values of one real head on one text, for ``sums.html``.
 
-all-MiniLM-L6-v2 reads a text of ours; of its 72 heads this is the one whose least weight from an
-"it" to "animal" is the largest. The network
-sees both sides of a token. The page lets each query see the tokens up to its own, as a causal network would.
+all-MiniLM-L6-v2 reads a text of ours. Of its 72 heads this is the one whose smallest weight from an "it" to "animal" is
+the largest. The network sees both sides of a token. The page lets each query see the tokens up to its own, as a causal
+network would.
 """
 
 import json

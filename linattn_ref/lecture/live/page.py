@@ -39,13 +39,13 @@ def inline(template: str, data: Mapping[str, Any], *, links: str) -> str:
         kind, name = match.groups()
         if kind == "navigation":
             return links
-        if kind == "data" and isinstance(data[name], Html):
-            return str(data[name])
-        if kind == "data":
-            # "<" would end the script element, were there a "</script>" in a text
-            text = json.dumps(data[name], separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-            return f'<script type="application/json" id="{name}">{text}</script>'
-        return f"<{kind}>\n{(ASSETS / name).read_text(encoding='utf-8')}</{kind}>"
+        if kind != "data":
+            return f"<{kind}>\n{(ASSETS / name).read_text(encoding='utf-8')}</{kind}>"
+        if isinstance(data[name], Html):
+            return data[name]
+        # "<" would end the script element, were there a "</script>" in a text
+        text = json.dumps(data[name], separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+        return f'<script type="application/json" id="{name}">{text}</script>'
 
     text = (ASSETS / template).read_text(encoding="utf-8")
     page = re.sub(r"<!-- (style|script|data|navigation) ?([\w.]*) -->", replaced, text)

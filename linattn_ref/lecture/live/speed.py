@@ -12,19 +12,6 @@ from linattn_ref.lecture.live import build, page
 __all__ = ["measure", "told"]
 
 REPEATS = 5
-# Milliseconds of a whole digit, and of its first and last row, in the page of the networks.
-WRITE = """(attention) => {
-  const { network } = writers.find(({ network }) => network.attention === attention), random = new Random(0);
-  network.reset();
-  const rows = [];
-  let token = network.begin;
-  for (let row = 0; row < 28; row++) {
-    const begun = performance.now();
-    for (let i = 0; i < 28; i++) token = pick(network.step(token), 1, random);
-    rows.push(performance.now() - begun);
-  }
-  return rows;
-}"""
 
 
 def measure(networks: Sequence[Path] | None = None) -> dict[str, Any]:
@@ -34,6 +21,7 @@ def measure(networks: Sequence[Path] | None = None) -> dict[str, Any]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         raise FileNotFoundError("there is no Chromium on the path: apt-get install chromium")
+    write = (page.ASSETS / "speed.js").read_text(encoding="utf-8")
     text = page.inline("pixels.html", build.pixels(networks), links="")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "pixels.html"
@@ -43,7 +31,7 @@ def measure(networks: Sequence[Path] | None = None) -> dict[str, Any]:
         opened.goto(f"{file.as_uri()}#still")
         found: dict[str, Any] = {"browser": f"Chromium {browser.version}"}
         for attention in ("linear", "softmax"):
-            digits = [opened.evaluate(WRITE, attention) for _ in range(REPEATS + 1)][1:]  # the first is compiled
+            digits = [opened.evaluate(write, attention) for _ in range(REPEATS + 1)][1:]  # the first is compiled
             found[attention] = [statistics.median(row) for row in zip(*digits, strict=True)]
         browser.close()
     return found

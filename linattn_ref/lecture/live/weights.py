@@ -51,26 +51,20 @@ def read(path: Path) -> Network:
 
 def packed(trained: Network) -> dict[str, Any]:
     """What the page is given, for JSON: sizes, where each array lies, and all arrays in base64."""
-    params, found, at = trained.params, [], 0
+    params, arrays, data = trained.params, [], bytearray()
     form = "float16" if 2 * sum(x.size for _, x in leaves(params)) <= LARGEST else "int8"
-    arrays = []
     for name, array in leaves(params):
-        content = np.float16(array).tobytes() if form == "float16" else b"".join(x.tobytes() for x in steps(array))
-        arrays.append({"name": name, "shape": array.shape, "at": at})
-        found.append(content + b"\0" * (-len(content) % 4))
-        at += len(found[-1])
-    if at > LARGEST:
-        raise ValueError(f"the network takes {at:,} bytes even as int8, a page has room for {LARGEST:,}")
-    what = {"attention": trained.facts["attention"], "sizes": _sizes(trained), "format": form}
-    return {**what, "arrays": arrays, "data": base64.b64encode(b"".join(found)).decode()}
-
-
-def _sizes(trained: Network) -> dict[str, int]:
-    params = trained.params
+        arrays.append({"name": name, "shape": array.shape, "at": len(data)})
+        data += np.float16(array).tobytes() if form == "float16" else b"".join(x.tobytes() for x in steps(array))
+        data += bytes(-len(data) % 4)
+    if len(data) > LARGEST:
+        raise ValueError(f"the network takes {len(data):,} bytes as {form}, a page has room for {LARGEST:,}")
     places, width = params.positions.table.shape  # type: ignore[union-attr]
     hidden, values = params.blocks[0].feed_forward.inner.w.shape[1], params.head.w.shape[1]
     heads, layers = trained.model.heads, len(params.blocks)
-    return {"width": width, "hidden": hidden, "heads": heads, "layers": layers, "places": places, "values": values}
+    sizes = {"width": width, "hidden": hidden, "heads": heads, "layers": layers, "places": places, "values": values}
+    what = {"attention": trained.facts["attention"], "sizes": sizes, "format": form}
+    return {**what, "arrays": arrays, "data": base64.b64encode(data).decode()}
 
 
 def steps(array: Array) -> tuple[NDArray[np.float32], NDArray[np.int8]]:

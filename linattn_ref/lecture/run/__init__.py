@@ -3,6 +3,7 @@
 ``kernel.py``    runs there: a chapter's names, what cells display, what stands in for packages that a browser lacks
 ``check.py``     runs there too: checks the gradient of a mechanism's page as a reader changed it, with the calls of
                  ``examples.py``; ``suspects.py`` finds the lines that can be to blame
+``fetched.py``   runs there: what chapters fetch, or read by compiled packages
 ``sentence.py``  runs there: a pretrained network, and the singular values of its attention, on a reader's own text
 ``worker.js``    runs the interpreter, in a worker, so that the page stays alive and what runs can be stopped
 ``kernel.js``    starts it, and shows what comes back

@@ -29,7 +29,7 @@ WITH_REVIEWS = ("17", "18")  # whose pages load reviews
 FOLDER = "_static/run"  # in the site
 NATIVE = "native"  # a cell's metadata: why it does not run in a browser
 OF_CELLS = ("joblib", "matplotlib", "numpy", "scipy", "threadpoolctl")
-# What runs them
+# What runs in a page, and what runs it
 PACKAGES = {"pages": ("numpy",), "sentence": ("numpy", "scipy")}
 PACKAGES |= dict.fromkeys(("cells", "network", "reviews"), OF_CELLS)
 # Modules whose pages are checked, if they have a gradient.
@@ -55,8 +55,8 @@ def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, s
     FetchError
         Pyodide cannot be had, or the pretrained network.
     """
-    network, reviews = (cells and not {*of}.isdisjoint(CHAPTERS) for of in (WITH_NETWORK, WITH_REVIEWS))
-    kinds = ["cells", "pages"] * cells + ["network"] * network + ["reviews"] * reviews + ["sentence"] * sentence
+    kinds = [*dict.fromkeys(("cells", "pages", *map(_kind, CHAPTERS)))] * cells + ["sentence"] * sentence
+    beside = {name for kind in kinds for name in BESIDE.get(kind, ())}
     lock = pyodide.locked([name for kind in kinds for name in PACKAGES[kind]])
     found = pyodide.packages({str(each["file_name"]): str(each["sha256"]) for each in lock.values()}, progress=say)
     files = {name: npm.read(pyodide.ENGINE, name) for name in pyodide.CORE}
@@ -64,9 +64,9 @@ def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, s
     every = json.loads(npm.read(pyodide.ENGINE, "pyodide-lock.json"))
     files["lock.json"] = json.dumps({"info": every["info"], "packages": lock}).encode()
     files[SOURCES] = sources(root)
-    if network or sentence:
+    if WEIGHTS in beside:
         files[WEIGHTS] = _zipped({NETWORK: _network(say)})
-    if network or reviews:
+    if TEXTS in beside:
         files[TEXTS] = _zipped({REVIEWS: _reviews(say)})
     scripts = {f"{name}.js": _script(name, content) for name, content in sorted(files.items())}
     needs = {}
@@ -151,9 +151,12 @@ def foot(chapter: str, cells: list[dict[str, Any]]) -> str:
     ``cells`` are the notebook's. Those with ``NATIVE`` in their metadata do not run; the page says why.
     """
     reasons = [cell["metadata"].get(NATIVE, "") for cell in cells if cell["cell_type"] == "code"]
-    number = chapter[:2]
-    kind = "network" if number in WITH_NETWORK else "reviews" if number in WITH_REVIEWS else "cells"
-    return _foot("cells", {"kind": kind, "reasons": reasons})
+    return _foot("cells", {"kind": _kind(chapter[:2]), "reasons": reasons})
+
+
+def _kind(number: str) -> str:
+    """Which of the keys of ``PACKAGES`` the page of a chapter is."""
+    return "network" if number in WITH_NETWORK else "reviews" if number in WITH_REVIEWS else "cells"
 
 
 def is_checked(module: str) -> bool:

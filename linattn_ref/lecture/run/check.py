@@ -87,8 +87,6 @@ def _with_docstring(part: beside.Segment, lines: list[str], text: str) -> list[s
     hidden = [lines[number - 1] for number in range(part.lines[0], part.lines[-1]) if number not in part.lines]
     new = text.split("\n")
     head = next((at for at, line in enumerate(new, 1) if line.partition("#")[0].rstrip().endswith(":")), 0)
-    if not part.docstring:
-        hidden = []
     return [*shown[: code[0]], *new[:head], *hidden, *new[head:], *shown[code[-1] + 1 :]]
 
 

@@ -10,10 +10,11 @@ import io
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,6 @@ __all__ = ["NETWORK", "REVIEWS", "Pieces", "only", "open_content", "read_network
 
 WHY = "{} is not available in the browser: this runs where the package is installed"
 NETWORK, REVIEWS = "all-MiniLM-L6-v2/encoder.npz", "reviews.csv"  # in the archives, beside the package
-COLUMNS = ("text", "label", "source")
 
 
 def open_content(package: fetch.Package, **options: Any) -> Path:
@@ -52,12 +52,6 @@ def read_network(folder: str | os.PathLike[str]) -> bert.Model:
     return model._replace(tokenizer=tokenizer)
 
 
-class Encoded(NamedTuple):
-    """What a tokenizer makes of a text."""
-
-    ids: list[int]
-
-
 class Pieces:
     """A tokenizer in plain Python, with what `linattn_ref.data.text` asks of one."""
 
@@ -66,9 +60,9 @@ class Pieces:
     def __init__(self, pieces: Iterable[str]) -> None:
         self.numbers = {piece: number for number, piece in enumerate(pieces)}
 
-    def encode(self, text: str) -> Encoded:
+    def encode(self, text: str) -> SimpleNamespace:
         """The numbers of its pieces, between the two special ones."""
-        return Encoded([self.numbers[piece] for piece in word_pieces.encode(text, self.numbers)])
+        return SimpleNamespace(ids=[self.numbers[piece] for piece in word_pieces.encode(text, self.numbers)])
 
     def num_special_tokens_to_add(self, is_pair: bool) -> int:
         """Of a single text."""
@@ -88,13 +82,12 @@ def only(wanted: Callable[[str, int], bool], rows: Iterable[tuple[str, int, str]
 
     ``wanted`` gets a source and a text's number in it.
     """
-    file, numbers = io.StringIO(newline=""), dict[str, int]()
+    file, numbers = io.StringIO(newline=""), Counter[str]()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(("text", "label", "source"))
     for text, label, source in rows:
-        number = numbers.get(source, 0)
-        numbers[source] = number + 1
-        writer.writerow((text if wanted(source, number) else "", label, source))
+        writer.writerow((text if wanted(source, numbers[source]) else "", label, source))
+        numbers[source] += 1
     return file.getvalue().encode()
 
 
@@ -129,9 +122,6 @@ class Opened(contextlib.AbstractContextManager[Any]):
 
     def __exit__(self, *error: object) -> None:
         pass
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.header)
 
     def metadata(self) -> dict[str, str] | None:
         """What was said of it."""

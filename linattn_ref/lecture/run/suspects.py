@@ -50,10 +50,8 @@ def suspects(source: str, fields: Sequence[str], wrong: set[str]) -> set[int]:
     cleared = set().union(*(lines for field, lines in found.items() if field not in wrong))
     if not accused:
         return set()
-    for lines in (set.intersection(*accused), set.union(*accused)):
-        if lines - cleared:
-            return lines - cleared
-    return set.intersection(*accused) or set.union(*accused)
+    in_all, in_any = set.intersection(*accused), set.union(*accused)
+    return in_all - cleared or in_any - cleared or in_all or in_any
 
 
 def slices(source: str, fields: Sequence[str]) -> dict[str, set[int]]:

@@ -78,8 +78,7 @@ def segments(source: str) -> list[Segment]:
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
             hidden.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            first = min(each.lineno for each in [node, *node.decorator_list])
-            texts[_with_comments(lines, first)] = ast.get_docstring(node) or ""
+            texts[min(each.lineno for each in [node, *node.decorator_list])] = ast.get_docstring(node) or ""
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             heads.append((node.lineno, body[0].lineno - 1 if body else node.end_lineno or 0))
@@ -91,23 +90,17 @@ def segments(source: str) -> list[Segment]:
             numbers.setdefault(first, []).extend(found)
             texts.setdefault(first, "")
             texts.setdefault(last + 1, "")
-    parts = []
+    parts: list[Segment] = []
     for start, stop in itertools.pairwise([*sorted(texts), len(lines) + 1]):
         its = tuple(line for line in range(start, stop) if line not in hidden)
-        if any(lines[line - 1].strip() for line in its):
-            parts.append(Segment(its, tuple(dict.fromkeys(numbers.get(start, ()))), texts[start]))
-    return _merged(parts)
-
-
-def _merged(parts: list[Segment]) -> list[Segment]:
-    """Statements one below the other that compute the same equation stand beside it together."""
-    made: list[Segment] = []
-    for part in parts:
-        if made and part.numbers and part.numbers == made[-1].numbers and not part.docstring:
-            made[-1] = made[-1]._replace(lines=made[-1].lines + part.lines)
+        if not any(lines[line - 1].strip() for line in its):
+            continue
+        computed, text = tuple(dict.fromkeys(numbers.get(start, ()))), texts[start]
+        if computed and parts and computed == parts[-1].numbers and not text:  # they stand beside it together
+            parts[-1] = parts[-1]._replace(lines=parts[-1].lines + its)
         else:
-            made.append(part)
-    return made
+            parts.append(Segment(its, computed, text))
+    return parts
 
 
 def tags(source: str) -> dict[int, list[str]]:
@@ -119,13 +112,6 @@ def tags(source: str) -> dict[int, list[str]]:
             ranges = (range(int(first), int(last or first) + 1) for first, last in TAG.findall(comment))
             found[token.start[0]] = [str(number) for numbers in ranges for number in numbers]
     return found
-
-
-def _with_comments(lines: list[str], first: int) -> int:
-    """Comments right above a function belong to it."""
-    while first > 1 and lines[first - 2].startswith("#"):
-        first -= 1
-    return first
 
 
 # --- HTML -----------------------------------------------------------------------------------------------------------

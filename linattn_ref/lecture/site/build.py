@@ -9,10 +9,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Collection
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Collection, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from linattn_ref.atomic import move_into_place, write_all
 from linattn_ref.data import fetch, npm
@@ -47,7 +46,7 @@ def make(
         Have each chapter's cells run in the browser, and the pages of mechanisms checked: 59 MB, of which the
         pretrained network of chapters 2 to 4 takes 21.
     sentence : bool
-        Add a page where a pretrained network reads the reader's own text: 48 MB, all but its scripts those of ``run``.
+        Add a page where a pretrained network reads the reader's own text: 49 MB, all but its scripts those of ``run``.
     without : collection of str
         What to leave out of `EXTRAS`.
     say : callable
@@ -81,7 +80,9 @@ def make(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         html = _build(root, Path(folder), run, sentence, without, say)
-        _replace(out, html)
+        if out.exists():
+            os.replace(out, Path(folder) / "old")  # at no moment is there half of a site
+        move_into_place(html, out)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")
@@ -90,29 +91,36 @@ def make(
 def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collection[str], say: Say) -> Path:
     """The whole site, in ``folder``; where."""
     from linattn_ref.lecture import elsewhere
+    from linattn_ref.lecture.live import build as live
+    from linattn_ref.lecture.live import page
     from linattn_ref.lecture.run import build as runtime
-    from linattn_ref.lecture.site import lines, pages, sections, settings
+    from linattn_ref.lecture.site import lines, pages, settings
+    from linattn_ref.lecture.slides import build as slides
 
-    html = folder / "html"
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:  # drawing their pictures takes a core
-        decks, drawn = ({}, None) if "slides" in without else _slides(html / "slides", beside)
-        live: tuple[dict[str, str], dict[str, str]] = ({}, {}) if "live" in without else _live(html / "live", say)
-        extras = pages.Extras(decks, *live, run, sentence)
+    html, extras = folder / "html", pages.Extras({}, {}, {}, run, sentence)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
+        if "slides" not in without:
+            decks = slides.decks()
+            extras.slides.update({path.stem: f"slides/{path.stem}.html" for path in decks.values()})
+            drawn = beside.submit(slides.make, list(decks), html / "slides")  # their pictures, which takes a core
+        if "live" not in without:
+            say("pages that run in the browser")
+            written = live.make(html / "live", home="../index.html")
+            extras.live.update({f"live/{name}": title for name, title in page.PAGES.items()})
+            extras.sliders.update({path.stem: f"live/frames/{path.name}" for path in written if path.stem.isdecimal()})
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
         address = elsewhere.repository(root)
         (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
         _run_sphinx(folder, html, say)
-        if drawn:
+        if extras.slides:
             say("slides")
             drawn.result()
     fetch.fetch(npm.MATHJAX, progress=say)
     typesetting, licence = (html / "_static" / "mathjax" / name for name in ("tex-svg.js", "LICENSE"))
     write_all({typesetting: npm.read(npm.MATHJAX, "es5/tex-svg.js"), licence: npm.read(npm.MATHJAX, "LICENSE")})
-    if drawn:
-        _share(html / "slides", html / "_static", typesetting)
-        for path in (html / "slides").glob("*.html"):
-            path.write_text(sections.link_sliders(path.read_text(encoding="utf-8"), extras.sliders), encoding="utf-8")
+    if extras.slides:
+        _share(html / "slides", html / "_static", typesetting, extras.sliders)
     lines.write(html)
     if run or sentence:
         say("Python for the browser")
@@ -127,8 +135,7 @@ def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
     source, complaints = folder / "source", io.StringIO()
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
     with docutils_namespace():
-        quiet: dict[str, Any] = {"status": None, "warning": complaints}
-        app = Sphinx(source, source, html, folder / "doctrees", "html", **quiet, parallel=cores)
+        app = Sphinx(source, source, html, folder / "doctrees", "html", status=None, warning=complaints, parallel=cores)
         say("Sphinx: reading and writing")
         app.build()
     lines = complaints.getvalue().replace(f"{source}/", "").splitlines()
@@ -137,20 +144,13 @@ def _run_sphinx(folder: Path, html: Path, say: Say) -> None:
         raise RuntimeError(f"Sphinx complains: {told or app.statuscode}")
 
 
-def _slides(folder: Path, pool: Executor) -> tuple[dict[str, str], Future[list[Path]]]:
-    """The decks, from a chapter's name to the deck's address; and their being made."""
-    from linattn_ref.lecture.slides import build as slides
+def _share(decks: Path, shared: Path, typesetting: Path, sliders: Mapping[str, str]) -> None:
+    """What all decks have in them the site keeps once: a deck on its own is one file of 3 MB or more.
 
-    decks = slides.decks()
-    addresses = {path.stem: f"slides/{path.stem}.html" for path in decks.values()}
-    return addresses, pool.submit(slides.make, list(decks), folder)
-
-
-def _share(decks: Path, shared: Path, typesetting: Path) -> None:
-    """What all decks have in them the site keeps once: a deck on its own is one file of 3 MB.
-
-    Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages.
+    Letters and styles go into ``shared``. The script ``typesetting`` is there already, for the other pages. Pictures
+    lead to the ``sliders``.
     """
+    from linattn_ref.lecture.site.sections import link_sliders
     from linattn_ref.lecture.slides.page import in_script
 
     known = {in_script(typesetting.read_text(encoding="utf-8")): typesetting}
@@ -167,24 +167,5 @@ def _share(decks: Path, shared: Path, typesetting: Path) -> None:
         return f'<script src="{address}"></script>' if kind == "script" else f'<link rel="stylesheet" href="{address}">'
 
     for deck in decks.glob("*.html"):
-        text = deck.read_text(encoding="utf-8")
-        deck.write_text(re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, text, flags=re.DOTALL), encoding="utf-8")
-
-
-def _live(folder: Path, say: Say) -> tuple[dict[str, str], dict[str, str]]:
-    """The pages that run in the browser, from their address to their title; and of those with the sliders of a chapter,
-    from the chapter's number to the address."""
-    from linattn_ref.lecture.live import build, page
-
-    say("pages that run in the browser")
-    addresses = [path.relative_to(folder).as_posix() for path in build.make(folder, home="../index.html")]
-    sliders = {address[-7:-5]: f"live/{address}" for address in addresses if re.search(r"/\d\d\.html$", address)}
-    return {f"live/{name}": title for name, title in page.PAGES.items()}, sliders
-
-
-def _replace(out: Path, html: Path) -> None:
-    """Put the new site where the old one was; at no moment is there half of one."""
-    old = html.with_name("old")
-    if out.exists():
-        os.replace(out, old)
-    move_into_place(html, out)
+        text = re.sub(r"<(script|style)>\n(.*?)\n</\1>", moved, deck.read_text(encoding="utf-8"), flags=re.DOTALL)
+        deck.write_text(link_sliders(text, sliders), encoding="utf-8")

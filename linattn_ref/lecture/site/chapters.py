@@ -43,42 +43,39 @@ def write(root: Path, folder: Path, name: str, literate: set[str], extras: Extra
     extras : Extras
     """
     path = f"notebooks/{name}.ipynb"
-    notebook = json.loads((root / path).read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    named = [output.get("metadata", {}).get(chapter.SOURCE_OF, {}).get("names", []) for output in outputs]
-    shown = dict.fromkeys(name.partition(":")[0] for names in named for name in names)
-    links = [f"[{module.rpartition('.')[2]}](../{page_of(module)}.md)" for module in shown if module in literate]
-    line = [f"Beside the code: {', '.join(links)}"] if links else []
+    number, notebook = name[:2], json.loads((root / path).read_text(encoding="utf-8"))
     downloads = _downloads(root, folder, name, notebook)
+    cells, modules = notebook["cells"], dict[str, None]()  # in the order in which the chapter shows them
+    for cell in cells:
+        cell["source"] = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            cell["source"] = cell["source"].replace("(README.md)", "(course.md)")
+        for output in cell.get("outputs", []):
+            data, about = output.get("data", {}), output.get("metadata", {})
+            names = about.get(chapter.SOURCE_OF, {}).get("names", [])
+            modules |= dict.fromkeys(each.partition(":")[0] for each in names)
+            if "image/png" in data:  # MyST-NB heeds what is said of the cell, which has one picture
+                cell["metadata"]["mystnb"] = {"image": {"alt": about["image/png"]["alt"]}}
+            if "text/markdown" in data:
+                shown = "".join(data["text/markdown"])
+                data["text/markdown"] = SOURCE_FILE.sub(lambda file: f"(../code/{file[1].replace('/', '.')}.md)", shown)
+    links = [f"[{module.rpartition('.')[2]}](../{page_of(module)}.md)" for module in modules if module in literate]
+    line = [f"Beside the code: {', '.join(links)}"] if links else []
     if name in extras.slides:
         line.append(f'<a href="../{extras.slides[name]}">Slides</a>')
         slides = deck.read(root / "notebooks" / "slides" / f"{name}.md").slides
-        sections.link_slides(notebook["cells"], slides, f"../{extras.slides[name]}")
-    if name[:2] in extras.sliders:
-        line.append(f'<a href="../{extras.sliders[name[:2]]}">Sliders</a>')
-        notebook["cells"] = _with_sliders(notebook["cells"], name[:2], extras.sliders[name[:2]])
+        sections.link_slides(cells, slides, f"../{extras.slides[name]}")
+    if number in extras.sliders:
+        line.append(f'<a href="../{extras.sliders[number]}">Sliders</a>')
+        cells = _with_sliders(cells, number, extras.sliders[number])
     places = elsewhere.links(elsewhere.repository(root), path)
     line += [f'<a href="{address}">{place}</a>' for place, address in places.items()]
     line.append(f"Download: {', '.join(downloads)}")
-    first = notebook["cells"][0]
-    heading, _, rest = "".join(first["source"]).partition("\n")
-    first["source"] = f"{heading}\n\n:::{{div}} chapter-links\n{' · '.join(line)}\n:::\n\n{rest}"
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "markdown":
-            cell["source"] = "".join(cell["source"]).replace("(README.md)", "(course.md)")
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/png" in data:  # MyST-NB heeds what is said of the cell, which has one picture
-                cell["metadata"]["mystnb"] = {"image": {"alt": output["metadata"]["image/png"]["alt"]}}
-            if "text/markdown" in data:
-                text = "".join(data["text/markdown"])
-                data["text/markdown"] = SOURCE_FILE.sub(
-                    lambda found: f"(../code/{found[1].replace('/', '.')}.md)", text
-                )
-    if extras.run and name[:2] in run.CHAPTERS:
-        foot = raw(run.foot(name, notebook["cells"]))
-        notebook["cells"].append(_markdown("run", foot))
-    save(folder / f"{name}.ipynb", json.dumps(notebook))
+    heading, _, rest = cells[0]["source"].partition("\n")
+    cells[0]["source"] = f"{heading}\n\n:::{{div}} chapter-links\n{' · '.join(line)}\n:::\n\n{rest}"
+    if extras.run and number in run.CHAPTERS:
+        cells.append(_markdown("run", raw(run.foot(name, cells))))
+    save(folder / f"{name}.ipynb", json.dumps({**notebook, "cells": cells}))
 
 
 def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) -> list[str]:
@@ -95,7 +92,7 @@ def _with_sliders(cells: list[dict[str, Any]], chapter: str, address: str) -> li
     """Before each cell with a slider a question, whose answer is folded, and below it the slider."""
     found, guesses = [], list(frames.guesses(chapter).items())
     for cell in cells:
-        if not re.search(r"^chapter\.explore\(", "".join(cell["source"]), re.MULTILINE):
+        if not re.search(r"^chapter\.explore\(", cell["source"], re.MULTILINE):
             found.append(cell)
             continue
         number = sum(each.get("id", "").startswith("slider-") for each in found)

@@ -48,7 +48,7 @@ DRAWN = {"{": r"\{", "}": r"\}", "|(": "|", "|)": "|", "<(": r"\langle ", ">)": 
 TOKEN = re.compile(
     r"""(?P<space>\s+)
     | (?P<number>\d+(?:_\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\d_]))
-    | (?P<word>[A-Za-zø]+(?:_[A-Za-z0-9]+)*)
+    | (?P<word>[A-Za-z]+(?:_[A-Za-z0-9]+)*)
     | (?P<sign><=|>=|<-|->|\+=|==|!=|//|\.\.\.|[-+*×/=<>.,;:!~⊗()\[\]{}|'^_])""",
     re.VERBOSE,
 )
@@ -167,7 +167,7 @@ class _Parser:
 
     def word(self, token: Token, last: Item | None, tight: bool) -> Item:
         text, follows = token.text, self.peek()
-        if text in ("mod",) or (text == "u" and last is not None and re.match(r"[A-Z{]|random", follows.text)):
+        if text == "mod" or (text == "u" and last is not None and re.match(r"[A-Z{]|random", follows.text)):
             return Item("operator", OPERATORS[text])
         if text == "in" and re.match(r"[A-Z{]", follows.text):
             return Item("relation", r"\in")
@@ -184,7 +184,7 @@ class _Parser:
         if base in symbols.BIG:
             return Item("big", self.scripts(symbols.BIG[base] + (f"_{{{symbols.index_tex(index)}}}" if index else "")))
         name, of = (text, "") if text in symbols.FUNCTIONS else (base, index)
-        if name in symbols.FUNCTIONS and (not of or (name != "log" and symbols.is_index(of))):
+        if name in symbols.FUNCTIONS and (not of or (name != "log" and "_" not in of and len(of) <= 2)):
             made = self.scripts(symbols.function(name, of))
             called = self.peek().text == "(" and not self.peek().before.isspace()
             return Item("function", made + (self.bracket(self.take(), True).tex if called else ""), tight=tight)
@@ -204,9 +204,11 @@ class _Parser:
 
     def root(self) -> str:
         follows = self.take()
-        if follows.text == "(":
-            return rf"\sqrt{{{self.sequence(')')}}}"
-        return rf"\sqrt{{{symbols.number(follows.text) if follows.kind == 'number' else symbols.symbol(follows.text)}}}"
+        number = symbols.number(follows.text) if follows.kind == "number" else None
+        inside = self.sequence(")") if follows.text == "(" else number or symbols.symbol(follows.text)
+        if inside is None:
+            raise FormulaError(f"no root of {follows.text!r}")
+        return rf"\sqrt{{{inside}}}"
 
     def scripts(self, base: str) -> str:
         """What is over, under and beside a symbol, in any order."""

@@ -27,9 +27,9 @@ def grid(cards: Iterable[tuple[str, str, str, str]], columns: str = "1 2 2 3") -
     return "\n".join([*rows, "::::\n"])
 
 
-def toctree(pages: Iterable[str], caption: str = "", depth: int = 1) -> str:
+def toctree(pages: Iterable[str], caption: str = "") -> str:
     """Pages for the sidebar."""
-    options = f":hidden:\n:maxdepth: {depth}\n" + (f":caption: {caption}\n" if caption else "")
+    options = ":hidden:\n:maxdepth: 1\n" + (f":caption: {caption}\n" if caption else "")
     return "\n```{toctree}\n" + options + "\n" + "\n".join(pages) + "\n```\n"
 
 

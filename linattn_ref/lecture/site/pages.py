@@ -102,18 +102,18 @@ def _literate_index(made: dict[str, list[tuple[str, str]]], can_run: bool) -> st
         )
     listed: list[str] = []
     for part, heading in LITERATE.items():
-        rows = sorted(made[part], key=lambda row: row[0] not in mechanisms)
         parts.append(f"## {heading}\n")
-        cards = []
-        for module, title in rows:
-            if one := mechanisms.get(module):
-                gives, picture = typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"
-                cards.append((f"/{page_of(module)}", title, gives, picture))
+        cards, rest = [], []
+        for module, title in sorted(made[part], key=lambda row: row[0] not in mechanisms):
+            page, one = f"/{page_of(module)}", mechanisms.get(module)
+            listed.append(page)
+            if one:
+                cards.append((page, title, typeset(one.fields["Gives"]), f"/figures/schematic_{one.name}.svg"))
+            else:
+                rest.append(f"- [{title}]({page}.md)\n")
         if cards:
             parts += [grid(cards), "### What they are made of\n"]
-        rest = (row for row in rows if row[0] not in mechanisms)
-        parts.append("".join(f"- [{title}](/{page_of(module)}.md)\n" for module, title in rest))
-        listed += [f"/{page_of(module)}" for module, _ in rows]
+        parts.append("".join(rest))
     return "\n".join([*parts, toctree(listed)])
 
 

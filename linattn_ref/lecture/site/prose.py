@@ -8,13 +8,14 @@ indented formula has one row per line; columns are separated by two spaces: name
 import contextlib
 import html
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from linattn_ref.lecture.site.formula import FormulaError, is_formula, tex
 from linattn_ref.lecture.site.markdown import EMPHASIS
 
-__all__ = ["REFERENCE", "Equation", "about", "code_block", "equations", "inline", "row_html", "to_html"]
+__all__ = ["REFERENCE", "Equation", "about", "code_block", "entries", "equations", "inline", "row_html", "to_html"]
 
 NUMBER = re.compile(r"(?:\(\d+\)\s*)+\Z")
 REFERENCE = re.compile(r"\((\d+)\)")
@@ -72,6 +73,11 @@ def inline(text: str, link: Callable[[str], str] = "({})".format) -> str:
     return "".join(out)
 
 
+def entries(references: str) -> list[str]:
+    """The papers in the text below the heading "References"."""
+    return re.split(r"\n(?=[A-ZÖŁ][^\n]*\(\d{4}\)|\.\. \[)", references)
+
+
 def code_block(text: str) -> str:
     """HTML of code or doctests, coloured."""
     from pygments import highlight
@@ -86,7 +92,7 @@ def code_block(text: str) -> str:
 
 
 def _blocks(docstring: str) -> list[str]:
-    """What blank lines separate; a display keeps the blank lines in it."""
+    """What blank lines separate."""
     return [block for block in re.split(r"\n(?:\s*\n)+", docstring.strip("\n")) if block]
 
 
@@ -103,28 +109,20 @@ def _block_html(block: str, link: Callable[[str], str], anchor: str) -> str:
         except FormulaError:
             return _table_html(lines, link)
     if lines[0].startswith("    "):
-        text = "\n".join(line[4:] for line in lines)
-        if "``" in block and "\n    " in text:
-            return _definitions_html(text.splitlines(), link)
-        return code_block(text) if PROGRAM.search(block) else _table_html(lines, link)
+        return code_block(textwrap.dedent(block)) if PROGRAM.search(block) else _table_html(lines, link)
     if block.startswith(">>>"):
         return code_block(block)
     if len(lines) > 1 and HEADING.match(lines[1]):
         rest = "\n".join(lines[2:])
         heading = f"<h3>{inline(lines[0], link)}</h3>"
         if lines[0] == "References":
-            entries = re.split(r"\n(?=[A-ZÖŁ][^\n]*\(\d{4}\))", rest)
-            return f'{heading}<ul class="papers">{"".join(f"<li>{inline(entry)}</li>" for entry in entries)}</ul>'
+            return f'{heading}<ul class="papers">{"".join(f"<li>{inline(entry)}</li>" for entry in entries(rest))}</ul>'
         return heading + (_block_html(rest, link, anchor) if rest else "")
     if FIELD.match(lines[0]):
         return _fields_html(block, link)
-    if len(lines) > 1 and all(line.startswith("    ") or not line[0].isspace() for line in lines) and "    " in block:
-        first = next((at for at, line in enumerate(lines) if line.startswith("    ")), 0)
-        if first == 1 or (first and lines[0].startswith(("``", "*"))):
-            return _definitions_html(lines, link)
-    before, example, after = block.partition("\n>>>")
-    if example:
-        return _block_html(before, link, anchor) + code_block(f">>>{after}")
+    first = next((at for at, line in enumerate(lines) if line.startswith("    ")), 0)
+    if first == 1 or (first and lines[0].startswith(("``", "*"))):
+        return _definitions_html(lines, link)
     if lines[0].startswith("- "):
         items = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
         return "<ul>" + "".join(f"<li>{inline(item, link)}</li>" for item in items) + "</ul>"

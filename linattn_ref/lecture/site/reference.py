@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
+from linattn_ref.lecture.site import prose
 from linattn_ref.lecture.site.markdown import plain, save, toctree
 
 __all__ = ["write_api", "write_papers"]
@@ -63,10 +64,10 @@ def write_papers(root: Path, folder: Path, pages: Mapping[str, str]) -> None:
         module = ".".join(file.with_suffix("").parts)
         shown = f"[`{file}`]({pages[module]}.md)" if module in pages else f"`{file}`"
         for entry in _references(docstring):
-            paper, end, where = entry.partition('",')
-            paper += '"' if end else ""
-            place = f"  - {shown}: {plain(where.strip(' .'))}\n" if end else f"  - {shown}\n"
-            cited[plain(paper.rstrip("."))].append(place)
+            ((paper, where),) = re.findall(r'^([^"]*(?:"[^"]*")?)(.*)$', entry)  # up to the title, and behind it
+            place = plain(where.strip(" .,:;"))
+            colon = ":" if place and not place.startswith("(") else ""
+            cited[plain(paper.rstrip("."))].append(f"  - {shown}{colon} {place}".rstrip() + "\n")
     lines = ["# Papers\n", "What the files refer to, and where.\n"]
     lines += [f"- {_searched(paper)}\n{''.join(places)}" for paper, places in sorted(cited.items())]
     save(folder / "papers.md", "\n".join(lines))
@@ -83,5 +84,4 @@ def _searched(paper: str) -> str:
 
 def _references(docstring: str) -> list[str]:
     block = docstring.partition("\nReferences\n----------\n")[2].partition("\n\n")[0]
-    entries = re.split(r"\n(?=[A-ZÖŁ][^\n]*\(\d{4}\)|\.\. \[)", block) if block else []
-    return [re.sub(r"^\.\. \[\w+\] ", "", " ".join(entry.split())) for entry in entries]
+    return [re.sub(r"^\.\. \[\w+\] ", "", " ".join(entry.split())) for entry in prose.entries(block) if entry]

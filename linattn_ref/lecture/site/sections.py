@@ -9,44 +9,43 @@ from linattn_ref.lecture.slides.deck import Slide
 __all__ = ["link_sliders", "link_slides"]
 
 HEADING = re.compile(r"^#{2,3} .+$", re.MULTILINE)
-FROM = re.compile(r"chapter (\d+): (.*)", re.DOTALL)
 FOOT = '<p class="foot">'  # of a slide; what follows begins with the chapter's number
 
 
 def link_slides(cells: list[dict[str, Any]], slides: Sequence[Slide], address: str) -> None:
     """Put below each heading a link to the first of the ``slides`` that quotes its section.
 
-    ``cells`` are those of the executed chapter, and are changed; ``address`` is the deck's as seen from the chapter.
+    ``cells`` are those of the executed chapter, each source one text, and are changed; ``address`` is the deck's as
+    seen from the chapter.
     """
-    where: list[tuple[int, str]] = [(0, "")]  # a cell's number and a heading in it
+    where: list[tuple[dict[str, Any], str]] = [({}, "")]  # a cell and a heading in it
     texts = [""]
-    for number, cell in enumerate(cells):
-        source = "".join(cell["source"])
+    for cell in cells:
         if cell["cell_type"] == "markdown":
-            first, *rest = HEADING.split(source)
+            first, *rest = HEADING.split(cell["source"])
             texts[-1] += first
             texts += rest
-            where += [(number, heading) for heading in HEADING.findall(source)]
+            where += [(cell, heading) for heading in HEADING.findall(cell["source"])]
         for output in cell.get("outputs", ()):
             texts[-1] += "\n" + "".join(output.get("text", output.get("data", {}).get("text/markdown", "")))
     texts = [" ".join(text.split()) for text in texts]
-    linked = set()
+    linked = {0}  # what stands above the first heading has no place for a link
     for number, slide in enumerate(slides):
         for quote in _quotes(slide):
             at = next((i for i, text in enumerate(texts) if quote in text), 0)
-            if at and at not in linked:
+            if at not in linked:
                 linked.add(at)
-                index, heading = where[at]
+                cell, heading = where[at]
                 link = f'<a class="to-slide" href="{address}#/{number}">Slide</a>'
-                source = "".join(cells[index]["source"])
-                cells[index]["source"] = source.replace(heading, f"{heading}\n\n{link}\n", 1)
+                lines = cell["source"].split("\n")
+                lines[lines.index(heading)] += f"\n\n{link}\n"
+                cell["source"] = "\n".join(lines)
 
 
 def _quotes(slide: Slide) -> list[str]:
     """What the slide's notes quote of its own chapter."""
-    found = filter(None, map(FROM.fullmatch, slide.sources))
-    own = (match[2] for match in found if int(match[1]) == int(slide.chapter))
-    return [" ".join(quote.split()) for text in own for quote in re.findall(r'"([^"]+)"', text)]
+    own = (" ".join(source.split()) for source in slide.sources if source.startswith(f"chapter {int(slide.chapter)}: "))
+    return [quote for source in own for quote in re.findall(r'"([^"]+)"', source)]
 
 
 def link_sliders(deck: str, sliders: Mapping[str, str]) -> str:

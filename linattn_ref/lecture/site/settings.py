@@ -11,25 +11,7 @@ __all__ = ["conf_py", "configuration", "setup"]
 STATIC = Path(__file__).with_name("static")
 TITLE = "linattn_ref"
 EMPTY = re.compile(r"<th([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>")
-# What scrolls can be reached by keys; the two sidebars have different names, and each page a heading. A picture
-# opens on its own, where it can be enlarged. Sliders are as high as they say.
-FOR_EVERYBODY = """addEventListener("load", async () => {
-  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
-  if (!document.querySelector("h1"))
-    document.querySelector("article")?.insertAdjacentHTML("afterbegin", "<h1>Search</h1>");
-  await window.MathJax?.startup?.promise;
-  for (const part of document.querySelectorAll("pre, div.math, .formula, .table-wrapper"))
-    if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
-  for (const image of document.querySelectorAll("article img[alt]:not(.sd-card-img-top, .hero, .drawing img, a img)")) {
-    const large = Object.assign(document.createElement("a"), { href: image.src, className: "large" });
-    image.replaceWith(large);
-    large.append(image);
-  }
-});
-addEventListener("message", ({ source, data }) => {
-  for (const frame of document.querySelectorAll(".slider-frame"))
-    if (frame.contentWindow === source) frame.style.height = `${data.height}px`;
-});"""
+FOR_EVERYBODY = Path(__file__).with_name("everybody.js")  # in each page, where it runs without being fetched
 
 
 def conf_py(address: str) -> str:
@@ -88,7 +70,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_domain(_each_at_home(app.registry.domains["py"]), override=True)
     app.connect("html-page-context", _before_others, priority=100)  # before MathJax decides, and furo draws the tree
     app.connect("html-page-context", _for_everybody, priority=900)  # after furo's own
-    app.add_js_file(None, body=FOR_EVERYBODY)
+    app.add_js_file(None, body=FOR_EVERYBODY.read_text(encoding="utf-8").rstrip())
     app.connect("autodoc-process-docstring", _prepared, priority=100)  # before numpydoc
     app.connect("autodoc-process-signature", _without_paths)
     app.connect("autodoc-skip-member", _skipped)

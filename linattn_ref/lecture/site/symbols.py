@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["BIG", "FUNCTIONS", "NAMES", "accent", "escaped", "function", "index_tex", "is_index", "is_symbol", "number"]
+__all__ = ["BIG", "FUNCTIONS", "NAMES", "accent", "escaped", "function", "index_tex", "is_symbol", "number"]
 __all__ += ["symbol"]
 
 # eps is the round one
@@ -17,12 +17,10 @@ STANDARD = {"exp", "log", "sin", "cos", "tanh", "cosh", "max", "min"}  # those t
 BIG = {"sum": r"\sum", "prod": r"\prod", "int": r"\int"}
 # Numbers that have a word for a name, and other quantities that do.
 NAMES = set(
-    """out scale gate block window dilation chunk order rcond rounds buckets root decay size keep
+    """out scale gate block window dilation chunk order rounds buckets root decay size keep
     lse""".split()  # noqa: SIM905
 )
-UPRIGHT = NAMES | set(
-    """loss dt_bias log_sum_exp window_blocks value key random ratio pairs SM MSE bias""".split()  # noqa: SIM905
-)
+UPRIGHT = NAMES | set("loss dt_bias window_blocks value key random ratio pairs SM MSE bias".split())  # noqa: SIM905
 INDEX = re.compile(r"[ijlrt]{1,2}\Z")  # of d_i: a letter d with an index, and no gradient
 
 
@@ -41,8 +39,6 @@ def symbol(word: str) -> str | None:
 
 
 def letter(base: str) -> str | None:
-    if base == "ø":
-        return r"\emptyset"
     if base in GREEK:
         return r"\varepsilon" if base == "eps" else rf"\{base}"
     if base in UPRIGHT:
@@ -53,13 +49,7 @@ def letter(base: str) -> str | None:
         return rf"\mathrm{{d}}{letter(base[1:])}"
     if base[1:] in ("sin", "cos", "log") and base[0] == "d":
         return rf"\mathrm{{d}}\{base[1:]}"
-    if len(base) == 2 and base.isupper():  # RV, AZ: a product of two matrices
-        return " ".join(base)
     return None
-
-
-def is_index(text: str) -> bool:
-    return bool(text) and "_" not in text and len(text) <= 2
 
 
 def index_tex(text: str) -> str:

@@ -73,7 +73,7 @@ def _fence(self: Any, tokens: Any, i: int, *_: Any) -> str:
     kind, _, name = tokens[i].info.strip().partition(" ")
     lines = [line.strip() for line in tokens[i].content.splitlines() if line.strip()]
     code = excerpt(name, lines) if kind == "source" else tokens[i].content.rstrip()
-    size = min(LARGEST, int(WIDTH / LETTER / max(map(len, code.splitlines()))))
+    size = min(LARGEST, int(WIDTH / LETTER / max(map(len, code.splitlines()), default=1)))
     told = f'<p class="whose">{html.escape(name)}</p>' if kind == "source" else ""
     coloured = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip()
     return f'<pre class="code" style="font-size: {size}px">{coloured}</pre>{told}'

@@ -23,7 +23,11 @@ from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGU
 __all__ = ["Drawn", "of"]
 
 PAD = 0.12  # inches around a panel
-FILES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
+SOURCE = re.compile(
+    r"figure:(?P<figure>\w+)(?:#(?P<panels>\d+(?:,\d+)*))?"
+    r"|notebook:(?P<chapter>\d\d)#(?P<which>\d+)"
+    r"|file:(?P<file>.+\.(?:png|jpe?g))"
+)
 
 
 class Drawn(NamedTuple):
@@ -40,28 +44,26 @@ def of(source: str, root: Path) -> Drawn:
     ValueError
         A name, panel or number that there is not.
     """
-    kind, _, rest = source.partition(":")
-    name, _, which = rest.partition("#")
-    if kind == "figure" and name in {*FIGURES, *BENCHES, *COMPILED}:
-        return _figure(name, [int(panel) for panel in which.split(",") if panel], root / "figures")
-    if kind == "notebook" and which.isdecimal():
-        return _of_chapter(name, int(which), root / "notebooks")
-    if kind == "file" and Path(rest).suffix in FILES:
-        return _of_file(root / "notebooks" / "slides" / rest)
+    found = SOURCE.fullmatch(source)
+    if found and found["figure"] in {*FIGURES, *BENCHES, *COMPILED}:
+        return _figure(found["figure"], [int(panel) for panel in re.findall(r"\d+", found["panels"] or "")], root)
+    if found and found["chapter"]:
+        return _of_chapter(found["chapter"], int(found["which"]), root / "notebooks")
+    if found and found["file"]:
+        return _of_file(root / "notebooks" / "slides" / found["file"])
     expected = "figure:NAME, figure:NAME#PANEL, notebook:NN#WHICH, file:NAME.png or file:NAME.jpg"
     raise ValueError(f"no picture {source!r}: expected {expected}")
 
 
-def _figure(name: str, panels: list[int], figures: Path) -> Drawn:
-    module = module_of(name)
-    document = json.loads((figures / f"{name}.json").read_text(encoding="utf-8"))
-    results = results_of(name, document)
+def _figure(name: str, panels: list[int], root: Path) -> Drawn:
+    document = json.loads((root / "figures" / f"{name}.json").read_text(encoding="utf-8"))
     with style.use("projector"), matplotlib.rc_context({"svg.hashsalt": name}):
-        figure = module.draw(results)
+        figure = module_of(name).draw(results_of(name, document))
         box = _box_of(figure, panels, name)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", bbox_inches=box, metadata={"Date": None})
-    return Drawn(_address("svg+xml", buffer.getvalue()), box.width / box.height)
+    drawing = re.sub(rb"<!--.*?-->", b"", buffer.getvalue())
+    return Drawn(_address("svg+xml", drawing), box.width / box.height)
 
 
 def _box_of(figure: Figure, panels: list[int], name: str) -> Bbox:
@@ -93,23 +95,24 @@ def _sharing(axes: Any, side: str) -> list[Any]:
 
 
 def _of_chapter(chapter: str, which: int, notebooks: Path) -> Drawn:
-    (path,) = notebooks.glob(f"{chapter}_*.ipynb")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = [cell for path in notebooks.glob(f"{chapter}_*.ipynb") for cell in json.loads(path.read_bytes())["cells"]]
     shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
     found = [data["image/png"] for data in shown if "image/png" in data]
     if not 1 <= which <= len(found):
-        raise ValueError(f"{path.name} has {len(found)} pictures, counted from 1; got {which}")
-    png = base64.b64decode(found[which - 1])
-    width, height = (int.from_bytes(png[at : at + 4]) for at in (16, 20))  # of the header chunk
-    return Drawn(_address("png", png), width / height)
+        raise ValueError(f"chapter {chapter} has {len(found)} pictures, counted from 1; got {which}")
+    return _as_it_is("png", base64.b64decode(found[which - 1]))
 
 
 def _of_file(path: Path) -> Drawn:
     if not path.is_file():
         raise ValueError(f"no picture {path.name!r} in {path.parent}")
-    height, width = matplotlib.image.imread(path).shape[:2]
-    return Drawn(_address(FILES[path.suffix], path.read_bytes()), width / height)
+    return _as_it_is("png" if path.suffix == ".png" else "jpeg", path.read_bytes())
+
+
+def _as_it_is(kind: str, content: bytes) -> Drawn:
+    height, width = matplotlib.image.imread(io.BytesIO(content), format=kind).shape[:2]
+    return Drawn(_address(kind, content), width / height)
 
 
 def _address(kind: str, content: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(re.sub(rb'<!--.*?-->', b'', content)).decode()}"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
