@@ -10,6 +10,8 @@ flash-linear-attention    its Triton kernel for linear attention, in chunks, wit
 fast-transformers         Algorithm 1 in CUDA by the paper's authors; the product without the denominator
 ========================  ============================================================================================
 
+flash-linear-attention's arrays are brought into its order, ``(B, N, H, D)``, in the time that is measured.
+
 With "bfloat16" after it, a name is a kernel for inputs of that format, on tensor cores. For the kernels here these are
 the loops by themselves, ``cuda.loops.softmax`` and ``causal_product.normalised_forward`` with elu + 1 by PyTorch, as
 for flash-linear-attention. The public functions never reach them: ``kernels=cuda`` computes 16-bit arrays in float32.
@@ -48,20 +50,14 @@ __all__ = ["compute", "draw", "table"]
 FLA = "flash-linear-attention"
 LENGTHS = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
 TOLERANCE = {"float32": 1e-2, "bfloat16": 1e-1}  # of the largest number: others may round to tensor cores' precision
+MARKS = {"linear": (style.BLUE, "o"), "softmax": (style.VERMILLION, "s"), "SDPA": (style.GREY, "^")}
+MARKS |= {FLA: (style.SKY, "D"), peers.FAST: (style.BLACK, "x")}
+LIMITS = {"limit of linear": (style.BLACK, ":"), "limit of linear bfloat16": (style.BLACK, "-.")}
 LOOKS = {
-    "linear": (style.BLUE, "o-"),
-    "softmax": (style.VERMILLION, "s-"),
-    "SDPA": (style.GREY, "^-"),
-    FLA: (style.SKY, "D-"),
-    peers.FAST: (style.BLACK, "x-"),
-    "limit of linear": (style.BLACK, ":"),
-    "linear bfloat16": (style.BLUE, "o--"),
-    "softmax bfloat16": (style.VERMILLION, "s--"),
-    "SDPA bfloat16": (style.GREY, "^--"),
-    f"{FLA} bfloat16": (style.SKY, "D--"),
-    "limit of linear bfloat16": (style.BLACK, "-."),
+    f"{name}{suffix}": (*look, marker + line)
+    for suffix, line in (("", "-"), (" bfloat16", "--"))
+    for name, (*look, marker) in MARKS.items()
 }
-LIMITS = ("limit of linear", "limit of linear bfloat16")
 
 
 def compute(
@@ -204,8 +200,8 @@ def ours(mechanism: Any, cuda: Any, inputs: Inputs, both: bool) -> Sequence[Any]
 def our_softmax_kernel(softmax: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
     q, k, v, d_out = inputs
     options = None, True, q.shape[-1] ** -0.5
-    out, log_sum_exp = softmax.forward(q, k, v, *options)
-    return (out, *softmax.backward(d_out, q, k, v, out, log_sum_exp, *options)) if both else (out,)
+    out, *rows = softmax.forward(q, k, v, *options)
+    return (out, *softmax.backward(d_out, q, k, v, out, *rows, *options)) if both else (out,)
 
 
 def our_linear_kernel(torch: Any, product: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
@@ -279,7 +275,7 @@ def speeds(torch: Any, repeats: int) -> Array:
     return np.array([8 * x.numel() / 1e9, 2 * n**3 / 1e12, 2 * n**3 / 1e12]) / least
 
 
-def limit_ms(results: Results, task: str, length: int, limit: str = LIMITS[0]) -> float:
+def limit_ms(results: Results, task: str, length: int, limit: str = "limit of linear") -> float:
     """What linear attention takes at least: memory or arithmetic, whichever is slower."""
     size, tflops = (2, results.bfloat16_tflops) if "bfloat16" in limit else (4, results.matrix_tflops)
     rows = results.batch * results.heads * length
@@ -326,8 +322,7 @@ def draw(results: Results) -> Figure:
             if points:
                 axis.plot(*zip(*points, strict=True), look, color=colour, label=kernel)
         if field == "median_ms":
-            for limit in LIMITS:
-                colour, look = LOOKS[limit]
+            for limit, (colour, look) in LIMITS.items():
                 times = [limit_ms(results, task, length, limit) for length in lengths]
                 axis.plot(lengths, times, look, color=colour, label=limit)
         axis.set(title=task, xlabel="N = L", ylabel=label, xscale="log", yscale="log")

@@ -87,17 +87,14 @@ def compute(
     RuntimeError
         Two kernels disagree.
     """
-    torch = engine.find("torch")
-    naive, runtime = {} if torch is None else find_naive(), runtimes.find_runtimes().get(runtimes.ONNX)
-    rng = np.random.default_rng(seed)
+    torch, rng = engine.find("torch"), np.random.default_rng(seed)
+    naive, runtime = find_naive(), runtimes.find_runtimes().get(runtimes.ONNX)
     with kept_memory():
         for length in lengths:
             for task in TASKS:
                 inputs = draw_inputs(rng, heads, length, width, task)
                 for passes in PASSES:
-                    calls = _compared(inputs, task, passes, torch, naive) | _yardsticks(inputs, passes)
-                    if runtime is not None and passes == FORWARD:
-                        calls[runtimes.ONNX] = runtimes.linear_attention(runtime, *inputs[:5], scale=1.0)
+                    calls = _calls(inputs, task, passes, torch, naive, runtime)
                     setting, apart = {"task": task, "passes": passes, "size": length}, (PRODUCT, LIMIT)
                     yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, apart=apart)
     return {"versions": peers.versions(torch if naive else None, {peers.FLA: naive or None, runtimes.ONNX: runtime})}
@@ -124,14 +121,23 @@ def find_naive() -> dict[str, Any]:
 # --- What is compared -----------------------------------------------------------------------------------------------
 
 
-def _compared(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any]) -> dict[str, Call]:
-    """By name, ``jit`` first: the same result. Of gradients that of the queries is compared."""
+def _calls(inputs: Inputs, task: str, passes: str, torch: Any, naive: dict[str, Any], runtime: Any) -> dict[str, Call]:
+    """By name, ``jit`` first. Of gradients that of the queries is compared."""
     beta = inputs.beta[..., None]
-    rows = inputs, beta * inputs.v, beta * inputs.k  # ``v`` and ``erase`` as the kernel takes them
-    calls: dict[str, Call] = {"jit": partial(_ours, *rows, passes), "reference": partial(_page, *rows, passes)}
+    v, erase = beta * inputs.v, beta * inputs.k  # as the kernel's backward pass takes them, and the page
+    given = inputs.q, inputs.k, v, erase, inputs.log_gate
+    nothing_erased = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
+    calls: dict[str, Call] = {
+        "jit": partial(_ours, inputs, v, erase, passes),
+        "reference": partial(engine.run, chunked_delta, given, inputs.d_out, passes),
+        PRODUCT: partial(_ours, *nothing_erased, passes),
+        LIMIT: partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32),
+    }
     if naive and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
         form = partial(_theirs, torch, naive[task], NAIVE[task][2], inputs)
         calls[PEER] = partial(peers.in_torch, torch, form, inputs[:4], inputs.d_out, passes == BOTH)
+    if runtime is not None and passes == FORWARD:
+        calls[runtimes.ONNX] = runtimes.linear_attention(runtime, *inputs[:5], scale=1.0)
     return calls
 
 
@@ -142,11 +148,6 @@ def _ours(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequenc
     return (out,) if passes == FORWARD else (out, fast.backward(inputs.d_out, None, *rows, u)[0])
 
 
-def _page(inputs: Inputs, v: Array, erase: Array | None, passes: str) -> Sequence[Array]:
-    out, saved = chunked_delta.forward(inputs.q, inputs.k, v, erase, inputs.log_gate)
-    return (out,) if passes == FORWARD else (out, chunked_delta.backward(inputs.d_out, saved).q)
-
-
 def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: Any, k: Any, v: Any, beta: Any) -> Any:
     """Their own scale, ``1 / sqrt(C)``, is in the queries already."""
     q = q * q.shape[-1] ** 0.5
@@ -154,13 +155,6 @@ def _theirs(torch: Any, function: Any, tokens_first: bool, inputs: Inputs, q: An
         return function(q, k, v, beta)[0]
     given = {"q": q, "k": k, "v": v, "beta": beta, "g": torch.from_numpy(inputs.log_gate)}
     return function(**{name: x.transpose(1, 2) for name, x in given.items()})[0].transpose(1, 2)
-
-
-def _yardsticks(inputs: Inputs, passes: str) -> dict[str, Call]:
-    """What has another result, or none."""
-    rows = inputs._replace(log_gate=np.log1p(-inputs.beta / 10)), inputs.v, None
-    limit = partial(multiply_adds, multiply_adds_of(inputs, passes), np.float32)
-    return {PRODUCT: partial(_ours, *rows, passes), LIMIT: limit}
 
 
 def multiply_adds_of(inputs: Inputs, passes: str) -> int:

@@ -27,7 +27,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2, tables 4 and 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
@@ -35,35 +35,21 @@ from scipy.interpolate import CubicSpline
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.bench_generation import compiled
-from linattn_ref.experiments.learning import causal_attention
+from linattn_ref.experiments.benches.bench_generation import VALUES, Size, compiled, network
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, markdown, style
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
-from linattn_ref.nn import post_norm
 from linattn_ref.op.workspace import workspace
 
 __all__ = ["NETWORKS", "OURS", "PRINTED", "WAYS", "Results", "alone", "best", "compute", "draw", "table", "told"]
 
 OURS = "linattn-ref"
-VALUES = 256
 LONG, VERY_LONG = 0.3, 3.0  # seconds: what takes longer is timed once after a first time, or once
 STEPS = 16  # at most, of a stateful network, timed together
 TOLERANCE = 1e-4  # of the largest score, as in `bench_generation`
 Pixel = Callable[[int], float]  # CPU seconds of the pixel at a position
-
-
-class Size(NamedTuple):
-    """A network, and where along an image it is timed."""
-
-    layers: int
-    heads: int
-    width: int
-    hidden: int
-    numbers: int  # an image
-    positions: tuple[int, ...]  # from 1
 
 
 NETWORKS = {
@@ -116,7 +102,7 @@ def compute(*, seed: int = 0, sizes: Mapping[str, Size] = NETWORKS, rounds: int 
         Two packages disagree.
     """
     torch = engine.find("torch")
-    package = None if torch is None else peers.fast_transformers("builders").get(peers.FAST)
+    package = peers.fast_transformers("builders").get(peers.FAST)
     versions = peers.versions(torch, {peers.FAST: package})
     settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
     runs = {f"{name}-{way}-{n}": (name, way, n) for name in sizes for way in WAYS for n in BATCHES[name, way]}
@@ -207,15 +193,6 @@ def _anew(params: causal.Params, model: causal.Model, way: str, torch: Any, pack
         kind, options = ("full", {}) if way == "softmax" else ("reformer", _hashing(model))
         found[peers.FAST] = ways.encoder(torch, package.builders, params, model.heads, kind, **options)
     return found
-
-
-def network(attention: str, size: Size, rng: Generator) -> tuple[causal.Params, causal.Model]:
-    """Drawn parameters, and what is not learned."""
-    inside = causal_attention.draw(attention, rng, width=size.width // size.heads, length=size.numbers)
-    sizes = {"tokens": VALUES, "places": size.numbers, "width": size.width, "hidden": size.hidden}
-    how: dict[str, Any] = {"block": post_norm, "reads": inside.reads, "dtype": np.float32}
-    params = causal.draw(rng, layers=size.layers, **sizes, **how)
-    return params, causal.Model(inside, size.heads, block=post_norm)
 
 
 def _hashing(model: causal.Model) -> dict[str, int]:

@@ -15,7 +15,7 @@ Katharopoulos et al. (2020), "Transformers are RNNs: fast autoregressive transfo
 authors' slides at ICML, the last one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -33,7 +33,6 @@ from linattn_ref.nn import block, mechanism, post_norm, relu
 __all__ = ["SEQUENCES", "compute", "draw", "table"]
 
 SEQUENCES = 10
-WARM_UP = {"layers": 1, "length": 64}
 COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, "fast-transformers": style.GREEN}
 
 
@@ -82,23 +81,22 @@ def compute(*, layers: int = 12, length: int = 4000, repeats: int = 3, seed: int
         for row in mine:
             peak = in_new_process(peak_of, attention, row.kernel, sizes, seed, malloc=HAND_BACK)
             memory.append(Results(attention=attention, kernel=row.kernel, megabytes=peak / 1e6))
-    torch = engine.find("torch")
-    versions = peers.versions(torch, peers.fast_transformers("builders") if torch else {})
+    versions = peers.versions(engine.find("torch"), peers.fast_transformers("builders"))
     return Results(sizes=sizes, repeats=repeats, versions=versions, rows=tuple(rows), memory=tuple(memory))
 
 
-def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> Callable[[], Array]:
+def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads: int) -> engine.Call:
     """Layer by layer; what a layer saves is gone before the next one begins."""
     inside = mechanism.of({"linear": linear, "softmax": softmax}[attention], kernels=jit)
     rows = np.empty_like(x)
 
-    def call() -> Array:
+    def call() -> Sequence[Array]:
         rows[...] = x
         for one in params:
             y, _ = post_norm.forward(rows, one, inside, heads=heads, activation=relu, kernels=jit)
             rows[...] = y
             del y, _  # so that the next layer has their memory
-        return rows
+        return (rows,)
 
     return call
 
@@ -106,7 +104,7 @@ def own_layers(attention: str, params: tuple[block.Params, ...], x: Array, heads
 def others(torch: Any, attention: str, params: tuple[block.Params, ...], heads: int) -> dict[str, Callable[[Any], Any]]:
     """The layers of other packages by name; PyTorch has no linear attention."""
     found: dict[str, Callable[[Any], Any]] = {}
-    if attention == "softmax":  # norms last
+    if torch is not None and attention == "softmax":  # norms last
         blocks, functions = [peers.leaves_of(one, torch.from_numpy) for one in params], torch.nn.functional
         how = heads, functions.scaled_dot_product_attention, functions.relu
         found["pytorch"] = lambda x: peers.layers(torch, blocks, x, *how, norm_first=False)
@@ -116,21 +114,15 @@ def others(torch: Any, attention: str, params: tuple[block.Params, ...], heads: 
     return found
 
 
-def run(torch: Any, network: Callable[[Any], Any], x: Array) -> Array:
-    with torch.no_grad():
-        out: Array = network(torch.from_numpy(x)).numpy()
-        return out
-
-
-def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, Callable[[], Array]]:
+def layers_of(attention: str, sizes: Sizes, seed: int) -> dict[str, engine.Call]:
     """By name: all layers on one sequence, the same numbers for all."""
     rng = np.random.default_rng(seed)
     params = tuple(block.draw(sizes.width, sizes.hidden, rng, dtype=np.float32) for _ in range(sizes.layers))
     x = rng.random((1, sizes.length, sizes.width), np.float32)
-    torch = engine.find("torch")
-    theirs = others(torch, attention, params, sizes.heads) if torch is not None else {}
-    calls = {name: partial(run, torch, network, x) for name, network in theirs.items()}
-    return {"jit": own_layers(attention, params, x, sizes.heads), **calls}
+    torch, calls = engine.find("torch"), {"jit": own_layers(attention, params, x, sizes.heads)}
+    for name, network in others(torch, attention, params, sizes.heads).items():
+        calls[name] = partial(peers.in_torch, torch, network, [x], x, False)
+    return calls
 
 
 # --- In a process of its own ----------------------------------------------------------------------------------------
@@ -140,15 +132,13 @@ def times(attention: str, sizes: Sizes, repeats: int, seed: int) -> list[Results
     """The rows of one attention, after the outputs have been compared."""
     with one_thread(engine.find("torch")):
         calls = layers_of(attention, sizes, seed)
-        results = {name: (call().copy(),) for name, call in calls.items()}
-        options: dict[str, Any] = {"tolerance": 1e-4, "expected": results, "outputs": ("rows",)}
-        return engine.measure({"attention": attention}, calls, repeats, **options)
+        return engine.measure({"attention": attention}, calls, repeats, tolerance=1e-4, outputs=("rows",))
 
 
 def peak_of(attention: str, kernel: str, sizes: Sizes, seed: int) -> int:
     """Bytes."""
     with one_thread(engine.find("torch")):
-        layers_of(attention, sizes._replace(**WARM_UP), seed)[kernel]()
+        layers_of(attention, sizes._replace(layers=1, length=64), seed)[kernel]()
         return peak_resident(layers_of(attention, sizes, seed)[kernel])
 
 
@@ -170,9 +160,8 @@ def table(results: Results) -> str:
         f"{sizes.hidden}, forward, float32, one thread. CPU time, median of {results.repeats} rounds; times jit's: "
         f"median (least); {SEQUENCES} sequences: {SEQUENCES} times one. The peak is that of one sequence."
     )
-    return engine.page(
-        markdown.table(header, rows, "llr"), note=[note, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])]
-    )
+    compared = engine.compared(results.versions, [peers.PYTORCH, peers.FAST])
+    return engine.page(markdown.table(header, rows, "llr"), note=[note, compared])
 
 
 def draw(results: Results) -> Figure:

@@ -18,32 +18,43 @@ Images are drawn as `linattn_ref.models.generate` does it, sampling included.
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import bench_generation_peers as ways
 from linattn_ref.experiments.benches import engine, peers, runtimes
-from linattn_ref.experiments.benches.bench_generation_peers import Stateful
-from linattn_ref.experiments.benches.engine import TOLD, Call
-from linattn_ref.experiments.benches.limits import read_once
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, markdown, style
-from linattn_ref.kernels import jit
+from linattn_ref.experiments.benches.bench_generation_peers import Stateful, Tokens
+from linattn_ref.experiments.benches.limits import read_all
+from linattn_ref.experiments.learning import causal_attention
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, markdown, style
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
-from linattn_ref.nn import mechanism, post_norm
+from linattn_ref.nn import post_norm
 
-__all__ = ["compiled", "compute", "draw", "network", "table"]
+__all__ = ["VALUES", "Size", "compiled", "compute", "draw", "network", "table"]
 
-Tokens = NDArray[np.integer[Any]]
-LAYERS, HEADS, WIDTH, HIDDEN, VALUES, PIXELS = 8, 8, 256, 1024, 256, 784
+VALUES = 256
 PEERS = peers.PYTORCH, runtimes.ONNX, peers.FAST
 STEPS = 16  # tokens timed together: the first finds the caches with the weights of another
 STRETCH = 28  # pixels timed together: a row of the image
 TOLERANCE = 1e-4  # of the largest score: some hundred roundings of float32 in a row
-ATTENTION = {"linear": linear, "softmax": softmax}
-ORDER = ("jit", "causal.step", "pytorch", runtimes.ONNX, "fast-transformers", "weights read once")
+WEIGHTS = "weights read once"
+ORDER = ("jit", "causal.step", "pytorch", runtimes.ONNX, "fast-transformers", WEIGHTS)
+
+
+class Size(NamedTuple):
+    """A network, and where along an image `bench_drawing` times it."""
+
+    layers: int
+    heads: int
+    width: int
+    hidden: int
+    numbers: int  # an image
+    positions: tuple[int, ...] = ()  # from 1
+
+
+SIZE = Size(8, 8, 256, 1024, 784)
 
 
 @engine.bench("repeats", settings={"batches": 1})
@@ -66,7 +77,7 @@ def compute(
     images : sequence of int
         Batch sizes of the images.
     pixels : int
-        An image; a multiple of 28.
+        An image; a multiple of 28, up to 784.
     repeats : int
         Rounds, after one that is not counted.
     seed : int
@@ -79,26 +90,28 @@ def compute(
     RuntimeError
         Two ways disagree.
     """
-    if pixels % STRETCH:
-        raise ValueError(f"pixels: expected a multiple of {STRETCH}, got {pixels}")
+    if pixels % STRETCH or pixels > SIZE.numbers:
+        raise ValueError(f"pixels: expected a multiple of {STRETCH} up to {SIZE.numbers}, got {pixels}")
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
-    packages = {} if torch is None else peers.fast_transformers("builders")
-    package, runtime = packages.get(peers.FAST), runtimes.find_runtimes().get(runtimes.ONNX)
-    params, model = network("linear", rng)
+    package = peers.fast_transformers("builders").get(peers.FAST)
+    runtime = runtimes.find_runtimes().get(runtimes.ONNX)
+    params, model = network("linear", SIZE, rng)
     for batch in batches:
-        calls = _calls(params, model, rng.integers(0, VALUES, (PIXELS, batch)), torch, package, runtime)
-        options: dict[str, Any] = {"tolerance": TOLERANCE, "what": f"B = {batch}", "calls": STEPS}
+        calls = _calls(params, model, rng.integers(0, VALUES, (SIZE.numbers, batch)), torch, package, runtime)
+        options: dict[str, Any] = {"tolerance": TOLERANCE, "apart": [WEIGHTS], "often": STEPS}
         yield from engine.measure({"batch": batch}, calls, repeats, **options)
-    drawn = tuple(_images(name, batch, pixels, rng) for name in ATTENTION for batch in images)
+    drawn = tuple(_images(name, batch, pixels, rng) for name in ("linear", "softmax") for batch in images)
     versions = peers.versions(torch, {peers.FAST: package, runtimes.ONNX: runtime})
     return {"versions": versions, "rows": (), "images": drawn}
 
 
-def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model]:
-    """The paper's network for MNIST with ``"linear"`` or ``"softmax"`` attention, drawn."""
-    inside = mechanism.of(ATTENTION[attention], causal=True, kernels=jit)
-    sizes: dict[str, Any] = {"tokens": VALUES, "places": PIXELS, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
-    return causal.draw(rng, **sizes, dtype=np.float32), causal.Model(inside, HEADS, block=post_norm)
+def network(attention: str, size: Size, rng: Generator) -> tuple[causal.Params, causal.Model]:
+    """Drawn parameters, and what is not learned."""
+    inside = causal_attention.draw(attention, rng, width=size.width // size.heads, length=size.numbers)
+    sizes = {"tokens": VALUES, "places": size.numbers, "width": size.width, "hidden": size.hidden}
+    how: dict[str, Any] = {"block": post_norm, "reads": inside.reads, "dtype": np.float32}
+    params = causal.draw(rng, layers=size.layers, **sizes, **how)
+    return params, causal.Model(inside, size.heads, block=post_norm)
 
 
 # --- What is compared -----------------------------------------------------------------------------------------------
@@ -107,33 +120,28 @@ def network(attention: str, rng: Generator) -> tuple[causal.Params, causal.Model
 def _calls(
     params: causal.Params, model: causal.Model, tokens: Tokens, torch: Any, package: Any, runtime: Any
 ) -> dict[str, Callable[[], Sequence[Array]]]:
-    """By name, ``jit`` first; each goes on by ``STEPS`` tokens per call."""
+    """A token by name, ``jit`` first; from the start again where no place is left."""
     batch, packed = tokens.shape[1], decoding.pack(params, model)
     made = {"jit": compiled(packed), "causal.step": _by_text(params, model)}
     if torch is not None:
-        made["pytorch"] = ways.by_hand(torch, params, HEADS)
+        made["pytorch"] = ways.by_hand(torch, params, model.heads)
     if package is not None:
-        made["fast-transformers"] = ways.recurrent_encoder(torch, package.builders, params, HEADS)
+        made["fast-transformers"] = ways.recurrent_encoder(torch, package.builders, params, model.heads)
     if runtime is not None:
-        made[runtimes.ONNX] = ways.by_graph(runtime, params, HEADS)
-    calls = {name: going_on(tokens, way.states(batch), way.step) for name, way in made.items()}
-    return calls | {"weights read once": partial(_read, packed.weights)}
+        made[runtimes.ONNX] = ways.by_graph(runtime, params, model.heads)
+    calls: dict[str, Callable[[], Any]] = {
+        name: engine.going_on(partial(_token, tokens, way.step, way.states(batch)), (len(tokens), None))
+        for name, way in made.items()
+    }
+    return calls | {WEIGHTS: partial(read_all, packed.weights)}
 
 
-def going_on(tokens: Tokens, state_at: Callable[[int], Any], step: Callable[..., Any]) -> Call:
-    """``STEPS`` tokens per call from where the last call was, from the start again where no place is left."""
-    place, state = 0, state_at(0)
-
-    def call() -> Sequence[Array]:
-        nonlocal place, state
-        if place + STEPS > len(tokens):
-            place, state = 0, state_at(0)
-        for _ in range(STEPS):
-            scores, state = step(tokens[place], place, state)
-            place += 1
-        return (scores,)
-
-    return call
+def _token(
+    tokens: Tokens, step: Callable[..., Any], state_at: Callable[[int], Any], before: tuple[int, Any]
+) -> tuple[Array, Any]:
+    place, state = before if before[0] < len(tokens) else (0, state_at(0))
+    scores, state = step(tokens[place], place, state)
+    return scores, (place + 1, state)
 
 
 def compiled(packed: decoding.Packed) -> Stateful:
@@ -158,18 +166,12 @@ def _by_text(params: causal.Params, model: causal.Model) -> Stateful:
     )
 
 
-def _read(weights: Array) -> Sequence[Array]:
-    for _ in range(STEPS):
-        read_once(weights)
-    return ()
-
-
 # --- Images ---------------------------------------------------------------------------------------------------------
 
 
 def _images(attention: str, batch: int, pixels: int, rng: Generator) -> Results:
     """CPU time of the pixels of ``batch`` images, each drawn from the scores before it."""
-    packed = decoding.pack(*network(attention, rng))
+    packed = decoding.pack(*network(attention, SIZE, rng))
     state = decoding.init_state(batch, packed)
     for memory in state[:2]:
         memory[...] = 0  # its pages are there before the clock starts
@@ -208,8 +210,8 @@ def table(results: Results) -> str:
         first, last = (f"{each.pixel_ms[end]:.2f} ms" for end in (0, -1))
         rows.append((each.attention, each.batch, f"{each.seconds:.2f}", f"{each.images_per_second:.2f}", first, last))
     note = (
-        f"{LAYERS} layers, H = {HEADS}, E = {WIDTH}, feed-forward {HIDDEN}, float32, one thread, {results.repeats} "
-        f"rounds; a token of the whole batch. {TOLD}"
+        f"{SIZE.layers} layers, H = {SIZE.heads}, E = {SIZE.width}, feed-forward {SIZE.hidden}, float32, one thread, "
+        f"{results.repeats} rounds; a token of the whole batch. {engine.TOLD}"
     )
     pixels = STRETCH * len(results.images[0].pixel_ms)
     ends = f"Images of {pixels} pixels; first and last: the mean of {STRETCH}, of the whole batch."

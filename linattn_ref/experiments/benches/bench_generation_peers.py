@@ -1,9 +1,9 @@
-"""Whole networks that write, in PyTorch, by hand and by fast-transformers: for `bench_generation` and `bench_drawing`.
+"""Whole networks that write, by other packages: for `bench_generation` and `bench_drawing`.
 
 All get the parameters of a `linattn_ref.models.causal` network with norms last and GELU. Token by token (`Stateful`):
 
-by hand             linear attention's sums, moved on where they are by ``baddbmm_``, or keys and values in arrays with
-                    room for all that will come
+by hand             in PyTorch: linear attention's sums, moved on where they are by ``baddbmm_``, or keys and values in
+                    arrays with room for all that will come
 fast-transformers   its recurrent encoder, with ``"linear"`` or ``"full"`` attention
 ONNX Runtime        one graph of the whole network with linear attention, inputs and sums bound once (`runtimes`)
 
@@ -14,7 +14,7 @@ fast-transformers   its encoder, with ``"full"`` or ``"reformer"`` attention and
 
 By hand is the fastest form found: ``torch.addmm`` with weights ``(E, F)`` (at batch size 1 ``F.linear`` takes 1.3 times
 as long), linear attention's of four at batch sizes 1 and 64, and the cache, with its keys transposed, of six or within
-the noise of it (``scaled_dot_product_attention`` among them). All run in ``torch.inference_mode``.
+the noise of it (``scaled_dot_product_attention`` among them). All PyTorch runs in ``torch.inference_mode``.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.experiments.benches import engine, peers, runtimes
-from linattn_ref.experiments.benches.peers import EPS, tensors
 from linattn_ref.experiments.publishing.kit import Array, NDArray
 from linattn_ref.models.causal import Params
 
@@ -46,7 +45,7 @@ class Stateful(NamedTuple):
 
 def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Token by token, with ``"linear"`` or ``"softmax"`` attention."""
-    network = tensors(torch, params)
+    network = peers.tensors(torch, params)
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
     room = len(network.positions.table)
     attend = {"linear": _sums, "softmax": _cache}[attention]
@@ -73,9 +72,7 @@ def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -
 
 def _sums(torch: Any, q: Any, k: Any, v: Any, place: int, s: Any, z: Any) -> Any:
     phi_q, phi_k = torch.nn.functional.elu(q).add_(1), torch.nn.functional.elu(k).add_(1)
-    s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))
-    z.add_(phi_k)
-    return torch.bmm(phi_q.unsqueeze(1), s).squeeze(1).div_((phi_q * z).sum(1, keepdim=True).add_(EPS))
+    return peers.sums_in_place(torch, phi_q, phi_k, v, s, z)
 
 
 def _cache(torch: Any, q: Any, k: Any, v: Any, place: int, keys: Any, values: Any) -> Any:
@@ -101,7 +98,7 @@ def _scores(torch: Any, network: Params, x: Any) -> Any:
 
 def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
     """All tokens, with softmax attention."""
-    network = tensors(torch, params)
+    network = peers.tensors(torch, params)
 
     def scores(tokens: Tokens) -> Array:
         with torch.inference_mode():
@@ -137,12 +134,12 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
         numerator, denominator = (
             graph.add("Reshape", each, np.array([-1, heads, last])) for each, last in ((numerator, d), (denominator, 1))
         )
-        share = graph.add("Div", numerator, graph.add("Add", denominator, np.float32(EPS)))
+        share = graph.add("Div", numerator, graph.add("Add", denominator, np.float32(peers.EPS)))
         out = graph.affine(graph.add("Reshape", share, np.array([-1, width])), one.attention.outer)
         x = graph.norm(graph.add("Add", x, out), one.norm_1)
         h = graph.add("Gelu", graph.affine(x, one.feed_forward.inner))
         x = graph.norm(graph.add("Add", x, graph.affine(h, one.feed_forward.outer)), one.norm_2)
-    graph.affine(graph.norm(x, params.norm), params.head, "scores")
+    graph.affine(graph.norm(x, params.norm), params.head, outputs=["scores"])
 
     def states(batch: int) -> Callable[[int], Any]:
         sums = {f"s{i}": (batch, heads, d, d) for i in layers} | {f"z{i}": (batch, heads, d, 1) for i in layers}
@@ -153,7 +150,7 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
             arrays = {name: np.zeros(size, np.float32) for name, size in sums.items()}
             arrays["ones"] = np.ones(sizes["ones"], np.float32)
             arrays["scores"] = np.zeros((batch, params.head.w.shape[1]), np.float32)
-            return runtimes.Bound(runtime, run, arrays, [*sums], "scores")
+            return runtimes.bound(runtime, run, arrays, [*sums], "scores")
 
         return start
 
@@ -170,7 +167,7 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
 
 def recurrent_encoder(torch: Any, builders: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Its recurrent encoder, between an embedding and a head by hand; its cache is copied in each step."""
-    network = tensors(torch, params)
+    network = peers.tensors(torch, params)
     kind = {"linear": "linear", "softmax": "full"}[attention]
     built = peers.encoder(torch, builders.RecurrentEncoderBuilder, params, heads, kind, activation="gelu")
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
@@ -192,7 +189,7 @@ def recurrent_encoder(torch: Any, builders: Any, params: Params, heads: int, att
 
 def encoder(torch: Any, builders: Any, params: Params, heads: int, kind: str, **options: Any) -> Anew:
     """Its encoder; attention of this ``kind`` gets the options, and ``"reformer"`` whole chunks of tokens."""
-    network = tensors(torch, params)
+    network = peers.tensors(torch, params)
     built = peers.encoder(torch, builders.TransformerEncoderBuilder, params, heads, kind, activation="gelu", **options)
     masking = engine.find("fast_transformers.masking")
 

@@ -23,7 +23,8 @@ fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes
 no gradient is asked for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,9 +46,10 @@ from linattn_ref.kernels.jit.loops import causal_product_plain as plain
 __all__ = ["compute", "draw", "table"]
 
 LOOP, AT_ONCE = (32, 64), 64  # rows in a chunk of PyTorch's forms
-STEP_KERNEL, STEP = "kernel step", "step"
+STEP_TASKS = STEP_KERNEL, STEP = "kernel step", "step"
 FORWARD, BOTH, ATTENTION = "product, forward", "product, forward + backward", "attention, forward + backward"
 LONG, FEW = 16384, 3  # beyond this length no more than so many rounds: one takes some seconds
+SEEN = 9  # tokens before a step
 STEPS = 500  # timed together: one takes some microseconds, and the first of them finds other data in the caches
 TOLERANCE = 1e-4  # of the largest number; some 1000 roundings of float32, for sums of up to some 10^4 terms
 LOOKS = {
@@ -106,41 +108,36 @@ def compute(
         Two kernels disagree.
     """
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
-    packages = {} if torch is None else find_packages()
-    runtime = runtimes.find_runtimes().get(runtimes.ONNX)
+    packages: dict[str, Any] = peers.fast_transformers("causal_product", "attention", "masking", "recurrent.attention")
+    packages[peers.FLA] = peers.naive_file("linear_attn")
+    packages[runtimes.ONNX] = runtimes.find_runtimes().get(runtimes.ONNX)
     with kept_memory():
         for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             rounds = repeats if length <= LONG else min(repeats, FEW)
-            for task, calls in _passes(inputs, torch, packages, compile, runtime):
+            for task, calls in _passes(inputs, torch, packages, compile):
                 yield from engine.measure({"task": task, "size": length}, calls, rounds, tolerance=TOLERANCE)
         for batch in batches:
             for task, calls in steps(batch, heads, step_width, torch, packages.get(peers.FAST), rng):
                 setting = {"task": task, "size": batch}
                 yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=STEPS)
-    return {"versions": peers.versions(torch, {**packages, runtimes.ONNX: runtime})}
-
-
-def find_packages() -> dict[str, Any]:
-    """All that can be imported, by name."""
-    naive = peers.naive_file("linear_attn")
-    found = peers.fast_transformers("causal_product", "attention", "masking", "recurrent.attention")
-    return found | ({} if naive is None else {peers.FLA: naive})
+    return {"versions": peers.versions(torch, packages)}
 
 
 # --- What is compared -----------------------------------------------------------------------------------------------
 
 
 def _passes(
-    inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool, runtime: Any
+    inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool
 ) -> Iterator[tuple[str, dict[str, Call]]]:
     """The three tasks over a whole sequence, each with its calls by name, ``jit`` first."""
     phi = inputs._replace(q=elu_plus_one.forward(inputs.q)[0], k=elu_plus_one.forward(inputs.k)[0])
     double, once = Inputs(*(x.astype(np.float64) for x in phi)), inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
     forms = in_pytorch(torch, compiled) if torch is not None else {}
     attention = engine.ours(linear, inputs[:3], inputs.d_out, engine.BOTH, causal=True)
-    if peers.FLA in packages and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
-        forms[peers.FLA], theirs = (partial(form, packages[peers.FLA]) for form in (fla_product, fla_attention))
+    naive, runtime = packages[peers.FLA], packages[runtimes.ONNX]
+    if naive is not None and inputs.v.shape[-2] % peers.FLA_ROWS == 0:
+        forms[peers.FLA], theirs = partial(fla_product, naive), partial(fla_attention, torch, naive)
         attention[peers.FLA] = partial(peers.in_torch, torch, theirs, inputs[:3], inputs.d_out, True)
     others = [name for name in peers.FAST_TRANSFORMERS if name in packages]
     for name in others:
@@ -210,13 +207,7 @@ def fast_transformers_attention(torch: Any, package: Any, inputs: Inputs) -> Cal
     """Its module ``CausalLinearAttention``, forward and backward, on arrays in its own order ``(B, N, H, D)``."""
     *qkv, d_out = (x.swapaxes(1, 2).copy() for x in inputs)
     b, n, _, width = qkv[0].shape
-    module = package.attention.CausalLinearAttention(width)
-    triangle = package.masking.TriangularCausalMask(n)
-    lengths = package.masking.LengthMask(torch.full((b,), n))
-
-    def attention(*leaves: Any) -> Any:
-        return module(*leaves, triangle, lengths, lengths)
-
+    attention = peers.attention_module(torch, package, b, n, width)
     call = partial(peers.in_torch, torch, attention, qkv, d_out, True)
     return lambda: [x.swapaxes(1, 2) for x in call()]
 
@@ -226,9 +217,9 @@ def fla_product(naive: Any, *qkv: Any, **options: Any) -> Any:
     return naive.naive_chunk_linear_attn(*(x.transpose(1, 2) for x in qkv), scale=1.0, **options).transpose(1, 2)
 
 
-def fla_attention(naive: Any, q: Any, k: Any, v: Any) -> Any:
+def fla_attention(torch: Any, naive: Any, q: Any, k: Any, v: Any) -> Any:
     """With elu + 1, as PyTorch has it, and the denominator."""
-    elu = engine.find("torch").nn.functional.elu
+    elu = torch.nn.functional.elu
     return fla_product(naive, elu(q) + 1, elu(k) + 1, v, normalize=True)
 
 
@@ -244,7 +235,9 @@ def steps(
     """
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
-    start = partial(linear.init_state, (batch, heads), width, width, dtype=v.dtype)
+    # After some tokens: from a state of 0, each output would be v, whatever the features are.
+    seen = linear.summarise(*rng.standard_normal((2, batch, heads, SEEN, width)).astype(np.float32))
+    start = partial(copy.deepcopy, seen)
     at_once = start()
     alone: dict[str, Call] = {"jit": lambda: (fast.step(phi_q, phi_k, v, at_once.s, at_once.z, peers.EPS),)}
     whole: dict[str, Call] = {}
@@ -253,69 +246,58 @@ def steps(
         whole[name] = engine.going_on(partial(ours, overwrite_state=True), start())
     whole["jit, new state"] = engine.going_on(partial(linear.step, q, k, v, eps=peers.EPS, kernels=jit), start())
     if torch is not None:
-        for name, make in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
-            alone[name] = make(torch, phi_q, phi_k, v, *start()[:2], features=False)
-            whole[name] = make(torch, q, k, v, *start()[:2], features=True)
+        for name, token in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
+            alone[name] = step_in_pytorch(torch, token, phi_q, phi_k, v, start(), features=False)
+            whole[name] = step_in_pytorch(torch, token, q, k, v, start(), features=True)
     if package is not None:
-        whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, *start()[:2])
+        whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, start())
     yield from ((STEP_KERNEL, alone), (STEP, whole))
 
 
-def new_state(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
-    """``q, k (B, H, C)``, ``v (B, H, M)``, ``s (B, H, C, M)``, ``z (B, H, C)``; elu + 1 of ``q, k`` if ``features``."""
-    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
+def step_in_pytorch(
+    torch: Any, token: Callable[..., Any], q: Any, k: Any, v: Any, state: Any, *, features: bool
+) -> Call:
+    """A ``token`` of ``q, k (B, H, C)``, ``v (B, H, M)``; elu + 1 of ``q, k`` if ``features``."""
+    q, k, v, *sums = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, *state[:2]))  # (B H, ...)
     elu = torch.nn.functional.elu
 
-    def step(state: Any) -> tuple[Array, Any]:
-        phi_q, phi_k = (elu(q) + 1, elu(k) + 1) if features else (q, k)
-        s = state[0] + torch.bmm(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
-        z = state[1] + phi_k
-        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
-        return numerator / ((phi_q * z).sum(1, keepdim=True) + peers.EPS), (s, z)
-
-    return engine.going_on(step, (s, z))
-
-
-def in_place(torch: Any, q: Any, k: Any, v: Any, s: Any, z: Any, *, features: bool) -> Call:
-    """The same, nothing allocated that can be written over."""
-    q, k, v, s, z = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, s, z))  # (B H, ...)
-    elu = torch.nn.functional.elu
-
-    def step() -> Sequence[Array]:
+    def step(sums: Any) -> Any:
         phi_q, phi_k = (elu(q).add_(1), elu(k).add_(1)) if features else (q, k)
-        s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
-        z.add_(phi_k)
-        numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
-        return (numerator.div_((phi_q * z).sum(1, keepdim=True).add_(peers.EPS)),)
+        return token(torch, phi_q, phi_k, v, *sums)
 
-    return step
+    return engine.going_on(step, sums)
 
 
-def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, s: Any, z: Any) -> Call:
+def new_state(torch: Any, phi_q: Any, phi_k: Any, v: Any, s: Any, z: Any) -> tuple[Any, Any]:
+    s = s + torch.bmm(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
+    z = z + phi_k
+    numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
+    return numerator / ((phi_q * z).sum(1, keepdim=True) + peers.EPS), (s, z)
+
+
+def in_place(torch: Any, phi_q: Any, phi_k: Any, v: Any, s: Any, z: Any) -> tuple[Any, Any]:
+    return peers.sums_in_place(torch, phi_q, phi_k, v, s, z), (s, z)
+
+
+def recurrent_module(torch: Any, package: Any, q: Any, k: Any, v: Any, state: Any) -> Call:
     """fast-transformers' module for one token, in evaluation: no gradient is asked for."""
     module = package.recurrent.attention.RecurrentLinearAttention(q.shape[-1], eps=peers.EPS).eval()
-    q, k, v, *state = (torch.from_numpy(x) for x in (q, k, v, s, z))
-    return engine.going_on(lambda state: module(q, k, v, state=state), state)
+    q, k, v, *sums = (torch.from_numpy(x) for x in (q, k, v, *state[:2]))
+    return engine.going_on(lambda sums: module(q, k, v, state=sums), sums)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
 
 
-def _is_step(row: Results) -> bool:
-    return row.task in (STEP, STEP_KERNEL)
-
-
 def best_torch(rows: Iterable[Results]) -> list[Results]:
     """The rows with only the fastest of PyTorch's forms of each pass, called ``pytorch``; of steps all."""
     kept: list[Results] = []
-    fastest: dict[tuple[str, int], Results] = {}
+    forms: dict[tuple[str, int], list[Results]] = {}
     for row in rows:
-        setting = row.task, row.size
-        if _is_step(row) or not row.kernel.startswith("pytorch"):
-            kept.append(row)
-        elif setting not in fastest or row.median_ms < fastest[setting].median_ms:
-            fastest[setting] = row
-    return [*kept, *(Results({**row, "kernel": "pytorch"}) for row in fastest.values())]
+        is_form = row.task not in STEP_TASKS and row.kernel.startswith("pytorch")
+        (forms.setdefault((row.task, row.size), []) if is_form else kept).append(row)
+    fastest = (min(each, key=lambda row: row.median_ms) for each in forms.values())
+    return [*kept, *(Results({**row, "kernel": "pytorch"}) for row in fastest)]
 
 
 def table(results: Results) -> str:
@@ -331,8 +313,8 @@ def table(results: Results) -> str:
     same source built with `CFLAGS="-O3 -march=native"`, and its folder renamed to `fast_transformers_native`.
     """
     rows, order = best_torch(results.rows), (*LOOKS, "jit float64")
-    passes = engine.table(("task", "N"), [row for row in rows if not _is_step(row)], order)
-    tokens = engine.table(("task", "B"), [row for row in rows if _is_step(row)], order, unit=("µs", 1e3))
+    passes = engine.table(("task", "N"), [row for row in rows if row.task not in STEP_TASKS], order)
+    tokens = engine.table(("task", "B"), [row for row in rows if row.task in STEP_TASKS], order, unit=("µs", 1e3))
     few = f" ({FEW} beyond N = {LONG})" if results.repeats > FEW and any(row.size > LONG for row in rows) else ""
     setting = f"H = {results.heads}, C = M = {results.width} (steps: {results.step_width}), B = 1, float32, one thread"
     note = (

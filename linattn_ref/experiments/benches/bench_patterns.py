@@ -4,17 +4,15 @@
 compared; it shows what the pattern saves.
 
 Longformer and BigBird are HuggingFace's modules (``transformers``), of which the attention alone runs: their linear
-projections are replaced by modules that hand out the given queries, keys and values, and BigBird's random blocks by
+projections are replaced by functions that return the given queries, keys and values, and BigBird's random blocks by
 the given ones, which its heads share. Windows alone are fast-transformers' (``pytorch-fast-transformers``) two products
 in C++ with a softmax between. Inputs are brought into the order that each package wants before the clock starts.
 
- A window is given as the keys on
-each side: ``window=256`` is HuggingFace's ``attention_window=512`` and fast-transformers' ``local_context=513``.
+A window is given as the keys on each side: ``window=256`` is HuggingFace's ``attention_window=512`` and
+fast-transformers' ``local_context=513``.
 """
 
-import importlib
 import inspect
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -146,10 +144,10 @@ def find() -> Peers:
     """What there is to compare with."""
     models = "transformers.models.longformer.modeling_longformer", "transformers.models.big_bird.modeling_big_bird"
     torch, longformer, bigbird, local = map(engine.find, ("torch", *models, "fast_transformers.local_product"))
-    if torch is None:
-        return Peers(None, None, None, None, {})
-    packages = {"transformers": longformer and "transformers", FAST: local and "fast_transformers"}
-    found = {name: package and engine.find(package) for name, package in packages.items()}
+    found = {
+        "transformers": longformer and engine.find("transformers"),
+        FAST: local and engine.find("fast_transformers"),
+    }
     return Peers(torch, longformer, bigbird, local, versions(torch, found))
 
 
@@ -176,7 +174,7 @@ def calls_of_others(
 def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
     """fast-transformers' local attention. It takes an ``(N, N)`` mask of zeros, made beforehand."""
     torch, local = peers.torch, peers.local
-    n, scale = inputs.q.shape[-2], 1 / math.sqrt(inputs.q.shape[-1])
+    n, scale = inputs.q.shape[-2], inputs.q.shape[-1] ** -0.5
     mask, lengths = torch.zeros(n, n), torch.full((1,), n)
 
     def attention(q: Any, k: Any, v: Any) -> Any:
@@ -194,17 +192,20 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bo
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
     own_order = [packed(x).swapaxes(0, 1) for x in inputs]  # (N, 1, H D)
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "attention_window": [2 * window]}
-    config = importlib.import_module("transformers").LongformerConfig(**sizes, attention_probs_dropout_prob=0.0)
+    config = engine.find("transformers").LongformerConfig(**sizes, attention_probs_dropout_prob=0.0)
     module = peers.longformer.LongformerSelfAttention(config, 0)
     mask = torch.zeros(1, n)
     mask[0, GLOBAL_TOKEN] = 10_000  # its mark for a global token
     hidden = torch.zeros(1, n, heads * width)  # looked at for its shape alone
     options = {"attention_mask": mask, "is_index_masked": mask < 0, "is_index_global_attn": mask > 0}
 
+    projections = ("query", "key", "value", "query_global", "key_global", "value_global")
+    for name in projections:
+        delattr(module, name)
+
     def attention(*tensors: Any) -> Any:
-        names = ("query", "key", "value", "query_global", "key_global", "value_global")
-        for name, x in zip(names, tensors, strict=True):
-            setattr(module, name, _given(torch, x))
+        for name, x in zip(projections, tensors, strict=True):
+            setattr(module, name, partial(_rows, x, "query" in name))
         return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
 
     *arrays, d_out = own_order
@@ -212,17 +213,10 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bo
     return lambda: [unpacked(x.swapaxes(0, 1), heads) for x in call()]
 
 
-def _given(torch: Any, x: Any) -> Any:
-    """A module in place of a projection: the first rows of ``x``, as many as there are in what it is called with.
-
-    A copy, since the queries are divided in place. Row 0 is the global token.
-    """
-
-    class Given(torch.nn.Module):
-        def forward(self, hidden: Any) -> Any:
-            return x[: len(hidden)].clone()
-
-    return Given()
+def _rows(x: Any, overwritten: bool, hidden: Any) -> Any:
+    """As many rows as ``hidden`` has, of which row 0 is the global token; a copy where they are divided in place."""
+    rows = x[: len(hidden)]
+    return rows.clone() if overwritten else rows
 
 
 def bigbird_peer(
@@ -233,7 +227,7 @@ def bigbird_peer(
     drawn = random_blocks[1:-1]  # (blocks - 2, r)
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "max_position_embeddings": n}
     sizes |= {"block_size": block, "num_random_blocks": drawn.shape[1]}
-    config = importlib.import_module("transformers").BigBirdConfig(**sizes)
+    config = engine.find("transformers").BigBirdConfig(**sizes)
     module, count = peers.bigbird.BigBirdBlockSparseAttention(config).eval(), drawn.shape[1]
     module._bigbird_block_rand_mask = lambda *args, **kwargs: drawn
     module._bigbird_block_rand_mask_with_head = lambda *args, **kwargs: [drawn] * heads

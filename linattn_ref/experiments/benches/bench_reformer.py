@@ -1,6 +1,6 @@
 """LSH attention beside the one of Hugging Face's Reformer, on one thread of the CPU, in float32 at batch size 1.
 
-Both are handed queries-and-keys and values: the projections that the peer's layer begins with are taken out, and the
+Both are passed queries-and-keys and values: the projections that the peer's layer begins with are taken out, and the
 one at the end is not part of it. Both hash, sort, attend within chunks and combine the rounds; the peer draws its
 rotations in every call, which is part of its time, here they are an argument. Known differences, none of which takes
 time worth mentioning: the peer's first chunk attends to the last one too, and a pair that meets in several rounds is
@@ -112,21 +112,15 @@ def find_peer() -> Any:
 
 
 def peer_layer(peer: Any, hashing: Hash, heads: int, width: int) -> Any:
-    """The peer's LSH attention without its projections: set ``query_key.given`` and ``value.given``, then call it."""
-    torch, modeling = peer
-
-    class Given(torch.nn.Module):  # type: ignore[name-defined]
-        def forward(self, hidden_states: Any) -> Any:
-            return self.given
-
+    """The peer's LSH attention without its projections ``query_key`` and ``value``."""
+    modeling = peer[1]
     rounds, _, half = hashing.rotations.shape
     sizes = {"attention_head_size": width, "num_attention_heads": heads, "hidden_size": heads * width}
     sizes |= {"lsh_attn_chunk_length": hashing.chunk, "lsh_num_chunks_before": 1, "lsh_num_chunks_after": 0}
     sizes |= {"num_buckets": 2 * half, "num_hashes": rounds}
     options = {"lsh_attention_probs_dropout_prob": 0.0, "is_decoder": hashing.causal}
-    config = modeling.ReformerConfig(**sizes, **options)
-    layer = modeling.LSHSelfAttention(config)
-    layer.query_key, layer.value = Given(), Given()
+    layer = modeling.LSHSelfAttention(modeling.ReformerConfig(**sizes, **options))
+    del layer.query_key, layer.value
     return layer
 
 
@@ -142,7 +136,7 @@ def run_peer(peer: Any, layer: Any, inputs: Inputs, passes: str, buckets: Intege
         given = {"buckets": torch.from_numpy((buckets + rounds).swapaxes(0, 1).reshape(1, *buckets.shape[1::-1], -1))}
 
     def attention(qk: Any, v: Any) -> Any:
-        layer.query_key.given, layer.value.given = qk, v
+        layer.query_key, layer.value = lambda _: qk, lambda _: v
         return layer(torch.empty(qk.shape, dtype=qk.dtype), **given).hidden_states
 
     results = peers.in_torch(torch, attention, (qk, v), d_out, passes == BOTH)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -52,9 +53,8 @@ def compute(*, sentences: int = 32, length: int = 512, workers: int = 1, method:
     sample = next(of_noise(SAMPLE, length, length, 32, np.random.SeedSequence(0)))  # (SAMPLE, N, N)
     before = loop_seconds(sample)
     with tempfile.TemporaryDirectory() as out:
-        options = {"sentences": sentences, "length": length, "workers": workers, "method": method, "out": out}
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        job_cpu, job_wall, n_matrices = run_job(words)
+        options = {"sentences": sentences, "length": length, "workers": workers, "method": method}
+        job_cpu, job_wall, n_matrices = run_job(Path(out), options)
     after = loop_seconds(sample)
     loop_cpu = n_matrices * statistics.mean([before, after])
     return Results(
@@ -81,16 +81,16 @@ def loop_seconds(matrices: Array) -> float:
         return (time.process_time() - start) / len(matrices)
 
 
-def run_job(options: list[str]) -> tuple[float, float, int]:
+def run_job(out: Path, options: dict[str, Any]) -> tuple[float, float, int]:
     """CPU and wall seconds of ``linattn-ref spectrum`` with these options, and how many matrices it went over."""
-    out = options[options.index("--out") + 1]
+    command = [sys.executable, "-m", "linattn_ref", "spectrum", f"--out={out}"]
+    command += [f"--{name}={value}" for name, value in options.items()]
     before, start = os.times(), time.perf_counter()
-    command = [sys.executable, "-m", "linattn_ref", "spectrum", *options]
     done = subprocess.run(command, capture_output=True, text=True)
     wall, after = time.perf_counter() - start, os.times()
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
-    record = json.loads((Path(out) / "spectrum.json").read_text(encoding="utf-8"))
+    record = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))
     given = record["results"]["curves"]["given"]
     cpu = sum(after[2:4]) - sum(before[2:4])  # children, user and system; its workers are among them
     return cpu, wall, given["sentences"] * sum(len(row) for row in given["at_k"])

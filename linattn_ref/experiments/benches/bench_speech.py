@@ -63,7 +63,7 @@ def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3,
         for sizes in LSTMS:
             yield from time_lstm(sizes, rng, 5 * repeats, torch)
         epochs = tuple(epoch for length in lengths for epoch in time_networks(length, rng, repeats))
-    return {"versions": {"PyTorch": torch.__version__} if torch else {}, "rows": (), "epochs": epochs}
+    return {"versions": peers.versions(torch, {}), "rows": (), "epochs": epochs}
 
 
 def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Results]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.benches.engine import PASSES
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.measuring.timing import second_thread
 from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, markdown, style
@@ -67,7 +66,7 @@ def compute(
     with kept_memory():
         for width in widths:
             for task, pages in _tasks(rng, length, keys, width, heads):
-                for passes in PASSES:
+                for passes in engine.PASSES:
                     found = second_thread(partial(pages, passes), alone, repeats)
                     rows.append(Results(task=task, width=width, passes=passes, **found))
     return Results(length=length, keys=keys, heads=heads, repeats=repeats, rows=tuple(rows))
@@ -114,8 +113,8 @@ def draw(results: Results) -> Figure:
     """What a second thread gains: time on one thread over that on two, float32. Black: what two threads gain that
     share nothing, each with matrix products of its own.
     """
-    figure, axes = style.figure(1, len(PASSES), height=0.6, sharey=True)
-    for axis, passes in zip(axes, PASSES, strict=True):
+    figure, axes = style.figure(1, len(engine.PASSES), height=0.6, sharey=True)
+    for axis, passes in zip(axes, engine.PASSES, strict=True):
         rows = engine.rows_of(results, passes=passes)[::-1]
         names = [f"{row.task}, {row.width}" for row in rows]
         axis.barh(names, [row.ratio for row in rows], color=style.BLUE)

@@ -32,8 +32,6 @@ import numpy as np
 
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.benches import engine, peers
-from linattn_ref.experiments.benches.engine import TOLD
-from linattn_ref.experiments.benches.peers import EPS
 from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_process, peak_resident
 from linattn_ref.experiments.measuring.timing import one_thread, second_thread
 from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, markdown, style
@@ -89,7 +87,6 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
         The losses of two steps differ, among others.
     """
     engine.check_counts(repeats=repeats)
-    torch = engine.find("torch")
     rows: list[Results] = []
     threads: list[Results] = []
     memory: list[Results] = []
@@ -106,17 +103,16 @@ def compute(*, repeats: int = 5, seed: int = 0) -> Results:
             memory.append(Results(**large, kernel=name, megabytes=peak / 1e6))
     return Results(
         repeats=repeats,
-        versions=peers.versions(torch, packages(torch)),
+        versions=peers.versions(engine.find("torch"), packages()),
         rows=tuple(rows),
         threads=tuple(threads),  # of the larger networks, two against one; none where there is one thread only
         memory=tuple(sorted(memory, key=lambda x: (-x.layers, x.attention, [*COLOURS].index(x.kernel)))),
     )
 
 
-def packages(torch: Any) -> dict[str, Any]:
-    """fast-transformers and its other build, if they and PyTorch are there."""
-    parts = "causal_product", "attention", "masking", "recurrent.attention"
-    return peers.fast_transformers(*parts) if torch else {}
+def packages() -> dict[str, Any]:
+    """fast-transformers and its other build."""
+    return peers.fast_transformers("causal_product", "attention", "masking")
 
 
 def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Callable[[], float]]]:
@@ -124,7 +120,7 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     params, text = _start(setting, seed)
     given = (params, setting.heads, text, RATE)
     found: dict[str, Any] = {"jit": partial(training_step, setting.attention, *given)}
-    attentions = attention_by_name(torch, setting.attention, packages(torch)) if torch is not None else {}
+    attentions = attention_by_name(torch, setting) if torch is not None else {}
     return found | {name: partial(step_in_torch, torch, attend, *given) for name, attend in attentions.items()}
 
 
@@ -151,18 +147,26 @@ def training_step(
     return step
 
 
-def products(rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
-    """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``."""
+def products(rows: int, sizes: list[tuple[int, int]], torch: Any = None) -> Callable[[], None]:
+    """The matrix products of a step alone, into arrays that are there: ``x W``, ``G W^T``, ``x^T G``.
+
+    PyTorch's weights are (to, from), with which its library is faster: the same with ``x`` and ``G`` exchanged.
+    """
+    sizes = sizes if torch is None else [size[::-1] for size in sizes]
     rng = np.random.default_rng(0)
-    x = {size: rng.standard_normal((rows, size), np.float32) for pair in sizes for size in pair}
-    out = {size: np.empty_like(one) for size, one in x.items()}
-    weights = [(rng.standard_normal(size, np.float32), np.empty(size, np.float32)) for size in sizes]
+    matmul, array = (np.matmul, np.asarray) if torch is None else (torch.matmul, torch.from_numpy)
+
+    def draw(*shape: int) -> Any:
+        return array(rng.standard_normal(shape, np.float32))
+
+    x, out = ({size: draw(rows, size) for pair in sizes for size in pair} for _ in range(2))
+    weights = [(draw(*size), draw(*size)) for size in sizes]
 
     def call() -> None:
         for w, d_w in weights:
-            np.matmul(x[len(w)], w, out=out[w.shape[1]])
-            np.matmul(x[w.shape[1]], w.T, out=out[len(w)])
-            np.matmul(x[len(w)].T, x[w.shape[1]], out=d_w)
+            matmul(x[len(w)], w, out=out[w.shape[1]])
+            matmul(x[w.shape[1]], w.T, out=out[len(w)])
+            matmul(x[len(w)].T, x[w.shape[1]], out=d_w)
 
     return call
 
@@ -186,32 +190,31 @@ def _sizes(setting: Setting) -> list[tuple[int, int]]:
 CHUNK = 64
 
 
-def attention_by_name(torch: Any, attention: str, packages: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    """Functions of ``q, k, v (B, H, N, D)``, causal: ``linear`` or ``softmax``."""
-    if attention == "softmax":
+def attention_by_name(torch: Any, setting: Setting) -> dict[str, Callable[..., Any]]:
+    """Functions of ``q, k, v (B, H, N, D)``, causal."""
+    if setting.attention == "softmax":
         return {"pytorch": partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True)}
     forms = {"pytorch, at once": peers.at_once, "pytorch, loop": peers.loop}
-    return {
-        **{name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()},
-        **{name: partial(fast_transformers, torch, package) for name, package in packages.items()},
+    found: dict[str, Callable[..., Any]] = {
+        name: partial(linear_attention, torch, partial(form, torch, CHUNK)) for name, form in forms.items()
     }
+    for name, package in packages().items():
+        module = peers.attention_module(torch, package, BATCH, LENGTH, setting.width // setting.heads)
+        found[name] = partial(heads_last, module)
+    return found
 
 
 def linear_attention(torch: Any, product: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
     """The causal product of ``elu + 1``, and its denominator as fast-transformers has it."""
     elu = torch.nn.functional.elu
     q, k = elu(q) + 1, elu(k) + 1
-    denominator = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + EPS
+    denominator = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + peers.EPS
     return product(q, k, v) / denominator[..., None]
 
 
-def fast_transformers(torch: Any, package: Any, q: Any, k: Any, v: Any) -> Any:
-    """Its module; its own order of axes is ``(B, N, H, D)``."""
-    b, _, n, d = q.shape
-    triangle = package.masking.TriangularCausalMask(n)
-    lengths = package.masking.LengthMask(torch.full((b,), n))
-    module = package.attention.CausalLinearAttention(d)
-    return module(*(x.transpose(1, 2) for x in (q, k, v)), triangle, lengths, lengths).transpose(1, 2)
+def heads_last(module: Callable[..., Any], *qkv: Any) -> Any:
+    """Attention whose order of axes is ``(B, N, H, D)``."""
+    return module(*(x.transpose(1, 2) for x in qkv)).transpose(1, 2)
 
 
 def step_in_torch(
@@ -246,21 +249,6 @@ def step_in_torch(
     return step
 
 
-def products_in_torch(torch: Any, rows: int, sizes: list[tuple[int, int]]) -> Callable[[], None]:
-    """The matrix products of a step alone: ``x W``, and with its gradient ``G`` ``G W^T`` and ``x^T G``."""
-    x = {size: torch.randn(rows, size) for pair in sizes for size in pair}
-    weights = [(torch.randn(to, width), torch.randn(to)) for width, to in sizes]
-
-    def call() -> None:
-        with torch.no_grad():
-            for w, b in weights:
-                torch.nn.functional.linear(x[w.shape[1]], w, b)
-                torch.mm(x[w.shape[0]], w)
-                torch.mm(x[w.shape[0]].T, x[w.shape[1]])
-
-    return call
-
-
 # --- In a process of its own ---------------------------------------------------------------------------------------
 
 
@@ -272,8 +260,8 @@ def times(setting: Setting, repeats: int, seed: int) -> list[Results]:
         losses = {name: (np.array([call() for _ in range(3)]),) for name, call in calls.items()}
         calls[OURS] = products(BATCH * LENGTH, _sizes(setting))
         if torch is not None:
-            calls[THEIRS] = products_in_torch(torch, BATCH * LENGTH, _sizes(setting))
-        compared: dict[str, Any] = {"tolerance": 1e-4, "expected": losses, "outputs": ("losses",), "what": str(setting)}
+            calls[THEIRS] = products(BATCH * LENGTH, _sizes(setting), torch)
+        compared: dict[str, Any] = {"tolerance": 1e-4, "expected": losses, "outputs": ("losses",)}
         return engine.measure(setting._asdict(), calls, repeats, **compared)
 
 
@@ -304,7 +292,7 @@ def table(results: Results) -> str:
     """Times, threads and memory as Markdown, and below them what stands there."""
     shown = engine.table(("layers", "E", "attention"), results.rows, COLOURS, cells=lambda x: (x[0], x[1], x[3]))
     setting = f"B = {BATCH}, N = {LENGTH}, {TOKENS} tokens, float32, one thread, {results.repeats} rounds."
-    note = setting, TOLD, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])
+    note = setting, engine.TOLD, engine.compared(results.versions, [peers.PYTORCH, peers.FAST])
     threads = [
         f"{one.layers} layers, {one.attention}: two threads {one.ratio:.2f} times as fast as one, where the products "
         f"alone, on each of two threads, are {one.limit:.2f} times as many as on one"

@@ -13,7 +13,8 @@ function that goes through the cases, here one for each length::
 Everything runs in this process on the same numbers, in turn: one call of each, and again, so that a machine whose speed
 drifts is as fast for all. Measured is CPU time, on one thread. A ratio is a kernel's time over that of ``jit`` in the
 same round, so above 1 ``jit`` is the faster; the median of the rounds' ratios says what to expect, the least what held
-every time. Before any of it, all results are compared: a fast wrong answer is no answer.
+every time. Before any of it, all results are compared: a fast wrong answer is no answer. Of a step that goes on from
+its own state it is the second result, which depends on the state that the first one left.
 """
 
 import functools
@@ -36,8 +37,6 @@ __all__ += ["ours", "page", "per_token", "rows_of", "run", "table"]
 BACKENDS = {"jit": jit, "reference": reference}
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
-
-
 Measured = Generator[Results, None, dict[str, Any]]  # the rows; in the end, what else the results have, by name
 
 
@@ -45,7 +44,7 @@ Measured = Generator[Results, None, dict[str, Any]]  # the rows; in the end, wha
 
 
 def check_counts(**given: int | Sequence[int]) -> None:
-    """Every number is at least 1."""
+    """Raise ValueError unless every number is at least 1."""
     for name, counts in given.items():
         for count in [counts] if isinstance(counts, int) else counts:
             if count < 1:
@@ -80,7 +79,7 @@ def compare(
     outputs: Sequence[str] = ("out", "d_q", "d_k", "d_v"),
     to: str = "jit",
 ) -> None:
-    """All ``results`` are those of ``to``, as far as they go.
+    """Raise unless all ``results`` are those of ``to``, as far as they go.
 
     Parameters
     ----------
@@ -112,7 +111,7 @@ def compare(
 def bench(
     *told: str, settings: Mapping[str, int] | None = None
 ) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
-    """Make ``compute`` of a generator of rows; on one thread, and a terminal is told how long is left.
+    """Make ``compute`` of a generator of rows: it runs on one thread, and a terminal shows how much is left.
 
     ``rows`` of its results are last, unless the generator says where they stand.
 
@@ -128,7 +127,7 @@ def bench(
         @functools.wraps(cases)
         def compute(**options: Any) -> Results:
             options = {**(cases.__kwdefaults__ or {}), **options}
-            check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str, type))})
+            check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str))})
             facts: dict[str, Any] = {}
             count = sum(each * len(options[name]) for name, each in (settings or {}).items())
 
@@ -157,10 +156,8 @@ def measure(
     apart: Iterable[str] = (),
     expected: Mapping[str, Sequence[Any]] | None = None,
     outputs: Sequence[str] = ("out", "d_q", "d_k", "d_v"),
-    what: str | None = None,
     called: str = "kernel",
     often: int = 1,
-    calls: int | None = None,
 ) -> list[Results]:
     """Compare what the kernels return, then time them in turn: a row for each.
 
@@ -179,33 +176,34 @@ def measure(
     expected : mapping, optional
         Results to be compared in the place of those that the kernels return.
     outputs : sequence of str
-    what : str, optional
-        For the error; by default the setting's words.
     called : str
         The field of a row that has the kernel's name.
     often : int
-        How often a kernel is called each time; its times are those of one call.
-    calls : int, optional
-        How often a kernel does its work when it is called once.
+        How often a kernel is called each time; its times are those of one call. If more than once, second results
+        are compared.
     """
     if tolerance is not None:
         results = expected or {
-            name: [np.asarray(x) for x in kernel()] for name, kernel in kernels.items() if name not in apart
+            name: [np.asarray(x) for x in _often(kernel, min(often, 2))]
+            for name, kernel in kernels.items()
+            if name not in apart
         }
-        words = [f"{name}={x}" if isinstance(x, bool) else x for name, x in setting.items() if type(x) is not int]
-        compare(what or ", ".join(words), results, tolerance, outputs=outputs)
-    many = {name: functools.partial(_often, kernel, often) if often > 1 else kernel for name, kernel in kernels.items()}
-    times = against_jit(many, repeats, work=calls or often)
+        words = (x if isinstance(x, str) else f"{name}={x}" for name, x in setting.items())
+        compare(", ".join(words), results, tolerance, outputs=outputs)
+    many = {name: functools.partial(_often, kernel, often) for name, kernel in kernels.items()}
+    times = against_jit(many, repeats, work=often)
     return [Results(**setting, **{called: name}, **one._asdict()) for name, one in times.items()]
 
 
-def _often(call: Callable[[], object], times: int) -> None:
-    for _ in range(times):
+def _often(call: Callable[[], Any], times: int) -> Any:
+    """The last result; no other is kept."""
+    for _ in range(times - 1):
         call()
+    return call()
 
 
 def going_on(step: Callable[[Any], tuple[Array, Any]], state: Any) -> Call:
-    """Calls a step of the recurrent form, each with the state that the one before returned."""
+    """Return a call of a step of the recurrent form, which goes on from the state that the call before returned."""
 
     def call() -> Sequence[Array]:
         nonlocal state

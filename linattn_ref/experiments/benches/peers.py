@@ -24,9 +24,9 @@ import numpy as np
 from linattn_ref.experiments.benches.engine import find
 from linattn_ref.op import Array
 
-__all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "Inputs", "at_once", "encoder"]
-__all__ += ["fast_transformers", "in_torch", "layers", "leaves_of", "loop", "naive_file", "packed", "tensors"]
-__all__ += ["unpacked", "version", "versions"]
+__all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "Inputs", "at_once", "attention_module"]
+__all__ += ["encoder", "fast_transformers", "in_torch", "layers", "leaves_of", "loop", "naive_file", "packed"]
+__all__ += ["sums_in_place", "tensors", "unpacked", "version", "versions"]
 
 PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
@@ -126,6 +126,14 @@ def at_once(torch: Any, rows: int, q: Any, k: Any, v: Any) -> Any:
     return out.flatten(-3, -2)[..., :n, :]
 
 
+def sums_in_place(torch: Any, phi_q: Any, phi_k: Any, v: Any, s: Any, z: Any) -> Any:
+    """A token of linear attention, all ``(B H, ...)``: its output; nothing is allocated that can be written over."""
+    s.baddbmm_(phi_k.unsqueeze(2), v.unsqueeze(1))  # (B H, C, M)
+    z.add_(phi_k)
+    numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
+    return numerator.div_((phi_q * z).sum(1, keepdim=True).add_(EPS))
+
+
 def tensors(torch: Any, params: Any) -> Any:
     """Parameters, of the same types, as tensors on the same memory."""
     if hasattr(params, "_fields"):
@@ -167,6 +175,14 @@ def layers(
 # --- fast-transformers ----------------------------------------------------------------------------------------------
 
 
+def attention_module(torch: Any, package: Any, batch: int, length: int, width: int) -> Callable[..., Any]:
+    """Its module ``CausalLinearAttention``, of ``q, k, v`` in its own order of axes, ``(B, N, H, D)``."""
+    module = package.attention.CausalLinearAttention(width)
+    triangle = package.masking.TriangularCausalMask(length)
+    lengths = package.masking.LengthMask(torch.full((batch,), length))
+    return lambda q, k, v: module(q, k, v, triangle, lengths, lengths)
+
+
 def encoder(torch: Any, builder: Any, network: Any, heads: int, kind: str, **options: Any) -> Any:
     """Its network of that builder and kind of attention with our blocks; and the norm at their end, if there is one."""
     blocks, norm = network.blocks, getattr(network, "norm", None)
@@ -189,7 +205,7 @@ def encoder(torch: Any, builder: Any, network: Any, heads: int, kind: str, **opt
                 _put(part, *pair)
         if norm is not None:
             _put(built.norm, torch.from_numpy(norm.gain), torch.from_numpy(norm.bias))
-    return built.eval()
+    return built.eval().requires_grad_(False)
 
 
 def _put(part: Any, weight: Any, bias: Any) -> None:

@@ -20,7 +20,7 @@ from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.peers import packed, unpacked
 from linattn_ref.op import Array
 
-__all__ = ["ONNX", "OPENVINO", "Bound", "Graph", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
+__all__ = ["ONNX", "OPENVINO", "Graph", "bound", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
 
 ONNX, OPENVINO = "ONNX Runtime", "OpenVINO"
 Run = Callable[[], Sequence[Array]]
@@ -57,9 +57,8 @@ class Graph:
         self.nodes.append(self.helper.make_node(kind, names, made, domain=domain, **attributes))
         return made[0] if len(made) == 1 else made
 
-    def affine(self, x: str, params: Any, name: str | None = None) -> str:
+    def affine(self, x: str, params: Any, outputs: Any = 1) -> str:
         """``x w + b``."""
-        outputs = 1 if name is None else [name]
         return str(self.add("Gemm", x, params.w, params.b, outputs=outputs))
 
     def norm(self, x: str, params: Any) -> str:
@@ -87,25 +86,25 @@ class Graph:
         return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-class Bound:
+def bound(
+    runtime: Any, session: Any, arrays: Mapping[str, Array], sums: Sequence[str], out: str
+) -> Callable[[Mapping[str, Array]], Array]:
     """A session whose inputs and sums are bound once; a call with the others returns the output."""
+    binding = session.io_binding()
+    values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}
+    for name in values.keys() - {out}:
+        binding.bind_ortvalue_input(name, values[name])
+    for name in sums:
+        binding.bind_ortvalue_output(f"{name}_after", values[name])
+    binding.bind_ortvalue_output(out, values[out])
 
-    def __init__(self, runtime: Any, run: Any, arrays: dict[str, Array], sums: Sequence[str], out: str) -> None:
-        self.run, self.binding, self.out, self.arrays = run, run.io_binding(), out, arrays
-        self.values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}
-        for name, x in self.values.items():
-            if name != out:
-                self.binding.bind_ortvalue_input(name, x)
-        for name in sums:
-            self.binding.bind_ortvalue_output(f"{name}_after", self.values[name])
-        self.binding.bind_ortvalue_output(out, self.values[out])
-
-    def __call__(self, others: dict[str, Array]) -> Array:
+    def call(others: Mapping[str, Array]) -> Array:
         for name, x in others.items():
-            self.binding.bind_cpu_input(name, x)
-        self.run.run_with_iobinding(self.binding)
-        out: Array = self.values[self.out].numpy()
-        return out
+            binding.bind_cpu_input(name, x)
+        session.run_with_iobinding(binding)
+        return np.asarray(values[out].numpy())
+
+    return call
 
 
 # --- Linear attention ------------------------------------------------------------------------------------------------
@@ -149,8 +148,8 @@ def bound_step(runtime: Any, q: Array, *rows: Any, scale: float) -> Run:
     Inputs are bound once, so that no array of NumPy's is looked at in a call.
     """
     run, feed = _rule(runtime, scale, q, *rows)
-    bound = Bound(runtime, run, {**feed, "out": np.empty_like(feed["v"])}, ["state"], "out")
-    return lambda: (unpacked(bound({}), q.shape[1]),)
+    step = bound(runtime, run, {**feed, "out": np.empty_like(feed["v"])}, ["state"], "out")
+    return lambda: (unpacked(step({}), q.shape[1]),)
 
 
 # --- Softmax --------------------------------------------------------------------------------------------------------

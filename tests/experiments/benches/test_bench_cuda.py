@@ -150,7 +150,7 @@ def test_limit(results):
     assert bench_cuda.limit_ms(results, FORWARD, 1024) == pytest.approx(max(moved, arithmetic))
     faster = Results({**results, "matrix_tflops": 1e6})
     assert bench_cuda.limit_ms(faster, FORWARD, 1024) == pytest.approx(moved)
-    half = bench_cuda.limit_ms(results, FORWARD, 1024, bench_cuda.LIMITS[1])
+    half = bench_cuda.limit_ms(results, FORWARD, 1024, "limit of linear bfloat16")
     assert half == pytest.approx(max(moved / 2, arithmetic / 10))
 
 

@@ -27,7 +27,7 @@ def test_every_task_is_timed_beside_its_yardsticks():
 def test_a_wrong_result_is_not_timed(monkeypatch):
     right = bench_delta.chunked_delta.forward
     monkeypatch.setattr(bench_delta.chunked_delta, "forward", lambda *rows: (1.01 * right(*rows)[0], *right(*rows)[1:]))
-    with pytest.raises(RuntimeError, match=r"delta, forward: reference and jit differ in out by 1\.0e-02"):
+    with pytest.raises(RuntimeError, match=r"delta, forward, size=64: reference and jit differ in out by 1\.0e-02"):
         bench_delta.compute(**SMALL)
 
 

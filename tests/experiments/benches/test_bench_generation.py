@@ -15,8 +15,7 @@ SMALL = {"batches": (1, 3), "images": (1, 2), "pixels": 56, "repeats": 2}
 
 @pytest.fixture(autouse=True)
 def small_network(monkeypatch):
-    for name, size in {"LAYERS": 2, "HEADS": 2, "WIDTH": 8, "HIDDEN": 16}.items():
-        monkeypatch.setattr(bench_generation, name, size)
+    monkeypatch.setattr(bench_generation, "SIZE", bench_generation.Size(2, 2, 8, 16, 784))
 
 
 def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
@@ -59,19 +58,20 @@ def test_a_wrong_answer_is_found(monkeypatch):
         return right._replace(step=step)
 
     monkeypatch.setattr(bench_generation, "_by_text", wrong)
-    with pytest.raises(RuntimeError, match=r"B = 1: causal\.step and jit differ in out"):
+    with pytest.raises(RuntimeError, match=r"batch=1: causal\.step and jit differ in out"):
         bench_generation.compute(**SMALL)
 
 
 def test_starts_again_where_no_place_is_left():
-    params, model = bench_generation.network("linear", np.random.default_rng(0))
-    tokens = np.zeros((2 * bench_generation.STEPS + 1, 1), int)
-    call = bench_generation._calls(params, model, tokens, None, None, None)["jit"]
-    first, *_ = call()
-    call()  # one place is left
-    np.testing.assert_array_equal(call()[0], first)
+    params, model = bench_generation.network("linear", bench_generation.SIZE, np.random.default_rng(0))
+    call = bench_generation._calls(params, model, np.array([[1], [2]]), None, None, None)["jit"]
+    first, second, third = (call()[0].copy() for _ in range(3))
+    np.testing.assert_array_equal(third, first)
+    assert abs(second - first).max() > 0
 
 
-def test_a_wrong_option_is_one_line(capsys):
-    assert cli.main(["bench", "generation", "--pixels", "30"]) == 2
-    assert capsys.readouterr().err.endswith("linattn-ref: error: pixels: expected a multiple of 28, got 30\n")
+@pytest.mark.parametrize("pixels", [30, 812])
+def test_a_wrong_option_is_one_line(capsys, pixels):
+    assert cli.main(["bench", "generation", "--pixels", str(pixels)]) == 2
+    told = f"linattn-ref: error: pixels: expected a multiple of 28 up to 784, got {pixels}\n"
+    assert capsys.readouterr().err.endswith(told)

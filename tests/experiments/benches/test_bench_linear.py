@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from linattn_ref.experiments.benches import bench_linear, peers
+from linattn_ref.experiments.benches import bench_linear, engine, peers
 from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.benches.limits import SUMS, sum_of_adds
 from linattn_ref.experiments.measuring import memory
+from linattn_ref.kernels import reference
 from linattn_ref.kernels.jit.loops.vector import lanes
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
@@ -170,8 +171,21 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
     right = bench_linear.plain.backward_by_row
     monkeypatch.setattr(bench_linear.plain, "backward_by_row", wrong)
-    with pytest.raises(RuntimeError, match=r"forward \+ backward: jit plain and jit differ in d_k by 1\.0e-02"):
+    with pytest.raises(RuntimeError, match=r"forward \+ backward, size=5: jit plain and jit differ in d_k by 1\.0e-02"):
         bench_linear.compute(**SMALL)
+
+
+def test_a_step_of_other_queries_is_not_timed(monkeypatch):
+    """From a state of 0, with one token again and again, out is v whatever the queries are."""
+    right = bench_linear.linear.step
+
+    def wrong(q, *rest, kernels, **options):
+        return right(2 * q if kernels is reference else q, *rest, kernels=kernels, **options)
+
+    monkeypatch.setattr(bench_linear.linear, "step", wrong)
+    calls = dict(bench_linear.steps(1, 2, 3, None, None, np.random.default_rng(0)))[bench_linear.STEP]
+    with pytest.raises(RuntimeError, match="step: reference and jit differ in out"):
+        engine.measure({"task": "step"}, calls, 1, tolerance=bench_linear.TOLERANCE, often=2)
 
 
 def test_of_pytorchs_forms_the_fastest_stands_in_the_table():

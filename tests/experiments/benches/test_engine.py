@@ -65,7 +65,7 @@ def test_ratios_are_taken_round_by_round_and_times_are_of_one_call(monkeypatch):
 
     monkeypatch.setattr("time.process_time", clock)
     kernels = dict.fromkeys(("jit", "other"), lambda: None)
-    jit, other = engine.measure({"causal": True, "size": 3}, kernels, 3, calls=10)
+    jit, other = engine.measure({"causal": True, "size": 3}, kernels, 3, often=10)
     assert jit == row(True, 3, "jit", 200, 100, 1, 1)
     assert other == row(True, 3, "other", 400, 200, 2, 1)
 
@@ -79,7 +79,7 @@ def test_a_kernel_can_be_called_often_and_some_are_compared_by_other_results():
 
     kernels = {name: lambda name=name: call(name) for name in counts}
     setting = {"causal": True, "passes": "both", "size": 3}
-    with pytest.raises(RuntimeError, match=r"^causal=True, both: other and jit differ in out"):
+    with pytest.raises(RuntimeError, match=r"^causal=True, both, size=3: other and jit differ in out"):
         engine.measure(setting, kernels, 1, tolerance=0.1)
     assert counts == {"jit": 1, "other": 1}
     same = dict.fromkeys(kernels, (np.ones(1),))
@@ -87,6 +87,16 @@ def test_a_kernel_can_be_called_often_and_some_are_compared_by_other_results():
         rows = engine.measure(setting, kernels, 1, tolerance=0.1, called="name", often=5, **options)
         assert [row.name for row in rows] == ["jit", "other"]
     assert counts["other"] == 1 + 2 * 2 * 5  # compared once; a round that does not count, and one
+
+
+def test_of_a_step_that_goes_on_the_second_result_is_compared():
+    """The first does not depend on what the step does to its state."""
+    kernels = {
+        "jit": engine.going_on(lambda state: (np.array([1 + state]), state + 1), 0),
+        "forgets": engine.going_on(lambda state: (np.array([1 + state]), state), 0),
+    }
+    with pytest.raises(RuntimeError, match=r"^size=3: forgets and jit differ in out by 5\.0e-01"):
+        engine.measure({"size": 3}, kernels, 1, tolerance=0.1, often=5)
 
 
 def test_what_a_bench_was_asked_for_is_in_its_results_and_checked():
