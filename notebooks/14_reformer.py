@@ -557,8 +557,8 @@ chapter.table(("attention", *(f"{r} round{'s' * (r > 1)}" for r in ROUNDS)), row
 #
 # Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$, and its hash takes $N D B / 2$
 # multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, in addition to the
-# inputs, are the output, a length and a log-sum-exp per row (the page keeps it as two numbers, the compiled kernel as
-# one), and a permutation per round: $N (M + 2 + \mathrm{rounds})$ numbers in the kernel.
+# inputs, are the output, a length and the two numbers $m$ and $s$ of the log-sum-exp per row, and a permutation per
+# round: $N (M + 3 + \mathrm{rounds})$ numbers.
 #
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:
@@ -625,10 +625,10 @@ chapter.table(
 )
 
 # %% native="It measures what compiled kernels keep, and a browser has none." jupyter={"source_hidden": true}
-for name, curve in curves.items():  # what is kept, measured now at one of the record's lengths
+for name in curves:  # what is kept between the passes, counted now in the record's setting
     method = resource_methods.METHODS[name]
     kept = resource_methods.run(method, resource_methods.draw_inputs(method, 512, measured.setting, seed=0))
-    assert kept == curve.kept[list(curve.memory_lengths).index(512)]
+    assert kept == 4 * method.kept(512, measured.setting)
 
 # %% [markdown]
 # - Softmax attention's time grows with the square of the length, everything else's in proportion to it. The rings show

@@ -455,7 +455,7 @@ one, two, three = beyond["Algorithm 1"]
 assert one == two == three == 3 * 8 * 8 * 4  # claim 22: constant, a state for each gradient
 one, two, three = beyond["chunks"]
 assert three - two == two - one > 0  # linear
-per_chunk = 2 * (8 * 8 + 8) + 2 * T  # S and A with their denominators; ones and zeros
+per_chunk = 2 * (8 * 8 + 8) + T  # S and A with their denominators; zeros
 assert two - one == 4 * per_chunk
 
 # %% [markdown]
@@ -671,12 +671,13 @@ chapter.source(softmax_tiles.forward_tile)
 # %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 key_mask = np.random.default_rng(8).random((2, 11)) < 0.7
 for causal in (False, True):
-    ours, log_sum_exp = softmax_loop.forward(*heads[:3], key_mask, causal, 8**-0.5)
+    ours, m, share = softmax_loop.forward(*heads[:3], key_mask, causal, 8**-0.5)
     expected, saved = online_softmax.forward(*heads[:3], key_mask=key_mask, causal=causal)
     close(ours, expected)
-    seen = saved.s[..., 0] > 0  # the log-sum-exp of a query that sees nobody is -inf
-    assert (np.isfinite(log_sum_exp) == seen).all()
-    close(np.where(seen, log_sum_exp, 0), np.where(seen, saved.lse[..., 0], 0))
+    seen = saved.s[..., 0] > 0
+    assert ((share > 0) == seen).all()  # a query that sees nobody has no share to give
+    close(np.where(seen, m, 0), np.where(seen, saved.m[..., 0], 0))
+    close(share * saved.s[..., 0], seen)
     print(f"causal {causal}: outputs differ by {abs(ours - expected).max() / EPS_32:.0f} eps at most", end="; ")
     print(f"{(~seen).sum()} queries see nothing")
 
@@ -736,13 +737,13 @@ chapter.source(half_tiles.add_results_by_pairs, half_softmax_tiles.forward_tile)
 rng = np.random.default_rng(10)
 exact = [in_16_bits(rng.standard_normal((1, 18, 8)), "bfloat16") for _ in range(3)]
 words = [simulated_warp.words(x, bits["bfloat16"]).view("V2") for x in exact]  # NumPy has no bfloat16, only two bytes
-got, log_sum_exp = softmax_loop.forward(*words, None, True, 8**-0.5)
+got, m, share = softmax_loop.forward(*words, None, True, 8**-0.5)
 expected, saved = online_softmax.forward(*(x.astype(float) for x in exact), causal=True)
 difference = simulated_warp.numbers(np.ascontiguousarray(got).view(np.int32)) - expected
 roundings = abs(difference).max() / abs(expected).max() / 2**-8
 print(f"largest error: {roundings:.1f} roundings of the largest number")
 assert roundings < 2
-close(log_sum_exp, saved.lse[..., 0].astype(np.float32))  # a sum of float32 throughout
+close(m - np.log(share), saved.lse[..., 0].astype(np.float32))  # a sum of float32 throughout
 
 # %% [markdown]
 # `gpu.causal_product` does the same with its three steps. Its states are float32 and are rounded where a chunk reads

@@ -148,7 +148,7 @@ def test_heads_may_lie_side_by_side_and_the_output_where_the_caller_wants_it(mec
 
 
 def test_no_copy_is_made_of_what_a_model_holds():
-    """But for the log-sum-exp, a number per row, nothing is allocated in a forward pass: not one of the four arrays."""
+    """But for two numbers per row nothing is allocated in a forward pass: not one of the four arrays."""
     n, heads, width = 1024, 4, 32
     q, k, v, out = (np.zeros((n, heads, width)).swapaxes(0, 1) for _ in range(4))
     pattern = local.parts_of(n, n, window=16)

@@ -167,11 +167,11 @@ def attention_kernels(call, rng, leading, n, d, m):
     }
     for kernel, mask in kinds.items():
         more = (mask, True, 0.5) if kernel == "softmax" else (mask, pattern, 0.5)
-        (out, log_sum_exp), *_ = call(kernel, "forward", q, k, v, *more, into=into)
-        call(kernel, "backward", d_out, q, k, v, out, log_sum_exp, *more)
+        results, *_ = call(kernel, "forward", q, k, v, *more, into=into)
+        call(kernel, "backward", d_out, q, k, v, *results, *more)
     more = order, np.full(leading, n), 4, True, 0.5
-    (out, log_sum_exp), *_ = call("lsh", "forward", q, k, v, *more, into=into)
-    call("lsh", "backward", d_out, q, k, v, out, log_sum_exp, *more)
+    results, *_ = call("lsh", "forward", q, k, v, *more, into=into)
+    call("lsh", "backward", d_out, q, k, v, *results, *more)
 
     z = abs(drawn(d))
     for s, d_z in ((None, None), (d_s, z)):

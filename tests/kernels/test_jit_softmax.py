@@ -73,9 +73,9 @@ def draw(case, dtype, seed=0):
 def run(loop, inputs, causal, *, dtype=None):
     """``out, log_sum_exp, d_q, d_k, d_v``; computed in ``dtype`` if one is given."""
     q, k, v, d_out = (x.astype(dtype or x.dtype, copy=False) for x in inputs[:4])
-    out, log_sum_exp = loop.forward(q, k, v, inputs.key_mask, causal, inputs.scale)
-    gradients = loop.backward(d_out, q, k, v, out, log_sum_exp, inputs.key_mask, causal, inputs.scale)
-    return out, log_sum_exp, *gradients
+    out, m, share = loop.forward(q, k, v, inputs.key_mask, causal, inputs.scale)
+    gradients = loop.backward(d_out, q, k, v, out, m, share, inputs.key_mask, causal, inputs.scale)
+    return out, softmax_page.log_sum_exp(m, share), *gradients
 
 
 def tolerances(inputs, log_sum_exp, causal, dtype):
@@ -173,6 +173,18 @@ def test_scores_of_any_size(causal, dtype):
 
 
 @each_compiled_dtype
+def test_equal_keys_share_a_weight_however_large_their_score(dtype):
+    """Scores whose neighbours are 16 apart or more, where ``m + log s`` is ``m``."""
+    inputs = draw(Case((2,), 40, 20, 16, 16, False), dtype)
+    inputs = inputs._replace(q=inputs.q * dtype(64 / np.finfo(dtype).eps))
+    *_, d_v = run(kernel, inputs, False)
+    thrice = inputs._replace(k=inputs.k.repeat(3, axis=1), v=inputs.v.repeat(3, axis=1))
+    *_, shares = run(kernel, thrice, False)
+    for copy in range(3):
+        np.testing.assert_allclose(3 * shares[:, copy::3], d_v, rtol=0, atol=16 * np.finfo(dtype).eps)
+
+
+@each_compiled_dtype
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_shows(dtype, value):
     """A query that is not a number spoils its own row and no other; a key spoils whoever sees it."""
@@ -245,10 +257,10 @@ def test_inputs_stay_as_they_were(dtype):
     inputs = draw(CASES[4], dtype)
     copies = [x.copy() for x in inputs[:5]]
     q, k, v, d_out, key_mask, scale = inputs
-    out, log_sum_exp = kernel.forward(q, k, v, key_mask, True, scale)
-    saved = out.copy(), log_sum_exp.copy()
-    kernel.backward(d_out, q, k, v, out, log_sum_exp, key_mask, True, scale)
-    for x, y in zip((*inputs[:5], out, log_sum_exp), (*copies, *saved), strict=True):
+    saved = kernel.forward(q, k, v, key_mask, True, scale)
+    copies += [x.copy() for x in saved]
+    kernel.backward(d_out, q, k, v, *saved, key_mask, True, scale)
+    for x, y in zip((*inputs[:5], *saved), copies, strict=True):
         np.testing.assert_array_equal(x, y)
 
 

@@ -14,25 +14,25 @@ from linattn_ref.kernels.jit import loops
 
 
 def softmax(q, k, v, d_out, out):
-    out, log_sum_exp = loops.softmax.forward(q, k, v, None, True, 0.5, out=out)
-    d = loops.softmax.backward(d_out, q, k, v, out, log_sum_exp, None, True, 0.5)
-    return out, *d, log_sum_exp
+    out, *sums = loops.softmax.forward(q, k, v, None, True, 0.5, out=out)
+    d = loops.softmax.backward(d_out, q, k, v, out, *sums, None, True, 0.5)
+    return out, *d, *sums
 
 
 def pattern_softmax(q, k, v, d_out, out):
     n = q.shape[-2]
     pattern = (part.band(n, n, -5, 0),)
-    out, log_sum_exp = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
-    d = loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, pattern, 0.5)
-    return out, *d, log_sum_exp
+    out, *sums = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = loops.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
+    return out, *d, *sums
 
 
 def dilated_softmax(q, k, v, d_out, out):
     n = q.shape[-2]
     pattern = (part.band(n, n, -5, 0, dilation=2),)
-    out, log_sum_exp = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
-    d = loops.pattern_softmax.backward(d_out, q, k, v, out, log_sum_exp, None, pattern, 0.5)
-    return out, *d, log_sum_exp
+    out, *sums = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = loops.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
+    return out, *d, *sums
 
 
 def product(q, k, v, d_out, out):
@@ -60,8 +60,8 @@ def lsh(q, k, v, d_out, out):
     n, heads = q.shape[-2], q.shape[:-2]
     order = np.stack([np.arange(n), np.arange(n)[::-1]]) + np.zeros((*heads, 1, 1))
     who = order.astype(np.int32), np.full(heads, n), 8, True, 0.5
-    out, log_sum_exp = loops.lsh.forward(q, k, v, *who, out=out)
-    return out, *loops.lsh.backward(d_out, q, k, v, out, log_sum_exp, *who), log_sum_exp
+    out, *sums = loops.lsh.forward(q, k, v, *who, out=out)
+    return out, *loops.lsh.backward(d_out, q, k, v, out, *sums, *who), *sums
 
 
 CALLS = softmax, pattern_softmax, dilated_softmax, lsh, product, normalised, elu_plus_one

@@ -76,7 +76,7 @@ def test_no_more_tokens_than_have_a_number():
     with pytest.raises(ValueError, match=r"q: expected at most 8388608 tokens in float32, got 8388609"):
         lsh.forward(x, x, x, order, seen, 2, False, 1.0)
     with pytest.raises(ValueError, match=r"q: expected at most 8388608 tokens in float32, got 8388609"):
-        lsh.backward(x, x, x, x, x, x[..., 0], order, seen, 2, False, 1.0)
+        lsh.backward(x, x, x, x, x, x[..., 0], x[..., 0], order, seen, 2, False, 1.0)
 
 
 def test_a_nan_is_not_taken_for_a_token_that_meets_nobody():

@@ -9,6 +9,7 @@ import numpy as np
 import pattern_page
 import pytest
 from cases import each_compiled_dtype
+from softmax_page import log_sum_exp
 from threads import several_threads
 
 from linattn_ref.attention import bigbird
@@ -81,8 +82,8 @@ def draw(name, dtype=np.float64, masked=False, leading=(2,), widths=(5, 3)):
 def run(loop, inputs):
     """``out, log_sum_exp, d_q, d_k, d_v``."""
     q, k, v, d_out, *rest = inputs
-    out, log_sum_exp = loop.forward(q, k, v, *rest)
-    return out, log_sum_exp, *loop.backward(d_out, q, k, v, out, log_sum_exp, *rest)
+    out, m, share = loop.forward(q, k, v, *rest)
+    return out, log_sum_exp(m, share), *loop.backward(d_out, q, k, v, out, m, share, *rest)
 
 
 def allowed(inputs):
@@ -101,10 +102,10 @@ def dense(inputs):
     total = weights.sum(axis=-1, keepdims=True)
     p = weights / np.where(total == 0, 1, total)
     with np.errstate(divide="ignore"):
-        log_sum_exp = (np.log(total) + np.where(np.isneginf(largest), 0, largest))[..., 0]
+        lse = (np.log(total) + np.where(np.isneginf(largest), 0, largest))[..., 0]
     d_p = d_out @ v.swapaxes(-1, -2)
     d_scores = inputs.scale * p * (d_p - (d_p * p).sum(axis=-1, keepdims=True))
-    return p @ v, log_sum_exp, d_scores @ k, d_scores.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_out
+    return p @ v, lse, d_scores @ k, d_scores.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_out
 
 
 def assert_close(got, expected, dtype):
@@ -168,11 +169,11 @@ def test_one_part_or_many(loop):
 @loops
 def test_what_sees_nothing_or_is_not_seen_is_exactly_zero(loop, name, dtype):
     inputs = draw(name, dtype, masked=True)
-    out, log_sum_exp, d_q, d_k, d_v = run(loop, inputs)
+    out, lse, d_q, d_k, d_v = run(loop, inputs)
     seen = allowed(inputs)
     blind, unseen = ~seen.any(axis=-1), ~seen.any(axis=-2)
     assert blind.any()
-    np.testing.assert_array_equal(np.isneginf(log_sum_exp), blind)
+    np.testing.assert_array_equal(np.isneginf(lse), blind)
     for x in (out[blind], d_q[blind], d_k[unseen], d_v[unseen]):
         assert not x.any()  # NaN is not 0
 
@@ -187,7 +188,7 @@ def test_keys_outside_move_nothing(loop, name, dtype):
     for row in range(0, len(before), 7):
         k, v = inputs.k.copy(), inputs.v.copy()
         k[~seen[row]], v[~seen[row]] = 1e6 * k[~seen[row]], 1e6
-        after, _ = loop.forward(inputs.q, k, v, *inputs[4:])
+        after, *_ = loop.forward(inputs.q, k, v, *inputs[4:])
         np.testing.assert_array_equal(after[row], before[row])
 
 
@@ -199,13 +200,27 @@ def test_scores_of_thousands(loop, dtype):
     q, k = np.rint(64 * inputs.q), np.rint(64 * inputs.k)
     inputs = inputs._replace(q=q, k=k, scale=1.0)  # whole scores, exact in both dtypes
     for pattern in (inputs.pattern, inputs.pattern[::-1]):
-        out, log_sum_exp, *gradients = run(loop, inputs._replace(pattern=pattern))
+        out, lse, *gradients = run(loop, inputs._replace(pattern=pattern))
         expected = dense(inputs)
         # A log-sum-exp of some thousands is rounded to eps times that, and with it the weights of what came before.
         atol = 8 * np.finfo(dtype).eps * abs(expected[1]).max()
         np.testing.assert_allclose(out, expected[0], rtol=0, atol=atol)
-        np.testing.assert_allclose(log_sum_exp, expected[1], rtol=4 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(lse, expected[1], rtol=4 * np.finfo(dtype).eps)
         assert all(np.isfinite(x).all() for x in gradients)
+
+
+@each_compiled_dtype
+def test_equal_keys_share_a_weight_however_large_their_score(dtype):
+    """Scores whose neighbours are 16 apart or more, in two parts, which together have the weight of one key."""
+    rng = np.random.default_rng(3)
+    q, k, v, d_out = (rng.standard_normal((n, 8)).astype(dtype) for n in (40, 20, 20, 40))
+    q *= dtype(64 / np.finfo(dtype).eps)
+    once = Inputs(q, k, v, d_out, None, (part.columns(40, 20, range(20)),), 0.5)
+    *_, d_v = run(kernel, once)
+    halves = tuple(part.columns(40, 60, columns) for columns in (range(0, 60, 2), range(1, 60, 2)))
+    *_, shares = run(kernel, Inputs(q, k.repeat(3, axis=0), v.repeat(3, axis=0), d_out, None, halves, 0.5))
+    for copy in range(3):
+        np.testing.assert_allclose(3 * shares[copy::3], d_v, rtol=0, atol=16 * np.finfo(dtype).eps)
 
 
 @each_compiled_dtype
@@ -222,9 +237,9 @@ def test_what_is_not_finite_shows_where_it_is_seen(loop, value, dtype):
     k[40] = value
     q = abs(inputs.q)  # so that the score is inf, and not -inf, which would be a weight of 0
     clean = loop.forward(q, inputs.k, inputs.v, *inputs[4:])[0]
-    out, log_sum_exp = loop.forward(q, k, inputs.v, *inputs[4:])
+    out, m, share = loop.forward(q, k, inputs.v, *inputs[4:])
     assert np.isnan(out[seen]).all()
-    assert np.isnan(log_sum_exp[seen]).all()
+    assert np.isnan(log_sum_exp(m, share)[seen]).all()
     np.testing.assert_array_equal(out[~seen], clean[~seen])
 
 

@@ -17,7 +17,7 @@ from delta_cases import DELTA_CASES
 from local_cases import LOCAL_CASES
 from long_short_cases import LONG_SHORT_CASES
 from lsh_cases import LSH_CASES
-from pattern_cases import PATTERN_CASES
+from pattern_cases import PATTERN_CASES, row_and_sum, row_and_two
 from rfa_cases import RFA_CASES
 
 from linattn_ref.attention import (
@@ -148,11 +148,6 @@ BAD_LINFORMER = (
 )
 
 
-def row_and_sum(s):
-    """The output and the log-sum-exp or denominator."""
-    return s.n * (s.m + 1)
-
-
 def features_and_row(s):
     """``phi`` of queries and keys (C = D) and what its gradient needs, the state before and after, and the rows."""
     return 2 * (s.n + s.n_keys) * s.d + 2 * s.d * (s.m + 1) + row_and_sum(s)
@@ -185,12 +180,12 @@ def mixed(s):
 
 def around_landmarks(s):
     """Landmarks of queries and keys, what they gather, ``A``, six iterates and the last, and how long segments are."""
-    return row_and_sum(s) + REDUCED * (2 * s.d + 2 * s.m + 8 * REDUCED + 4) + 10
+    return row_and_two(s) + REDUCED * (2 * s.d + 2 * s.m + 8 * REDUCED + 5) + 10
 
 
 def weights_around_landmarks(s):
-    """On the page ``F`` and ``B`` in place of the output and its log-sum-exp."""
-    return around_landmarks(s) - row_and_sum(s) + REDUCED * (s.n + s.n_keys)
+    """On the page ``F`` and ``B`` in place of the output and its two numbers per row."""
+    return around_landmarks(s) - row_and_two(s) + REDUCED * (s.n + s.n_keys)
 
 
 SOFTMAX = partial(
@@ -199,13 +194,11 @@ SOFTMAX = partial(
     oracle=plain_loops.softmax,
     draw=qkv,
     rooms=ROOMS,
-    saved=row_and_sum,
+    saved=row_and_two,
     saved_in={"reference": lambda s: s.n * s.n_keys},
 )
 CHUNKED = partial(Case, module=chunked_linear, oracle=plain_loops.linear, draw=qkv, saved=features_and_row)
-ONLINE = partial(
-    Case, module=online_softmax, oracle=plain_loops.softmax, draw=qkv, saved=lambda s: row_and_sum(s) + s.n
-)
+ONLINE = partial(Case, module=online_softmax, oracle=plain_loops.softmax, draw=qkv, saved=row_and_two)
 LINEAR = partial(Case, module=linear, oracle=plain_loops.linear, draw=qkv, rooms=ROOMS, saved=features_and_row)
 # Exponents omega x - |x|^2/2 of up to 100, in which exp() multiplies the rounding: ten times that of softmax's scores.
 POSITIVE = partial(
@@ -222,7 +215,7 @@ LINFORMER = partial(
     oracle=plain_loops.linformer,
     key_axes=PROJECTED,
     bad=BAD_LINFORMER,
-    saved=lambda s: mixed(s) + row_and_sum(s),
+    saved=lambda s: mixed(s) + row_and_two(s),
     saved_in={"reference": lambda s: mixed(s) + s.n * REDUCED},
 )
 LINFORMER_LINEAR = partial(

@@ -4,7 +4,7 @@ from functools import partial
 
 import plain_loops
 from case import Bad, Case
-from pattern_cases import parts_bytes, qkv, row_and_sum, row_and_two
+from pattern_cases import parts_bytes, qkv, row_and_two
 
 from linattn_ref.attention import block_local, local
 
@@ -21,8 +21,7 @@ LOCAL = partial(
     oracle=plain_loops.local,
     draw=qkv,
     rooms=BACKENDS,
-    saved=row_and_sum,
-    saved_in={"reference": row_and_two},
+    saved=row_and_two,
     shared_bytes=parts_bytes(1),
     widths=(3, 32, 128),  # the window; tiles of queries or keys; what is streamed
     bad=(
@@ -37,8 +36,7 @@ BLOCK_LOCAL = partial(
     draw=qkv,
     rooms=BACKENDS,
     oracle=plain_loops.block_local,
-    saved=row_and_sum,
-    saved_in={"reference": row_and_two},
+    saved=row_and_two,
     shared_bytes=parts_bytes(1),
     widths=(4, 32, 128),
     bad=(

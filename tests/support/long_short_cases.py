@@ -36,14 +36,14 @@ def qkv_no_norms(rng, s, dtype):
 def mixtures_and_segments(s, window=4, causal=False, page=True):
     """``P`` and the mixtures; what norms make of these and of keys and values; of each segment its keys, and weights.
 
-    A backend keeps the output and its log-sum-exp in place of the weights.
+    A backend keeps the output and two numbers per row in place of the weights.
     """
     width, segments = s.d + s.m, -(-s.n_keys // window)
     mixed = (s.n_keys - 1) // window * REDUCED if causal else REDUCED
     near, far = 2 * window, mixed // 2 if causal else REDUCED  # on average
     mixing = mixed * (1 if causal else 0) * window + REDUCED * s.n_keys + mixed * width
     norms = (mixed + s.n_keys) * (width + 2) + 4 * width
-    in_segments = segments * (near + far) * width + (s.n * (near + far) if page else s.n * (s.m + 1))
+    in_segments = segments * (near + far) * width + (s.n * (near + far) if page else s.n * (s.m + 2))
     return mixing + norms + in_segments + segments * (near + far) // 4  # a mask, of bytes
 
 

@@ -1,6 +1,7 @@
 """LSH attention with the arguments and results of a backend's loop: one softmax over all who meet, in ``(N, N)``."""
 
 import numpy as np
+from softmax_page import reciprocal
 
 from linattn_ref.attention.lsh_hashing import chunk_of_token
 from linattn_ref.attention.parts.masks import mix, scores
@@ -13,11 +14,10 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     a = scores_of_met(q, k, order, seen, chunk, causal, scale)
     m = np.maximum(a.max(axis=-1), np.finfo(a.dtype).min)
     s = np.exp(a - m[..., None]).sum(axis=-1)
-    log_sum_exp = np.where(s == 0, a.dtype.type(-np.inf), m + np.log(np.where(s == 0, a.dtype.type(1), s)))
-    return mix(softmax(a), v), log_sum_exp
+    return mix(softmax(a), v), m, reciprocal(s)
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
+def backward(d_out, q, k, v, out, m, share, order, seen, chunk, causal, scale):
     p = softmax(scores_of_met(q, k, order, seen, chunk, causal, scale))
     d_a = p * (d_out @ v.mT - (d_out * out).sum(axis=-1, keepdims=True))
     return scale * d_a @ k, scale * d_a.mT @ q, p.mT @ d_out

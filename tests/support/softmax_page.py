@@ -3,17 +3,25 @@
 import numpy as np
 
 from linattn_ref.attention import online_softmax
-from linattn_ref.attention.parts.masks import visible
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "log_sum_exp", "reciprocal"]
 
 
 def forward(q, k, v, key_mask, causal, scale):
     out, saved = online_softmax.forward(q, k, v, causal=causal, key_mask=key_mask, scale=scale)
-    seen = np.broadcast_to(visible(q, k, causal, key_mask), (*q.shape[:-1], k.shape[-2])).any(axis=-1)
-    return out, np.where(seen, saved.lse[..., 0], q.dtype.type(-np.inf))
+    return out, saved.m[..., 0], reciprocal(saved.s[..., 0])
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
+def backward(d_out, q, k, v, out, m, share, key_mask, causal, scale):
     saved = online_softmax.forward(q, k, v, causal=causal, key_mask=key_mask, scale=scale)[1]
     return online_softmax.backward(d_out, saved)
+
+
+def reciprocal(s):
+    """``1 / s``, and 0 for a query that sees nothing."""
+    return np.divide(1, s, out=np.zeros_like(s), where=s != 0)
+
+
+def log_sum_exp(m, share):
+    """(4) of the page; -inf for a query that sees nothing."""
+    return m - np.log(share, out=np.full_like(share, np.inf), where=share != 0)

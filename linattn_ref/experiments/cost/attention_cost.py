@@ -1,7 +1,7 @@
 """What softmax attention costs against its length: the dense and the online form, forward and backward together.
 
 Nothing is timed. Multiply-adds are counted while the code runs, the bytes that ``forward`` keeps for ``backward`` are
-added up, the most memory in use at once is measured. Beside each stands what a reader of the code computes.
+added up, the most memory in use at once is measured. Next to each stands what a reader of the code computes.
 
 With ``N`` queries and ``L`` keys, from the equations of `linattn_ref.attention.softmax` and `online_softmax`, in
 numbers:
@@ -20,7 +20,7 @@ last, the dense form has the scores, their exponentials, the quotients of these,
 where the sum is not 0. With few tokens its backward pass has more: P, ``dP``, ``dA`` and ``W = (N + L) (D + M) + L D``,
 which are the output, three gradients, and one of them before it is scaled. The online form reads ``TILE`` keys at a
 time: from the second tile on, three arrays ``(N, TILE)`` of the last tile are still there when the next one's weights
-are made, which takes three more, beside the output and three gradients.
+are made, which takes three more, besides the output and three gradients.
 """
 
 from collections.abc import Sequence

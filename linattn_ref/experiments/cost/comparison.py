@@ -67,8 +67,8 @@ class Way(NamedTuple):
 
     def make(self, size: int, n: int, d: int, rng: Generator) -> Callable[[Array, Array, Array], Array]:
         """The mechanism at one size, for ``n`` tokens of width ``d``: ``q, k, v -> out``."""
-        beside: dict[str, Any] = {"window": NEAR, "block": BLOCK, "chunk": NEAR, "buckets": BUCKETS, self.field: size}
-        sizes = mechanisms.Sizes(n, d, global_tokens=(0, n - 1), **beside)
+        others: dict[str, Any] = {"window": NEAR, "block": BLOCK, "chunk": NEAR, "buckets": BUCKETS, self.field: size}
+        sizes = mechanisms.Sizes(n, d, global_tokens=(0, n - 1), **others)
         own = mechanisms.learned(self.name, sizes, rng) | mechanisms.options(self.name, sizes, rng)
         page = mechanisms.page(self.name)
         return lambda q, k, v: page.forward(**mechanisms.inputs(self.name, q, k, v), **own)[0]

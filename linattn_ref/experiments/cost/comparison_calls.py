@@ -21,7 +21,7 @@ NAMES += ("delta", "nystromformer", "local", "block_local", "longformer", "bigbi
 NAMES += ("long_short", "reformer")
 # What a layer makes from its input.
 TOKENS = {"q", "k", "v", "qk", "q_global", "k_global", "v_global", "gate", "beta", "log_gate"}
-# Sizes of all: Linformer's k, and m; keys on either side, ...
+# Sizes of all mechanisms, as `mechanisms.Sizes` has them
 BESIDE: dict[str, Any] = {"reduced": 256, "features": 256, "landmarks": 64, "window": 256}
 BESIDE |= {"block": 64, "rounds": 4, "buckets": 64, "chunk": 64}
 TAPS = 33  # of Nyströmformer's convolution

@@ -1,9 +1,9 @@
-"""What the CUDA kernels take of a GPU, told by NVIDIA's compiler on a machine without one; nothing is run.
+"""What the CUDA kernels take of a GPU, reported by NVIDIA's compiler on a machine without one; nothing is run.
 
 A multiprocessor runs as many blocks at a time as its registers, its shared memory, its warps and its slots for blocks
 allow, the smallest of the four. More blocks mean more warps to go on with while others wait for memory.
 
-Three kernels of one line each are compiled beside them, to show what a Python float does to a float32 kernel.
+Three kernels of one line each are compiled as well, to show what a Python float does to a float32 kernel.
 
 References
 ----------
@@ -28,8 +28,8 @@ KERNELS = (
     ("causal_states", "scan", "x3 x2 x2 bool"),
     ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
     ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
-    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2"),
-    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x"),
+    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2"),
+    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
 )
 
 
@@ -47,6 +47,7 @@ class Limits(NamedTuple):
 
 LIMITS = {"sm_80": Limits(65_536, 164 * 1024, 64, 32), "sm_90": Limits(65_536, 228 * 1024, 64, 32)}
 WARP = 32  # threads
+PARTS = 4  # of a multiprocessor: each has a fourth of the registers, and a warp lives in one of them
 REGISTERS_AT_ONCE = 256  # a warp's registers are given out in so many
 SHARED_AT_ONCE, SHARED_OF_SYSTEM = 128, 1024  # bytes of a block, given out in so many; taken besides
 
@@ -57,7 +58,7 @@ def room(limits: Limits, registers: int, shared: int, threads: int = THREADS) ->
     of_a_warp = -(-registers * WARP // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE  # rounded up
     of_a_block = -(-(shared + SHARED_OF_SYSTEM) // SHARED_AT_ONCE) * SHARED_AT_ONCE
     return {
-        "registers": limits.registers // of_a_warp // warps,
+        "registers": PARTS * (limits.registers // PARTS // of_a_warp) // warps,
         "shared memory": limits.shared // of_a_block,
         "warps": limits.warps // warps,
         "blocks": limits.blocks,

@@ -1,7 +1,7 @@
 """What Linformer saves in a whole encoder layer, by length and ``k``: `linformer_savings` around attention.
 
 Table 3 of the paper is of a whole network. Projections, norms and the feed-forward layer cost as much with Linformer as
-without, and they cost most at short lengths.
+without, and their share is largest at short lengths.
 
 References
 ----------
@@ -11,10 +11,10 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", Table 3.
 from typing import Any
 
 from linattn_ref.experiments.cost import linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import LAYER, QUICK, table
+from linattn_ref.experiments.cost.linformer_savings import LAYER, QUICK
 from linattn_ref.experiments.publishing.kit import Figure, Results
 
-__all__ = ["QUICK", "compute", "draw", "table"]
+__all__ = ["QUICK", "compute", "draw"]
 
 
 def compute(*, rounds: int = 2, seed: int = 0, **where: Any) -> Results:

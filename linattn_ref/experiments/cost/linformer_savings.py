@@ -27,21 +27,19 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.experiments.cost.resource_methods import Setting
+from linattn_ref.experiments.cost.resource_methods import Setting, draw_mixtures
 from linattn_ref.experiments.measuring.points import Group, Points, measure_points
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, markdown, setp, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Results, setp, style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
 
-__all__ = ["FORMS", "LAYER", "compute", "draw", "table"]
+__all__ = ["FORMS", "LAYER", "compute", "draw"]
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 REDUCED = (128, 256, 512, 1024, 2048)
 FORMS = ("matrix kept", "online")
 LAYER = "whole layer"
 WARM_UP = 128  # tokens
-
-
 QUICK = {"lengths": (512,), "reduced": (128,), "rounds": 1}
 
 
@@ -81,14 +79,13 @@ def compute(
     for name, count in (*(("lengths", n) for n in lengths), *(("reduced", r) for r in reduced), ("rounds", rounds)):
         if count < 1:
             raise ValueError(f"{name}: expected at least 1, got {count}")
-    settings = {"lengths": lengths, "reduced": reduced, "rounds": rounds, "seed": seed, **setting._asdict()}
-    settings["forms"] = list(forms)
+    settings = {"lengths": lengths, "reduced": reduced, "rounds": rounds, "seed": seed, "forms": forms}
     groups = {
         f"{form}-{n}": Group([str(r) for r in _columns(n, reduced)], n, rounds, (form, setting, seed))
         for form in forms
         for n in lengths
     }
-    found = measure_points(prepared, groups, settings, warm_up=WARM_UP, **where)
+    found = measure_points(prepared, groups, settings | setting._asdict(), warm_up=WARM_UP, **where)
     return Results(
         setting=setting,
         dtype="float32",
@@ -122,7 +119,7 @@ def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Calla
     if form != LAYER:
         return partial(attend, form, draw_inputs(n, r, setting, seed))
     rng, width = np.random.default_rng(seed), setting.heads * setting.width
-    own = tuple(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5)) if r else ()
+    own = draw_mixtures(r, n, rng)
     params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
     x = rng.standard_normal((1, n, width), np.float32)
     inside = mechanism.of(linformer if r else softmax, kernels=jit)
@@ -138,7 +135,7 @@ def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...
     """``q, k, v (H, N, W)``, and ``e, f (R, N)`` unless ``r`` is 0."""
     rng = np.random.default_rng(seed)
     qkv = rng.standard_normal((3, setting.heads, n, setting.width), np.float32)
-    return (*qkv, *(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5) if r else ()))
+    return (*qkv, *draw_mixtures(r, n, rng))
 
 
 def _savings(form: str, found: Points, lengths: Sequence[int], reduced: Sequence[int]) -> Results:
@@ -158,7 +155,7 @@ def _savings(form: str, found: Points, lengths: Sequence[int], reduced: Sequence
     )
 
 
-# --- The figure and the table ---------------------------------------------------------------------------------------
+# --- The figure -----------------------------------------------------------------------------------------------------
 
 
 def draw(results: Results) -> Figure:
@@ -170,17 +167,14 @@ def draw(results: Results) -> Figure:
     """
     rows = len(results.forms)
     figure, axes = style.figure(rows, 2, height=0.31 * rows, sharex=True, sharey=True, squeeze=False)
-    for axis, (form, title, saved) in zip(axes.flat, _panels(results), strict=True):
-        _heat_map(axis, results, saved)
-        axis.set_title(f"{title}, {form}")
+    for row, (form, savings) in zip(axes, results.forms.items(), strict=True):
+        for axis, what in zip(row, ("time", "memory"), strict=True):
+            _heat_map(axis, results, savings[what])
+            axis.set_title(f"{what}, {form}")
     figure.suptitle("softmax attention over Linformer", fontsize="medium")
     setp(axes[-1], xlabel="$k$")
     setp(axes[:, 0], ylabel="$n$")
     return figure
-
-
-def _panels(results: Results) -> list[tuple[str, str, Array]]:
-    return [(form, what, savings[what]) for form, savings in results.forms.items() for what in ("time", "memory")]
 
 
 def _heat_map(axis: Any, results: Results, saved: Array) -> None:
@@ -192,22 +186,5 @@ def _heat_map(axis: Any, results: Results, saved: Array) -> None:
     for (i, j), ratio in np.ndenumerate(saved):
         if np.isfinite(ratio):
             colour = style.text_colour(image.to_rgba(np.log2(ratio))[:3])
-            axis.text(j, i, _times(ratio).removesuffix("x"), ha="center", va="center", color=colour)
-
-
-def _times(ratio: np.floating[Any]) -> str:
-    """Two digits that count."""
-    return f"{ratio:.2f}x" if ratio < 0.995 else f"{ratio:.1f}x" if ratio < 9.95 else f"{ratio:.0f}x"
-
-
-def table(results: Results) -> str:
-    """The tables as Markdown."""
-    lines = []
-    for form, title, saved in _panels(results):
-        rows = [
-            (n, *(_times(x) if np.isfinite(x) else "" for x in ratios))
-            for n, ratios in zip(results.lengths, saved, strict=True)
-        ]
-        lines += [f"\n{title.capitalize()} saved, {form}:\n"]
-        lines += markdown.table(("n", *(f"k = {r}" for r in results.reduced)), rows, "r")
-    return "\n".join(lines).lstrip()
+            digits = 2 if ratio < 0.995 else 1 if ratio < 9.95 else 0  # two that count
+            axis.text(j, i, f"{ratio:.{digits}f}", ha="center", va="center", color=colour)

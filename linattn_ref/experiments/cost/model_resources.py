@@ -1,6 +1,6 @@
 """The resource figure of a whole network: time and memory of a step of training against the length.
 
-`resources` measures attention alone. Here it stands in a transformer of `LAYERS` blocks, beside feed-forward layers,
+`resources` measures attention alone. Here it stands in a transformer of `LAYERS` blocks, next to feed-forward layers,
 norms and an embedding, which cost the same per token whatever the attention: a step is forward, cross-entropy, backward
 and RAdam, of one sequence. CPU time on one thread, the mechanisms of a length in turn, and the most memory in use at
 once beyond parameters and the optimiser's state (`points`).
@@ -27,7 +27,7 @@ from linattn_ref.training import parameters, radam
 __all__ = ["compute", "draw"]
 
 LENGTHS = tuple(2**i for i in range(9, 15))
-LONGEST = {"softmax": 2**13}  # beyond, a step takes more than a few seconds
+LONGEST = {"softmax": 2**13}  # beyond, a step takes seconds
 LAYERS, WIDTH, HEADS, TOKENS = 2, 128, 4, 256
 CHUNK, BUCKETS = 32, 64  # of lsh, as in `resources`
 WARM_UP = 128  # tokens, in a first step that loads kernels and that no measure sees

@@ -6,15 +6,15 @@ One entry in `METHODS` adds a curve to the figure. In numbers, all heads ``H`` t
 method            kept by forward             in use at once, about
 ================  ==========================  =================================================================
 dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
-online            ``H N (W + 1)``             ``H N (W + 1)`` and dQ, dK, dV, two sums per row
-linformer         ``H (N + 2 R) W + H N``     kept, dQ, dK, dV, dK~, dV~, dE, dF
+online            ``H N (W + 2)``             ``H N (W + 2)`` and dQ, dK, dV, one sum per row
+linformer         ``H (N + 2 R) W + 2 H N``   kept, dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + N + W (W+1))`` ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
 linear_causal     a state more                the same
-lsh_1, 4, 8       ``H N (W + 2 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
+lsh_1, 4, 8       ``H N (W + 3 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
 ================  ==========================  =================================================================
 
 ``r`` is the number of rounds, each with a permutation to keep. Kept is beyond the inputs, in use beyond the inputs and
-``d_out``. The processes that measure import this module: it must stay light (no drawing).
+``d_out``.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops import softmax_tile
 from linattn_ref.op import Array
 
-__all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "methods_at", "prepared", "run"]
+__all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "draw_mixtures", "methods_at", "prepared", "run"]
 
 REDUCED = 256  # R, Linformer's k
 # Reformer as in Katharopoulos et al. (2020), section 4.2.1
@@ -81,18 +81,18 @@ def prepared(name: str, n: int, setting: Setting, seed: int) -> Callable[[], int
 # --- The entries ----------------------------------------------------------------------------------------------------
 
 
-def linformer_parameters(n: int, setting: Setting, rng: Generator) -> tuple[Array, ...]:
-    """``E`` and ``F (R, N)``, for all heads."""
-    return tuple(rng.standard_normal((2, REDUCED, n), np.float32) / np.float32(REDUCED**0.5))
+def draw_mixtures(r: int, n: int, rng: Generator) -> tuple[Array, ...]:
+    """Linformer's ``E`` and ``F (R, N)``, for all heads; nothing where ``R`` is 0."""
+    return tuple(rng.standard_normal((2, r, n), np.float32) / np.float32(r**0.5)) if r else ()
 
 
 def online_kept(n: int, s: Setting) -> int:
-    return s.heads * n * (s.width + 1)
+    return s.heads * n * (s.width + 2)
 
 
 def online_peak(n: int, s: Setting) -> int:
     parts = -(-softmax_tile.TASKS // s.heads)  # copies of dQ, where there are fewer heads than tasks
-    return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 2)
+    return online_kept(n, s) + s.heads * n * ((parts + 2) * s.width + 1)
 
 
 def linformer_kept(n: int, s: Setting) -> int:
@@ -100,8 +100,8 @@ def linformer_kept(n: int, s: Setting) -> int:
 
 
 def linformer_peak(n: int, s: Setting) -> int:
-    mixed_gradients = 2 * s.heads * REDUCED * s.width
-    return linformer_kept(n, s) + 3 * s.heads * n * s.width + mixed_gradients + 2 * REDUCED * n
+    rows = n * (4 * s.width + 1)  # the output, dQ, dK, dV and a number per row
+    return s.heads * (rows + 4 * REDUCED * s.width) + 2 * REDUCED * n
 
 
 def linear_kept(states: int, n: int, s: Setting) -> int:
@@ -113,11 +113,11 @@ def linear_peak(n: int, s: Setting) -> int:
 
 
 def lsh(rounds: int) -> Method:
-    """Reformer's attention with the queries as its shared vectors; the keys are handed to all methods, unused here."""
+    """Reformer's attention with the queries as its shared vectors; the keys, which all methods get, are unused here."""
     return Method(
         lambda q, k, v, rotations: reformer.forward(q, v, rotations=rotations, chunk=LSH_CHUNK, kernels=jit),
         reformer.backward,
-        kept=lambda n, s: s.heads * n * (s.width + 2 + rounds),
+        kept=lambda n, s: s.heads * n * (s.width + 3 + rounds),
         peak=lambda n, s: s.heads * n * (5 * s.width + 8 + 2 * rounds),
         parameters=lambda n, s, rng: (reformer.draw_rotations(rounds, s.width, LSH_BUCKETS, rng, np.float32),),
     )
@@ -137,7 +137,7 @@ METHODS = {
     "online": of(softmax, online_kept, online_peak, longest=2**13, kernels=jit),
     "online_causal": of(softmax, online_kept, online_peak, longest=2**13, kernels=jit, causal=True),
     "linformer": of(linformer, linformer_kept, linformer_peak, kernels=jit)._replace(
-        shortest=REDUCED, parameters=linformer_parameters
+        shortest=REDUCED, parameters=lambda n, s, rng: draw_mixtures(REDUCED, n, rng)
     ),
     "linear": of(linear, partial(linear_kept, 1), linear_peak, kernels=jit),
     "linear_causal": of(linear, partial(linear_kept, 2), linear_peak, kernels=jit, causal=True),

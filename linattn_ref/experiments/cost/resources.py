@@ -1,13 +1,13 @@
 """The resource figure: time and memory against the length, forward and backward together.
 
-CPU time on one thread, all methods of a length in turn, and the most memory in use at once (`points`), beside what a
+CPU time on one thread, all methods of a length in turn, and the most memory in use at once (`points`), next to what a
 reader of the code computes (`resource_methods`). A method that is quadratic in time or memory stops at a fixed length,
 ``Method.longest``. Nothing is extrapolated.
 
 Softmax attention is there twice. ``dense`` keeps the matrix ``P`` and is what papers compare with; ``online`` gives the
-same numbers without the matrix, by a kernel that is also faster from some hundred tokens on. Time is quadratic in both,
-memory in the first alone. The online form needs less memory than linear attention, which has the features of queries
-and keys to keep, and the gradients of both.
+same numbers without the matrix, by a kernel that is also faster at every length. Time is quadratic in both, memory in
+the first alone. The online form needs less memory than linear attention, which has the features of queries and keys to
+keep, and the gradients of both.
 
 References
 ----------
@@ -160,7 +160,6 @@ def _curve(name: str, found: Points, setting: Setting) -> Results:
         memory_lengths=tuple(memory),  # (U,)
         peak=tuple(peak),  # (U,), bytes in use at once, measured
         peak_formula=tuple(4 * METHODS[name].peak(n, setting) for n in memory),  # (U,)
-        kept=tuple(int(each[1]) for each in memory.values()),  # (U,), bytes kept by forward, counted
         memory_growth=growth([*memory], peak),
         stops_at=METHODS[name].longest,  # longer ones are not run; None: this method can go on
     )
@@ -233,30 +232,27 @@ def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None
 def table(results: Results) -> str:
     """The numbers as Markdown: time and memory by length, exponents, and where the curves cross."""
     curves = results.curves
-    milliseconds = {name: [f"{1e3 * s:.3g}" for s in c.seconds] for name, c in curves.items()}
-    mebibytes = {name: [f"{p / 2**20:.3g}" for p in c.peak] for name, c in curves.items()}
+    seconds = {name: dict(zip(c.lengths, c.seconds, strict=True)) for name, c in curves.items()}
+    peaks = {name: dict(zip(c.memory_lengths, c.peak, strict=True)) for name, c in curves.items()}
     powers = [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()]
     crossings = [
         (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller)) for p in results.pairs
     ]
     parts = [
         "CPU time of one thread, ms, forward and backward:\n",
-        *_by_length(milliseconds, {name: c.lengths for name, c in curves.items()}),
+        *_by_length(seconds, 1e3),
         "\nMost memory in use at once beyond the inputs, MiB:\n",
-        *_by_length(mebibytes, {name: c.memory_lengths for name, c in curves.items()}),
+        *_by_length(peaks, 2**-20),
         *("", *markdown.table(("grows as", "time", "memory"), powers, "l")),
         *("", *markdown.table(("", "faster from N =", "smaller from N ="), crossings, "l")),
     ]
     return "\n".join(parts)
 
 
-def _by_length(cells: Mapping[str, Sequence[str]], lengths: Mapping[str, Sequence[int]]) -> list[str]:
+def _by_length(columns: Mapping[str, Mapping[int, float]], factor: float) -> list[str]:
     """A line per length, a column per method; empty where a method was not run."""
-    columns = {name: dict(zip(lengths[name], cells[name], strict=True)) for name in cells}
-    rows = [
-        (n, *(column.get(n, "") for column in columns.values()))
-        for n in sorted({n for column in columns.values() for n in column})
-    ]
+    lengths = sorted({n for column in columns.values() for n in column})
+    rows = [(n, *(f"{factor * of[n]:.3g}" if n in of else "" for of in columns.values())) for n in lengths]
     return markdown.table(("N = L", *(LOOK[name][0] for name in columns)), rows, "r")
 
 

@@ -1,7 +1,7 @@
 """What a computation costs, counted while the package's own code runs: operations, bytes kept, bytes at the peak.
 
-No clock is read, so the numbers are the same on every machine and can be asserted. NumPy's own arrays do the work; a
-thin subclass beside them keeps the count::
+No clock is read: operations and bytes kept are the same on every machine and can be asserted, and bytes at the peak
+nearly. NumPy's own arrays do the work; a thin subclass keeps the count::
 
     count(softmax.forward, q, k, v).multiply_adds == N * L * (D + M)
 
@@ -14,19 +14,21 @@ import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from linattn_ref.experiments.measuring.scaling import growth_exponent
+from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array
 
-__all__ = ["Costs", "by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
+__all__ = ["by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
 
 # Products that do not go through ``@``: refused, so that nothing is left out of the count in silence. So are the other
-# ufuncs that multiply matrices or vectors, and all of numpy.linalg; but not a product and a sum entry by entry.
+# ufuncs that multiply matrices or vectors, and all of numpy.linalg and numpy.fft; but not a product and a sum entry by
+# entry.
 UNCOUNTED = {np.dot, np.vdot, np.inner, np.outer, np.kron, np.tensordot, np.einsum}
 UNCOUNTED |= {np.convolve, np.correlate, np.cross}
 ROW_BY_ROW = "...d,...d->..."  # the einsum that is such a one, as is vecdot
@@ -48,8 +50,9 @@ def count(function: Callable[..., Any], *arrays: Array) -> Counts:
     Parameters
     ----------
     function : callable
-        Called once. Only operations that have one of ``arrays``, or something computed from it, as an operand are
-        seen. An ``out=`` array that the function makes itself is filled but does not carry the count on.
+        Called once. Only operations that have one of ``arrays``, or an array computed from it, as an operand are
+        seen: not those of single numbers. An ``out=`` array that the function makes itself is filled but does not
+        carry the count on.
     *arrays : ndarray
 
     Returns
@@ -59,7 +62,8 @@ def count(function: Callable[..., Any], *arrays: Array) -> Counts:
     Raises
     ------
     TypeError
-        ``function`` multiplies by ``einsum``, ``dot`` or the like, or does linear algebra: only ``@`` is counted.
+        ``function`` multiplies by ``einsum``, ``dot`` or the like, does linear algebra, or takes a Fourier transform:
+        only ``@`` is counted.
     """
     counts = Counts()
     function(*(CountedArray.wrap(x, counts) for x in arrays))
@@ -83,9 +87,7 @@ class CountedArray(np.ndarray):
     def __array_finalize__(self, parent: Any) -> None:
         self.counts = getattr(parent, "counts", Counts())
 
-    def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] | None = None, **options: Any
-    ) -> Any:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
         if ufunc.signature is not None and ufunc not in (np.matmul, np.vecdot):
             raise TypeError(REFUSED.format(ufunc.__name__))
         inputs = tuple(map(_plain, inputs))
@@ -93,12 +95,15 @@ class CountedArray(np.ndarray):
         if out is not None:
             options["out"] = tuple(map(_plain, out))
         result = getattr(ufunc, method)(*inputs, **options)
+        done = np.size(inputs[0] if method == "reduce" else result)  # a sum over an axis goes over its input
+        if ufunc.signature is not None:  # as does each entry of a product
+            done *= inputs[0].shape[-1]
         if ufunc is np.matmul:
-            self.counts.multiply_adds += np.size(result) * inputs[0].shape[-1]
+            self.counts.multiply_adds += done
         elif ufunc is np.exp:
-            self.counts.exponentials += np.size(result)
-        else:  # a sum over an axis goes over its input
-            self.counts.elementwise += np.size(inputs[0] if method == "reduce" or ufunc is np.vecdot else result)
+            self.counts.exponentials += done
+        else:
+            self.counts.elementwise += done
         return out[0] if out is not None else self.wrap(result, self.counts)
 
     def dot(self, *_: Any) -> Any:
@@ -106,8 +111,8 @@ class CountedArray(np.ndarray):
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         if function is np.einsum and arguments[0] == ROW_BY_ROW:
-            return np.vecdot(*arguments[1:])
-        if function in UNCOUNTED or function.__module__ == "numpy.linalg":
+            return np.vecdot(*arguments[1:], **options)
+        if function in UNCOUNTED or function.__module__ in ("numpy.linalg", "numpy.fft"):
             raise TypeError(REFUSED.format(function.__name__))
         # What takes ``like``: NumPy 2.0 can do no more than call it.
         if isinstance(function, BuiltinFunctionType) or not hasattr(function, "_implementation"):
@@ -120,7 +125,10 @@ def _plain(x: Any) -> Any:
 
 
 def kept_bytes(saved: Any) -> int:
-    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; memory met twice counts once."""
+    """Bytes of all arrays in ``saved``, an array or nested tuples of anything; an array met twice counts once.
+
+    So does a view of all of it, such as its transpose. A view of a part counts on top.
+    """
     left, found = [saved], set()
     while left:
         x = left.pop()
@@ -151,17 +159,6 @@ def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
             tracemalloc.stop()
 
 
-class Costs(NamedTuple):
-    """What both passes of a mechanism cost, and what a reader of the code computes; an entry per length."""
-
-    multiply_adds: NDArray[Any]  # (T,), counted
-    multiply_adds_formula: NDArray[Any]  # (T,)
-    kept: NDArray[np.int64]  # (T,), bytes that forward keeps for backward beyond the inputs
-    kept_formula: NDArray[np.int64]  # (T,)
-    peak: NDArray[np.int64]  # (T,), bytes in use at once, measured
-    peak_formula: NDArray[np.int64]  # (T,), about
-
-
 def costs(
     forward: Callable[..., Any],
     backward: Callable[..., Any],
@@ -169,8 +166,8 @@ def costs(
     formulas: Sequence[NDArray[Any]],
     *,
     multiply_adds: Callable[..., float] = lambda *call: count(*call).multiply_adds,
-) -> Costs:
-    """Count and measure both passes at every length.
+) -> Results:
+    """Count and measure both passes at every length, next to what a reader of the code computes.
 
     Parameters
     ----------
@@ -181,22 +178,32 @@ def costs(
         Multiply-adds, numbers kept, numbers in use at once.
     multiply_adds : callable
         Of a function and its arrays.
+
+    Returns
+    -------
+    Results
+        Arrays ``(T,)``, an entry per length: ``multiply_adds``, counted; ``kept``, the bytes that forward keeps for
+        backward beyond the inputs; ``peak``, the bytes in use at once. Each is followed by its ``_formula``.
     """
 
     def both(*arrays: Array) -> None:
         _, saved = forward(*arrays[:-1])
         backward(arrays[-1], saved)
 
-    counted = [multiply_adds(both, *arrays) for arrays in inputs]
-    kept = [kept_bytes(forward(*arrays[:-1])[1]) - kept_bytes(tuple(arrays[:-1])) for arrays in inputs]
-    peaks = [peak_bytes(both, *arrays) for arrays in inputs]
-    size, (adds, keeps, peak) = inputs[0][0].itemsize, formulas
-    found = (np.array(each, np.int64) for each in (counted, kept, peaks))  # on a machine of 32 bits too
-    return Costs(*(x for pair in zip(found, (adds, keeps * size, peak * size), strict=True) for x in pair))
+    size, (adds, kept, peak) = inputs[0][0].itemsize, formulas
+    kept_of = [kept_bytes(forward(*arrays[:-1])[1]) - kept_bytes(tuple(arrays[:-1])) for arrays in inputs]
+    return Results(
+        multiply_adds=np.array([multiply_adds(both, *arrays) for arrays in inputs], np.int64),
+        multiply_adds_formula=adds,
+        kept=np.array(kept_of, np.int64),
+        kept_formula=kept * size,
+        peak=np.array([peak_bytes(both, *arrays) for arrays in inputs], np.int64),
+        peak_formula=peak * size,
+    )
 
 
 def by_formula(
-    axes: Sequence[Axes], lengths: Any, costs: Mapping[str, tuple[Any, str, str]], units: Mapping[str, float]
+    axes: Sequence[Axes], lengths: Any, costs: Mapping[str, tuple[Results, str, str]], units: Mapping[str, float]
 ) -> None:
     """Costs over the length, both logarithmic: points that were counted or measured, and the formula as a line.
 
@@ -206,17 +213,15 @@ def by_formula(
         One for each of ``units``.
     lengths : array
     costs : mapping
-        By the name that stands at the line's end, before the slope between the two greatest lengths: `Costs`, a colour
-        and a marker.
+        By the name that stands at the line's end, before the slope between the two greatest lengths: what `costs`
+        returned, a colour and a marker.
     units : mapping
         By which field of the costs is drawn, in what it is counted.
     """
     for name, (found, colour, marker) in costs.items():
         for axis, (field, unit) in zip(axes, units.items(), strict=True):
-            measured = np.array(getattr(found, field))
-            axis.plot(lengths, measured / unit, marker, color=colour, zorder=3)
-            slope = growth_exponent(lengths, measured)
-            formula = np.array(getattr(found, f"{field}_formula")) / unit
-            axis.plot(lengths, formula, "-", color=colour, label=f"{name}slope {slope:.2f}")
+            axis.plot(lengths, found[field] / unit, marker, color=colour, zorder=3)
+            told = f"{name}slope {growth_exponent(lengths, found[field]):.2f}"
+            axis.plot(lengths, found[f"{field}_formula"] / unit, "-", color=colour, label=told)
     for axis in axes:
         axis.set(xscale="log", yscale="log")

@@ -63,7 +63,7 @@ def run_on_worker(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-# For the whole process: a limit that one task ends at its end would end for the tasks beside it too.
+# For the whole process: a limit that one task ends at its end would end for the tasks next to it too.
 limit_once = functools.cache(threadpool_limits)
 
 

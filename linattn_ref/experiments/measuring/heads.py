@@ -92,11 +92,11 @@ class Random(NamedTuple):
 
 
 def heads_from(given: Heads | Source | Random, seed: int, rng: Generator) -> tuple[Heads, dict[str, Any]]:
-    """What a figure is measured on, and where that is from, if it is known: heads that a caller has, or others."""
+    """Return the heads that a figure is measured on, a caller's own, read or drawn; and where those read come from."""
     if isinstance(given, Source):
         sentences, length, every, *where = given
         return read_heads(*where, sentences=sentences, length=length, every=every, seed=seed)
-    return (given if isinstance(given, Heads) else random_heads(rng, *given)), {}
+    return (given if isinstance(given, Heads) else random_heads(rng, **given._asdict())), {}
 
 
 def heads_to_fit(
@@ -112,11 +112,10 @@ def heads_to_fit(
     return heads, order, {**sources, "seed": seed, "sentences": seen, "unseen": unseen, "epochs": epochs}
 
 
-def random_heads(
-    rng: Generator, sentences: int, layers: int, heads: int, length: int, width: int, deviation: float = 1.0
-) -> Heads:
-    """As `Random` says."""
-    entries = rng.standard_normal((3, sentences, layers, heads, length, width), np.float32)
+def random_heads(rng: Generator, **sizes: Any) -> Heads:
+    """As `Random` says, whose fields these are."""
+    *shape, deviation = Random(**sizes)
+    entries = rng.standard_normal((3, *shape), np.float32)
     return heads_of(*(np.float32(deviation) * entries))
 
 

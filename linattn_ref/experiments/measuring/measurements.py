@@ -1,6 +1,6 @@
 """Measurements that take minutes, each a file as soon as it is there, so that a run can be killed and resumed.
 
-``settings.json`` beside them holds all that they depend on. Those made with other settings are not taken over.
+``settings.json`` next to them holds all that they depend on. Those made with other settings are not taken over.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def prepare(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
 def store(folder: Path, name: str, values: Array) -> None:
     """Write one part."""
     content = io.BytesIO()
-    np.save(content, values)  # to a file itself it would not tell that the disk is full
+    np.save(content, values)  # to a file itself it would not report that the disk is full
     write_all({folder / f"{name}.npy": content.getvalue()})
 
 

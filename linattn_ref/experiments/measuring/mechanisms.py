@@ -1,4 +1,4 @@
-"""How every mechanism is called, at sizes of its own: in a layer, beside others at equal cost, in a chapter's table.
+"""How every mechanism is called, at sizes of its own: in a layer, in comparisons at equal cost, in a chapter's table.
 
 Beyond queries, keys and values a mechanism has options, some of which are drawn once, and some learn arrays of their
 own. An entry in `OPTIONS`, if it has some, is all that a further one needs to be compared with the others.
@@ -55,7 +55,7 @@ def of(name: str, sizes: Sizes, rng: Generator, **more: Any) -> mechanism.Mechan
 
 
 def inputs(name: str, q: Array, k: Array, v: Array) -> dict[str, Array]:
-    """What is made from the tokens, by name: queries are keys where hashing wants it so, and global ones no others."""
+    """What is made from the tokens, by name. Reformer's queries are its keys; global ones are those of all tokens."""
     if page(name) is reformer:
         return {"qk": q, "v": v}
     given = {"q": q, "k": k, "v": v}

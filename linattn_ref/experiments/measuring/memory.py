@@ -3,7 +3,7 @@
 Freed memory can go back to the operating system at once or be kept for the next array, and both time and memory depend
 on it. Left to itself, the C library keeps small blocks and hands back large ones, which are those of long sequences:
 every new array is then fresh memory, which the system has to fill with zeros first. That has been seen to take four
-times as long as the computation itself, and never twice the same. So the process that measures is told what to do:
+times as long as the computation itself, and never twice the same. So the process that measures sets what is done:
 
 ``KEEP`` for time
     Hand back nothing. From the second call on no memory is fresh, as it is in training, where the allocators of
@@ -11,7 +11,7 @@ times as long as the computation itself, and never twice the same. So the proces
 ``HAND_BACK`` for memory
     Hand back everything from 64 KiB on, so that the peak is that of the computation and not of its history.
 
-(Only glibc can be told so. Left to itself it measures an eighth more memory for linear attention.)
+(Only glibc has these settings. Without them, an eighth more memory is measured for linear attention.)
 
 Memory is the operating system's account of the process, its resident memory. It holds everything: NumPy's arrays, what
 compiled kernels and BLAS allocate for themselves, and nothing that was only reserved and never written. Python's
@@ -91,7 +91,7 @@ def peak_resident(call: Callable[[], object]) -> int:
 
 
 def _peak() -> int:
-    """Bytes, the greatest resident memory since it was last cleared, which psutil can neither tell nor clear."""
+    """Bytes, the greatest resident memory since it was last cleared, which psutil can neither read nor clear."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -74,15 +74,12 @@ def seconds_of(make: Make, names: Sequence[str], n: int, more: tuple[Any, ...], 
 
 def memory_of(make: Make, name: str, n: int, more: tuple[Any, ...], warm_up: int) -> Array:
     """Bytes in use at the peak, ``(1,)`` or more; to be called by `memory.in_new_process` with HAND_BACK."""
-    told: list[int] = []
-
-    def call(made: Callable[[], Any]) -> None:
-        found = made()
-        told.extend([found] if isinstance(found, int) else [])
-
+    returned: list[Any] = []
     with one_thread():
         make(name, min(n, warm_up), *more)()
-        return np.array([peak_resident(partial(call, make(name, n, *more))), *told])
+        call = make(name, n, *more)
+        peak = peak_resident(lambda: returned.append(call()))
+        return np.array([peak, *(x for x in returned if isinstance(x, int))])
 
 
 def check_lengths(lengths: Sequence[int], rounds: int) -> None:

@@ -39,12 +39,12 @@ def growth(lengths: Sequence[int], values: Sequence[float]) -> Growth:
     Raises
     ------
     ValueError
-        Fewer than two points, or a value that is not positive.
+        Fewer than two points, or a value that is not a positive number.
     """
     if len(lengths) < 2 or len(lengths) != len(values):
         raise ValueError(f"values: expected one for each of at least 2 lengths, got {len(values)} for {len(lengths)}")
-    if min(values) <= 0:
-        raise ValueError(f"values: expected positive numbers, got {min(values)}")
+    if bad := [value for value in values if not 0 < value < math.inf]:
+        raise ValueError(f"values: expected positive numbers, got {bad[0]}")
     half = max(2, (len(lengths) + 1) // 2)
     x, y = np.log(lengths[-half:]), np.log(values[-half:])
     slopes = np.diff(y) / np.diff(x)

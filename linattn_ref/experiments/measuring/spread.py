@@ -1,9 +1,7 @@
-"""Calls of one function spread over processes: of this machine, or of a Dask cluster.
-
-The processes import the function's module: it must stay light (no drawing).
-"""
+"""Calls of one function spread over processes: of this machine, or of a Dask cluster."""
 
 import functools
+import itertools
 import os
 import threading
 import time
@@ -28,10 +26,10 @@ def spread(
     Parameters
     ----------
     function : callable
-        Of a module.
+        Of a module, which the processes import.
     calls : sequence of tuple
     workers : int
-        Processes on this machine, with one BLAS thread each; 1 works in this process.
+        Processes on this machine, with one BLAS thread each; 1 or less works in this process.
     dask : str, optional
         Address of a Dask scheduler, whose workers then do the work instead.
 
@@ -40,19 +38,21 @@ def spread(
     OSError
         A worker died (one of Dask's may), or the Dask scheduler does not answer or went away.
     """
-    if not calls:
-        return
-    if dask is not None:
+    workers = min(workers, len(calls))
+    if calls and dask is not None:
         from linattn_ref.experiments.measuring import dask_workers
 
         yield from dask_workers.results(function, calls, dask)
-        return
-    workers = min(workers, len(calls))
-    one = function if workers == 1 else functools.partial(_in_worker, os.getpid(), function)
-    many: dict[str, Any] = {"backend": "loky", "n_jobs": workers, "inner_max_num_threads": 1}
-    with joblib.parallel_config(**many if workers > 1 else {"backend": "sequential"}):
-        parallel = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)
-        results = parallel(joblib.delayed(one)(*call) for call in calls)
+    elif workers <= 1:
+        yield from itertools.starmap(function, calls)
+    else:
+        yield from _in_processes(function, calls, workers)
+
+
+def _in_processes(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Any]:
+    one = joblib.delayed(functools.partial(_in_worker, os.getpid(), function))
+    with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+        results = joblib.Parallel(return_as="generator_unordered", max_nbytes=SHARED_FROM)(one(*call) for call in calls)
         try:
             for done in results:  # noqa: UP028  # `yield from` would close it with the warning below
                 yield done
@@ -61,8 +61,8 @@ def spread(
         finally:
             with warnings.catch_warnings(action="ignore"):  # that tasks are cancelled, where the caller stops early
                 results.close()
-            if workers > 1:  # or they would idle on, and their CPU time would not be ours yet
-                get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+            # Or they would idle on, and their CPU time would not be ours yet.
+            get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _in_worker(parent: int, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,6 @@
 """CPU time of several computations side by side, on one thread.
 
-They run in turn in one process, one call of each and again, so that a machine whose speed drifts is as fast for all: to
+They take turns in one process, round after round, so that a machine whose speed drifts is equally fast for all. To
 compare two, divide their times within a round. CPU time does not count what other processes take.
 """
 

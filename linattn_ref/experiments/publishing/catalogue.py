@@ -9,9 +9,9 @@ from typing import Any
 from linattn_ref.experiments.publishing import registry
 from linattn_ref.experiments.publishing.restore import Results, restore
 
-__all__ = ["BENCHES", "COMPILED", "FIGURES", "MINUTES", "NEEDS", "caption_of", "module_of", "results_of"]
+__all__ = ["ALL", "BENCHES", "COMPILED", "FIGURES", "MINUTES", "NEEDS", "caption_of", "module_of", "results_of"]
 
-# A figure is called by its module's name; beside it, the folder of `linattn_ref.experiments` that it is in. The module
+# A figure is called by its module's name; before it, the folder of `linattn_ref.experiments` that it is in. The module
 # has `compute(...)`, whose `seed`, `rng` and `workers` the gallery fills in if it has them; `QUICK`, the arguments with
 # which it takes a second; and `draw(results)`, whose docstring begins with the caption. Several schematics are in one
 # module: `schematic_linear` is `schematics.dense.linear`, which has both.
@@ -45,18 +45,17 @@ PLACES = (
 FIGURES = {name: folder for folder, names in PLACES for name in names.split()}
 SCHEMATICS = [name for name in FIGURES if name.startswith("schematic_")]
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
-# shows; its docstring says how to read it. Where a package of its record is not installed, that stays as it is.
-BENCHES = tuple(bench.figure(name) for name, bench in registry.BENCHES.items() if bench.in_gallery)
+# shows; its docstring says how to read it. Where a package of its record is not installed, that stays as it is. With
+# the minutes that each takes:
+BENCHES = {bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery}
 # Compiled by NVIDIA's compiler (extra "cuda12").
 COMPILED = {"cuda_occupancy": "cost"}
+ALL = (*FIGURES, *BENCHES, *COMPILED)
 # What cannot be measured at all without these.
 NEEDS = {"cuda_occupancy": ("numba-cuda",), "bench_cuda": ("PyTorch", "numba-cuda")}
-
-
 # Minutes that a figure takes on one core, where they are some; the others take seconds.
-FIVE, TWO = "spectrum nystromformer resources", "comparison model_resources linformer_savings layer_savings"
-MINUTES: dict[str, float] = {"linformer": 10, **dict.fromkeys(FIVE.split(), 5), **dict.fromkeys(TWO.split(), 2)}
-MINUTES |= {bench.figure(name): bench.minutes for name, bench in registry.BENCHES.items() if bench.in_gallery}
+MINUTES = {"linformer": 10, "spectrum": 5, "nystromformer": 5, "resources": 5} | BENCHES
+MINUTES |= dict.fromkeys(("comparison", "model_resources", "linformer_savings", "layer_savings"), 2)
 
 
 def module_of(name: str) -> Any:

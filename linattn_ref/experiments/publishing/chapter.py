@@ -1,6 +1,6 @@
 """What the chapters in ``notebooks/`` share: showing the package's own source, figures, tables and sliders.
 
-A chapter is a ``.py`` file in jupytext's percent format; ``notebooks/execute.py`` makes the ``.ipynb`` beside it. The
+A chapter is a ``.py`` file in jupytext's percent format; ``notebooks/execute.py`` makes the ``.ipynb`` next to it. The
 functions here display something and return nothing, so a cell may end in any of them::
 
     chapter.source(softmax.forward, softmax.backward, doc=False)
@@ -15,10 +15,8 @@ The same code gives the same bytes, so that a chapter executed again differs onl
 import ast
 import importlib.util
 import io
-import json
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from types import ModuleType
@@ -26,11 +24,12 @@ from typing import Any
 
 import matplotlib
 import PIL.Image
-from IPython.display import Image, Markdown, clear_output, display
+from IPython.display import Image, Markdown, display
 from matplotlib.figure import Figure
 
 from linattn_ref import clone
 from linattn_ref.experiments.publishing import catalogue, markdown, style
+from linattn_ref.experiments.publishing.record import read
 
 __all__ = ["SOURCE_OF", "cell_text", "draw_alone", "explore", "in_few_colours", "record", "results", "show", "source"]
 __all__ += ["source_text", "table"]
@@ -146,7 +145,7 @@ def record(name: str) -> dict[str, Any]:
 
     The line names the command and the machine: what follows in the chapter was measured there and then, not now.
     """
-    found: dict[str, Any] = json.loads(clone.needed(FIGURES / f"{name}.json").read_text(encoding="utf-8"))
+    found = read(clone.needed(FIGURES / f"{name}.json"))
     command, machine = found["command"], found["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores"
     display(Markdown(f"*From record `figures/{name}.json`, made by `{command}` on {where}; not measured now.*"))
@@ -182,7 +181,6 @@ def explore(
     slider: Sequence[Any] | None = None,
     rows: int = 1,
     height: float = 0.38,
-    look: str = "paper",
     **options: Any,
 ) -> None:
     """Show one drawing at several values side by side and, in a running notebook, once more under a slider.
@@ -217,10 +215,12 @@ def explore(
             panel(column[0] if rows == 1 else column, value)
         return figure
 
-    show(side_by_side, alt=alt, look=look)
-    stops = values if slider is None else slider
-    alone = partial(draw_alone, panel, rows=rows, **options)
-    _slider(stops, name, lambda value: show(alone, value, alt=f"{name} = {cell_text(value)}", look=look))
+    show(side_by_side, alt=alt)
+
+    def redraw(value: Any) -> None:
+        show(draw_alone, panel, value, alt=f"{name} = {cell_text(value)}", rows=rows, **options)
+
+    _slider(values if slider is None else slider, name, redraw)
 
 
 def draw_alone(panel: Callable[[Any, Any], object], value: Any, *, rows: int = 1, **options: Any) -> Figure:
@@ -235,7 +235,6 @@ def draw_alone(panel: Callable[[Any, Any], object], value: Any, *, rows: int = 1
 def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> None:
     import ipywidgets  # type: ignore[import-untyped]
 
-    out = ipywidgets.Output()
     control = ipywidgets.SelectionSlider(
         options=[(cell_text(value), value) for value in values],
         value=values[len(values) // 2],
@@ -243,12 +242,5 @@ def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> 
         continuous_update=False,
         style={"description_width": "initial"},
     )
-
-    def update(change: Any) -> None:
-        with out:
-            clear_output(wait=True)
-            redraw(change["new"])
-
-    control.observe(update, names="value")
-    update({"new": control.value})
-    display(ipywidgets.VBox([control, out]))
+    drawn = ipywidgets.interactive_output(redraw, {"value": control})
+    display(ipywidgets.VBox([control, drawn]))

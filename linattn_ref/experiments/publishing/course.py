@@ -2,8 +2,8 @@
 
 Prose is read at 200 words per minute and code at 15 lines per minute, blank lines not counted. A section is what
 follows a heading ``##``, its subsections included; what comes before the first one is the opening. A chapter that takes
-more than 45 minutes has a marked break, a paragraph that begins with ``**A break.**``, and with it another sitting
-begins.
+more than 45 minutes has a marked break, a paragraph that begins with ``**A break.**``, and the next section begins
+another sitting.
 
 >>> of_text("# %% [markdown]\\n# # 1. A title\\n# " + 396 * "word " + "\\n\\n# %%\\nx = 1\\n" + 29 * "x += 1\\n")
 [Section(title='1. A title', minutes=4.0, sitting=0)]
@@ -107,11 +107,9 @@ def of_text(text: str) -> list[Section]:
 
 def sittings(path: Path) -> list[float]:
     """The minutes of each sitting of a chapter."""
-    minutes = [0.0]
-    for section in sections(path):
-        minutes += [0.0] * (section.sitting + 1 - len(minutes))
-        minutes[section.sitting] += section.minutes
-    return minutes
+    found = sections(path)
+    last = max((section.sitting for section in found), default=0)
+    return [sum(section.minutes for section in found if section.sitting == i) for i in range(last + 1)]
 
 
 def needs(path: Path) -> str:

@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import inspect
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.experiments.publishing import catalogue, record, style, tables
-from linattn_ref.experiments.publishing.catalogue import BENCHES, COMPILED, FIGURES, MINUTES, NEEDS
+from linattn_ref.experiments.publishing.catalogue import ALL, BENCHES, FIGURES, MINUTES, NEEDS
 from linattn_ref.experiments.publishing.registry import MODULES
 from linattn_ref.telling import Say, silent
 
@@ -39,7 +38,7 @@ def make(
 ) -> None:
     """Draw figures into ``out``, and write the gallery there.
 
-    The tables are those of README.md and the pages beside it in the current folder, from the records in its
+    The tables are those of README.md and the pages with tables in the current folder, from the records in its
     ``figures``, whatever ``out`` is.
 
     Parameters
@@ -67,44 +66,44 @@ def make(
     FileNotFoundError
         The tables are to be written, and there is no README.md here; there is no record to draw from.
     """
-    everything = [*FIGURES, *([] if quick else [*BENCHES, *COMPILED, "tables"])]
-    names = everything if only is None else list(dict.fromkeys(name for word in only for name in _called(word)))
-    if "tables" in names:
+    everything = list(FIGURES) if quick else [*ALL, "tables"]
+    asked = everything if only is None else list(dict.fromkeys(name for word in only for name in _called(word)))
+    names = [name for name in asked if name != "tables"]
+    if "tables" in asked:
         tables.check_readme(Path("README.md"))  # first: the figures take long
     left = 0.0 if quick or redraw else sum(MINUTES.get(name, 0) for name in names)
     if left >= 1:
         say(f"{len(names)} figures, about {left:.0f} minutes on one core")
     for name in names:
         left -= MINUTES.get(name, 0)
-        if redraw and name != "tables":
-            _draw_record(json.loads((out / f"{name}.json").read_text(encoding="utf-8")), out, style_name)
+        if redraw:
+            _draw_record(record.read(out / f"{name}.json"), out, style_name)
             say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
-        elif name != "tables" and (reason := _missing(name, out)):
+        elif reason := _missing(name, out):
             say(f"{name}: left as it is, since {reason}")
-        elif name != "tables":
+        else:
             draw(name, out, quick=quick, style_name=style_name, workers=workers, parts=parts)
             say(f"{name}: {out / name}.svg, .png, .pdf, .json" + f"; about {left:.0f} minutes left" * (left >= 1))
-    if set(names) != {"tables"}:
+    if names:
         write_all({out / "README.md": page_of(out)})
         say(f"gallery: {out / 'README.md'}")
-    if "tables" in names:
+    if "tables" in asked:
         tables.update(Path("README.md"))
         say("tables: README.md")
 
 
 def _called(word: str) -> list[str]:
     """The figures of that name or, if there is none, those whose names begin so."""
-    known = (*FIGURES, *BENCHES, *COMPILED)
-    found = [word] if word in (*known, "tables") else [name for name in known if name.startswith(f"{word}_")]
+    found = [word] if word in (*ALL, "tables") else [name for name in ALL if name.startswith(f"{word}_")]
     if not found:
-        raise ValueError(f"only: no figure named {word}; there are {', '.join(known)} and tables")
+        raise ValueError(f"only: no figure named {word}; there are {', '.join(ALL)} and tables")
     return found
 
 
 def _missing(name: str, out: Path) -> str:
-    """What keeps the figure as it is: packages that it needs or its record in ``out`` compares with, or a GPU."""
+    """Why the figure stays as it is: packages that it needs or its record in ``out`` compares with, or a GPU; or ""."""
     file = out / f"{name}.json"
-    before = json.loads(file.read_text(encoding="utf-8"))["results"] if name in BENCHES and file.exists() else {}
+    before = record.read(file)["results"] if name in BENCHES and file.exists() else {}
     packages = dict.fromkeys((*NEEDS.get(name, ()), *before.get("versions", ())))
     if missing := [each for each in packages if None in map(importlib.util.find_spec, MODULES[each].split())]:
         extra = "cuda12" if "numba-cuda" in missing else "peers"
@@ -153,8 +152,8 @@ def _draw_record(document: dict[str, Any], out: Path, style_name: str) -> list[P
 
 def page_of(folder: Path) -> str:
     """The gallery of the figures whose records are in ``folder``."""
-    files = [file for name in (*FIGURES, *BENCHES, *COMPILED) if (file := folder / f"{name}.json").exists()]
-    return page([json.loads(file.read_text(encoding="utf-8")) for file in files])
+    files = [file for name in ALL if (file := folder / f"{name}.json").exists()]
+    return page([record.read(file) for file in files])
 
 
 def page(records: Sequence[dict[str, Any]]) -> str:
@@ -166,16 +165,16 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         "(`.json`), and the drawing for print (`.pdf`) and for slides and pages (`.svg`).\n",
     ]
     for one in records:
-        name, versions, bench = one["name"], one["versions"], []
+        name, title, bench = one["name"], one["name"].replace("_", " "), []
         if "table" in one:  # which the docstring says how to read, below its first line
             told = (inspect.getdoc(catalogue.module_of(name).table) or "").partition("\n\n")[2]
             reading = " ".join(told.split()) or READING
             bench = [f"{reading}\n", f"{one['table']}\n", f"On {one['machine']['processor']}.\n"]
-        made_with = ", ".join(f"{package} {version}" for package, version in versions.items())
+        made_with = ", ".join(f"{package} {version}" for package, version in one["versions"].items())
         files = ", ".join(f"[{ending}]({name}.{ending})" for ending in ("svg", "pdf", "json"))
         parts += [
-            f"## {name.replace('_', ' ')}\n",
-            f"![{name.replace('_', ' ')}]({name}.png)\n",
+            f"## {title}\n",
+            f"![{title}]({name}.png)\n",
             re.sub(r"([\\`*_~<>|\[\]])", r"\\\1", one["caption"]) + "\n",
             *bench,
             f"`{one['command']}` · seed {one['seed']} · {made_with} · {files}\n",

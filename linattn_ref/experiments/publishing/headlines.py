@@ -3,19 +3,18 @@
 Then one sentence of shares: of memory, and of what the processor gives at best, measured in the same run.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.experiments.publishing import markdown
+from linattn_ref.experiments.publishing import markdown, record
 
 __all__ = ["table"]
 
 
 BOTH = "forward + backward"
 ONE_TOKEN = {"batch": 1, "what": "step"}
-# By bench, rows of its record that differ in the kernel alone: what is told of them, and what they say of themselves
+# By bench: what a line of the table is called, and which rows of the record it is about, equal but for the kernel
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "bench_softmax": {
         "Softmax attention, all keys, forward, N = 2048": {"length": 2048, "causal": False, "passes": "forward"},
@@ -43,14 +42,9 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
 YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 
 
-def record_of(figures: Path, bench: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((figures / f"{bench}.json").read_text(encoding="utf-8"))
-    return found
-
-
 def shares(figures: Path) -> str:
     """In one sentence, from the records in ``figures``."""
-    training, generation = (record_of(figures, bench)["results"] for bench in ("bench_training", "bench_generation"))
+    training, generation = (record.read(figures / f"bench_{x}.json")["results"] for x in ("training", "generation"))
     taken, gained = [], []  # memory, over PyTorch's least; speed-up, over that of products that share nothing
     for attention in ("linear", "softmax"):
         peaks = {row["kernel"]: row["megabytes"] for row in training["memory"] if row["attention"] == attention}
@@ -66,7 +60,7 @@ def shares(figures: Path) -> str:
 
 def gpu(figures: Path) -> str:
     """The same ratio on a GPU, at the greatest length that both kernels came to."""
-    results = record_of(figures, "bench_cuda")["results"]
+    results = record.read(figures / "bench_cuda.json")["results"]
     rows = (row for row in results["rows"] if row["task"] == BOTH)
     ms = {(row["kernel"], row["length"]): row["median_ms"] for row in rows}
 
@@ -88,11 +82,11 @@ def table(figures: Path) -> str:
     """As Markdown, from the records in ``figures``."""
     lines = []
     for bench, rows in ROWS.items():
-        record = record_of(figures, bench)
+        document = record.read(figures / f"{bench}.json")
         for what, wanted in rows.items():
-            row = hardest(record["results"], wanted)
+            row = hardest(document["results"], wanted)
             ratio = f"{number(row['ratio_median'])} ({number(row['ratio_min'])})"
-            lines.append((what, row["whom"], ratio, record["machine"]["processor"]))
+            lines.append((what, row["whom"], ratio, document["machine"]["processor"]))
     table = markdown.table(("what", "against", "ratio", "processor"), lines, "llrl")
     return "\n".join([*table, "", f"{shares(figures)} {gpu(figures)}"])
 

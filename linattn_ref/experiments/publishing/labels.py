@@ -31,9 +31,8 @@ def at_ends(
     *,
     rows: int = 1,
     width: int | None = None,
-    **look: Any,
 ) -> None:
-    """Write each name beside the right end of its line, in its colour; names that would overlap move apart.
+    """Write each name next to the right end of its line, in its colour; names that would overlap move apart.
 
     To be called when the axes' limits are set.
 
@@ -41,17 +40,20 @@ def at_ends(
     ----------
     axes : Axes
     lines, names : sequence, optional
-        A name per line; ``""`` is none. All lines of the axes that have a label, and that, unless given.
+        A name per line; ``""`` is none, and a line without a number gets none. All lines of the axes that have a
+        label, and that, unless given.
     rows : int
         Of axes that the figure has below one another.
     width : int, optional
         Letters to a line of text, where names are long.
-    **look
-        Of the text.
     """
     lines = axes.lines if lines is None else lines
     names = [str(line.get_label()) for line in lines] if names is None else names
-    named = [(line, name) for line, name in zip(lines, names, strict=True) if name and not name.startswith("_")]
+    named = [
+        (line, name)
+        for line, name in zip(lines, names, strict=True)
+        if name and not name.startswith("_") and np.isfinite(line.get_ydata()).any()
+    ]
     if width is not None:
         named = [(line, textwrap.fill(name, width)) for line, name in named]
     wanted = [_height_of_end(axes, line) for line, _ in named]
@@ -59,13 +61,13 @@ def at_ends(
     points = AXES_SHARE * 72 * figure.get_figheight() / rows
     size = matplotlib.rcParams["legend.fontsize"]
     heights = [APART * size / points * (1 + name.count("\n")) for _, name in named]
+    where: Any = {"xycoords": "axes fraction", "xytext": (4, 0), "textcoords": "offset points", "va": "center"}
     for (line, name), height in zip(named, spread(wanted, heights), strict=True):
-        where = {"xycoords": "axes fraction", "xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(name, (1.0, height), **{**where, "fontsize": size, "color": readable(line.get_color()), **look})
+        axes.annotate(name, (1.0, height), fontsize=size, color=readable(line.get_color()), **where)
 
 
 def at(axes: Axes, x: float, y: float, name: str, colour: Any, **look: Any) -> None:
-    """Write a name at a place in the axes, in its line's colour; above it, unless told otherwise."""
+    """Write a name at a place in the axes, in its line's colour; above it, unless ``look`` says otherwise."""
     size = matplotlib.rcParams["legend.fontsize"]
     given = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "va": "bottom"}
     axes.annotate(name, (x, y), fontsize=size, color=readable(colour), **{**given, **look})
@@ -80,7 +82,7 @@ def _height_of_end(axes: Axes, line: Line2D) -> float:
 
 
 def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Where names of these heights stand that want to be at ``middles``: in the same order, near there, and apart."""
+    """Return places for names of these heights, as near to ``middles`` as they can be, in their order, and apart."""
     order = np.argsort(middles, kind="stable")
     tall = np.array(heights, float)[order]
     stacked = np.append(0, np.cumsum((tall[1:] + tall[:-1]) / 2))  # if each stood on the one before
@@ -106,7 +108,7 @@ def with_range(
     """The median over ``x``, and for the last ``x`` a bar from a tenth to nine tenths of all sentences and heads.
 
     ``found`` has ``low``, ``median`` and ``high``, as `linattn_ref.experiments.measuring.heads.Spread` has them. The
-    bar stands at ``at``, where bars beside one another can be told apart, or at the last ``x``.
+    bar stands at ``at``, where bars next to one another can be told apart, or at the last ``x``.
     """
     (median,) = axes.plot(x, found.median, line, color=colour, **look)
     axes.vlines(x[-1] if at is None else at, found.low[-1], found.high[-1], color=colour, alpha=0.6)

@@ -1,4 +1,4 @@
-"""Saving a figure with everything that made it: the drawing three times, and the numbers beside it.
+"""Saving a figure with everything that made it: the drawing three times, and the numbers next to it.
 
 ``write`` makes ``name.svg``, ``name.png``, ``name.pdf`` and ``name.json``. The same results on the same machine with
 the same versions give the same bytes: no date is written anywhere, and the identifiers in the SVG are fixed.
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 import linattn_ref
 from linattn_ref.atomic import write_all
 
-__all__ = ["document", "machine", "versions", "write"]
+__all__ = ["document", "machine", "read", "versions", "write"]
 
 # What makes each format carry a date or a random identifier, switched off.
 METADATA: dict[str, dict[str, None]] = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
@@ -49,7 +49,7 @@ def document(
     caption : str
         What the figure shows, in a sentence or two: the gallery prints it.
     **more
-        To be kept beside the numbers, such as the hashes of model and text.
+        To be kept with the numbers, such as the hashes of model and text.
     """
     about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(more)}
     return {**about, "versions": versions(), "machine": machine(), "results": plain(results)}
@@ -85,6 +85,12 @@ def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLik
     return write_all(writers)
 
 
+def read(path: Path) -> dict[str, Any]:
+    """The `document` in a file."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 def _draw(figure: Figure, format: str, path: Path) -> None:
     with matplotlib.rc_context(SAVING):
         dpi = PNG_WIDTH / figure.get_figwidth()
@@ -114,7 +120,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return float(str(value)) if math.isfinite(value) else str(value)
     if isinstance(value, np.generic):
-        return value.item()
+        return plain(value.item())
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, os.PathLike):
@@ -157,7 +163,7 @@ def machine() -> dict[str, Any]:
 def _processor() -> str:
     """The processor's name, family and widest vectors; Python's own answer is often empty on Linux.
 
-    py-cpuinfo tells them too, and would be a dependency for these lines.
+    py-cpuinfo has them too, and would be a dependency for these lines.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

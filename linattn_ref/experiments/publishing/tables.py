@@ -16,7 +16,7 @@ The rest is seen from the code: a recurrent form (``step``), and the arguments b
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import ModuleType
@@ -30,20 +30,26 @@ from linattn_ref.homework import sheet
 
 __all__ = ["PAGES", "check_readme", "mechanisms", "update"]
 
-# The pages that have tables, beside README.md, and which.
-PAGES = {
-    "README.md": ("gradient", "routes", "headlines"),
-    "MECHANISMS.md": ("mechanisms",),
-    "notebooks/README.md": ("evening", "chapters", "weeks"),
+# The pages that have tables: what makes each, from the folder that README.md is in.
+PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
+    "README.md": {
+        "gradient": lambda root: gradient(),
+        "routes": lambda root: routes_table(root / "notebooks"),
+        "headlines": lambda root: headlines.table(root / "figures"),
+    },
+    "MECHANISMS.md": {"mechanisms": lambda root: mechanisms_table(mechanisms())},
+    "notebooks/README.md": {
+        "evening": lambda root: evening_table(root / "notebooks"),
+        "chapters": lambda root: chapters_table(root / "notebooks"),
+        "weeks": lambda root: weeks_table(root / "notebooks"),
+    },
 }
 
-FIELDS = ("Time", "Memory", "Causal", "Exact", "Gives")
+FIELDS = ("Gives", "Exact", "Time", "Memory", "Causal")  # in the table's order
 # Arguments that every mechanism has, or that say how to compute and not what.
 COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "out"}
-COMMON |= {"groups", "offsets"}  # packed sequences, and heads that share keys
-
-
-# Other forms of a mechanism, each a page beside it: they have no row of their own.
+COMMON |= {"groups", "offsets"}  # heads that share keys, and packed sequences
+# Other forms of a mechanism, each a page of its own: they have no row of their own.
 FORMS = {"chunked_delta", "chunked_linear", "delta_rule", "exponential", "online_softmax"}
 
 
@@ -122,23 +128,22 @@ def chapter(path: Path) -> Chapter:
 
 def mechanisms_table(rows: Sequence[Mechanism]) -> str:
     """As Markdown."""
-    told = ("gives", "exact", "time", "memory kept", "causal")
-    header = ("picture", "mechanism", *told, "recurrent form", "beyond q, k, v")
+    header = ("picture", "mechanism", "gives", "exact", "time", "memory kept", "causal", "recurrent form")
     lines = []
     for row in rows:
         drawn = f"figures/schematic_{row.name}.svg"
         picture = f'<a href="{drawn}"><img src="{drawn}" width="280" alt="{row.title}, drawn"></a>'
         link = f"[{row.title}]({row.file})" + f"<br>{row.source}" * (row.source != "–")
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
-        said = [row.fields[field] for field in ("Gives", "Exact", "Time", "Memory", "Causal")]
+        said = [row.fields[field] for field in FIELDS]
         lines.append([picture, link, *said, "yes" if row.recurrent else "no", needs])
-    return "\n".join(markdown.table(header, lines, "l")).replace("``", "`")
+    return "\n".join(markdown.table((*header, "beyond q, k, v"), lines, "l")).replace("``", "`")
 
 
-def chapters_table(rows: Sequence[Chapter], folder: Path) -> str:
+def chapters_table(folder: Path) -> str:
     """As Markdown, for a page in the chapters' ``folder``."""
     lines = []
-    for row in rows:
+    for row in chapters(folder):
         path = folder / f"{row.name}.py"
         sittings = [f"{minutes:.0f}" for minutes in course.sittings(path)]
         may_skip = course.MAY_SKIP.get(row.name[:2], ())
@@ -222,28 +227,18 @@ def updated(page: str, root: Path, name: str = "README.md") -> str:
     ValueError
         A table's marks are not there, once each and in this order.
     """
-    folder = root / "notebooks"
-    makers = {
-        "gradient": gradient,
-        "routes": lambda: routes_table(folder),
-        "headlines": lambda: headlines.table(root / "figures"),
-        "mechanisms": lambda: mechanisms_table(mechanisms()),
-        "evening": lambda: evening_table(folder),
-        "chapters": lambda: chapters_table(chapters(folder), folder),
-        "weeks": lambda: weeks_table(folder),
-    }
-    for table in PAGES[name]:
+    for table, make in PAGES[name].items():
         begin, end = f"<!-- {table}:begin -->", f"<!-- {table}:end -->"
         before, found_begin, rest = page.partition(begin)
         _, found_end, after = rest.partition(end)
         if not (found_begin and found_end) or begin in after or end in before + after:
             raise ValueError(f"{name}: expected {begin} and then {end}, once each")
-        page = f"{before}{begin}\n{makers[table]()}\n{end}{after}"
+        page = f"{before}{begin}\n{make(root)}\n{end}{after}"
     return page
 
 
 def update(readme: Path) -> None:
-    """Make the tables of README.md, and of the other `PAGES` beside it, anew.
+    """Make the tables of README.md, and of the other `PAGES` of its folder, anew.
 
     Raises
     ------

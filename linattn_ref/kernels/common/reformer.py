@@ -8,20 +8,20 @@ from linattn_ref.attention import reformer as page
 from linattn_ref.attention.features.feature_maps_random import or_infinity
 from linattn_ref.attention.parts.lsh_hashing import find_order
 from linattn_ref.attention.parts.masks import shown
-from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float, Int, Integers
 
 __all__ = ["Saved", "backward", "forward"]
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output, two numbers per row, and a permutation per round."""
+    """What the backward pass needs: the inputs, the output, three numbers per row, and a permutation per round."""
 
     qk: Float[Array, "... N D"]  # masked rows 0
     length: Float[Array, "... N 1"]  # |x|
     v: Float[Array, "... N M"]  # masked rows 0
     out: Float[Array, "... N M"]
-    log_sum_exp: Float[Array, "... N"]  # z; -inf for a token that meets nobody
+    m: Float[Array, "... N"]  # (4) of the page is m - log(share)
+    share: Float[Array, "... N"]  # one over the sum of weights; 0 for a token that meets nobody
     order: Int[Integers, "... rounds N"]
     key_mask: Bool[Array, "... N"] | None
     chunk: int
@@ -38,23 +38,17 @@ def forward(
     qk, v = shown(qk, key_mask), shown(v, key_mask)
     length = length_of(qk)
     who, buffer = (order, count_seen(qk, key_mask), chunk, causal, scale), {} if out is None else {"out": out}
-    out, log_sum_exp = loop.forward(qk, key_of(qk, length), v, *who, **buffer)  # (1)-(6)
-    np.copyto(out, v, where=is_alone(log_sum_exp, key_mask)[..., None])  # (7)
-    return out, kind(qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale)
+    out, m, share = loop.forward(qk, key_of(qk, length), v, *who, **buffer)  # (1)-(6)
+    np.copyto(out, v, where=is_alone(share, key_mask)[..., None])  # (7)
+    return out, kind(qk, length, v, out, m, share, order, key_mask, chunk, causal, scale)
 
 
-def backward(loop, d_out, saved, *, loop_adds_up=False):
-    """Equations (8)-(11); see `saturation` for ``loop_adds_up``."""
-    qk, length, v, out, log_sum_exp, order, key_mask, chunk, causal, scale = saved
+def backward(loop, d_out, saved):
+    """Equations (8)-(11)."""
+    qk, length, v, out, m, share, order, key_mask, chunk, causal, scale = saved
     k, who = key_of(qk, length), (order, count_seen(qk, key_mask), chunk, causal, scale)
-
-    def again():
-        ranks = order.argsort(axis=-1)
-        return page.forward.page(qk, v, buckets=ranks, chunk=chunk, causal=causal, key_mask=key_mask, scale=scale)
-
-    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
-    d_q, d_k, d_v = loop.backward(shares, qk, k, v, out, log_sum_exp, *who)  # (8)-(10)
-    add_rows(d_v, d_out, is_alone(log_sum_exp, key_mask))  # from (7)
+    d_q, d_k, d_v = loop.backward(d_out, qk, k, v, out, m, share, *who)  # (8)-(10)
+    add_rows(d_v, d_out, is_alone(share, key_mask))  # from (7)
     # (11), in the arrays that are there: each pass over new memory takes as long as a tenth of the kernel.
     k *= dot(k, d_k)  # the part along the key
     d_k -= k
@@ -63,9 +57,9 @@ def backward(loop, d_out, saved, *, loop_adds_up=False):
     return page.Gradients(d_q, d_v)
 
 
-def is_alone(log_sum_exp, key_mask):
+def is_alone(share, key_mask):
     """Who meets nobody, and so attends to itself: ``(..., N)``."""
-    alone = np.isneginf(log_sum_exp)
+    alone = share == 0
     return alone if key_mask is None else alone & key_mask
 
 

@@ -5,16 +5,13 @@ state that comes first; a second continuation from the same state copies what it
 """
 
 import threading
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import online_softmax
 from linattn_ref.attention import softmax as page
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.attention.parts.shared_heads import of_keys
-from linattn_ref.kernels.common.saturation import divided_by_sums
 from linattn_ref.op import Array, Bool, Float
 
 __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
@@ -39,13 +36,14 @@ class Cache(page.State):
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs: the inputs, the output and one number per row."""
+    """What the backward pass needs: the inputs, the output and two numbers per row."""
 
     q: Float[Array, "... N D"]
     k: Float[Array, "... L D"]  # masked rows 0, those of the state first
     v: Float[Array, "... L M"]
     out: Float[Array, "... N M"]
-    log_sum_exp: Float[Array, "... N"]
+    m: Float[Array, "... N"]
+    share: Float[Array, "... N"]  # one over the sum of weights; 0 where a query sees nothing
     key_mask: Bool[Array, "... L"] | None
     causal: bool
     scale: float
@@ -61,16 +59,13 @@ def forward(loop, kind, q, k, v, *, causal=False, key_mask=None, scale=None, sta
     if state is not None:
         k, v, key_mask = state = append(state, k, v, key_mask)
     buffer = {} if out is None else {"out": out}
-    out, log_sum_exp = loop.forward(q, k, v, key_mask, causal, scale, **buffer)
-    return out, kind(q, k, v, out, log_sum_exp, key_mask, causal, scale, earlier, state)
+    out, m, share = loop.forward(q, k, v, key_mask, causal, scale, **buffer)
+    return out, kind(q, k, v, out, m, share, key_mask, causal, scale, earlier, state)
 
 
-def backward(loop, d_out, saved, *, loop_adds_up=False):
-    """Equations (4)-(8), with ``P`` computed again from the row log-sum-exp; see `saturation` for ``loop_adds_up``."""
-    q, k, v, _, log_sum_exp, key_mask, causal, scale = saved[:8]
-    again = partial(online_softmax.forward.page, q, k, v, causal=causal, key_mask=key_mask, scale=scale)
-    shares = d_out if loop_adds_up else divided_by_sums(d_out, log_sum_exp, again)
-    d_q, d_k, d_v = loop.backward(shares, *saved[:8])
+def backward(loop, d_out, saved):
+    """Equations (4)-(8), with ``P`` computed again from ``m`` and ``share``, as `online_softmax` does by its (5)."""
+    d_q, d_k, d_v = loop.backward(d_out, *saved[:9])
     return page.Gradients(d_q, d_k[..., saved.earlier :, :], d_v[..., saved.earlier :, :])
 
 

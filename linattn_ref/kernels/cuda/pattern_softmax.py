@@ -15,4 +15,4 @@ def forward(q, k, v, seen, *, key_mask=None, scale=None):
 
 
 def backward(d_out, saved):
-    return common.backward(loop, d_out, saved, loop_adds_up=True)
+    return common.backward(loop, d_out, saved)

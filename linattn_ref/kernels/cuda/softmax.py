@@ -17,4 +17,4 @@ def forward(*args, **options):  # the loop takes no ``out``: the entry copies
     return common.forward(loop, Saved, *args, **options)
 
 
-backward, step = partial(common.backward, loop, loop_adds_up=True), partial(common.step, loop)
+backward, step = partial(common.backward, loop), partial(common.step, loop)

@@ -29,5 +29,5 @@ def test_parameters_are_counted(name, learned, drawn):
     assert (cost.learned, cost.drawn) == (learned, drawn)
 
 
-def test_softmax_keeps_a_row_and_a_number_a_query():
-    assert comparison_calls.cost("softmax", SMALL).saved == 4 * SMALL.heads * SMALL.n * (SMALL.width + 1)
+def test_softmax_keeps_a_row_and_two_numbers_per_query():
+    assert comparison_calls.cost("softmax", SMALL).saved == 4 * SMALL.heads * SMALL.n * (SMALL.width + 2)

@@ -6,7 +6,7 @@ from looks import each_look
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost import layer_savings, linformer_savings
-from linattn_ref.experiments.cost.linformer_savings import FORMS, attend, draw_inputs, table
+from linattn_ref.experiments.cost.linformer_savings import FORMS, attend, draw_inputs
 from linattn_ref.experiments.cost.resource_methods import Setting
 from linattn_ref.experiments.measuring import points
 from linattn_ref.experiments.publishing import style
@@ -50,18 +50,6 @@ def test_savings_are_softmax_over_linformer(monkeypatch):
         np.testing.assert_array_equal(savings.memory, [[4, np.nan], [4, 2]])
         np.testing.assert_array_equal(savings.softmax_seconds, [6, 6])
         np.testing.assert_array_equal(savings.softmax_peak, [96, 96])
-
-
-def test_table_has_a_row_a_length_and_leaves_out_what_was_not_run(results):
-    blocks = table(results).split("\n\n")
-    assert blocks[0::2] == [
-        "Time saved, matrix kept:",
-        "Memory saved, matrix kept:",
-        "Time saved, online:",
-        "Memory saved, online:",
-    ]
-    assert blocks[1] == "| n | k = 2 | k = 4 |\n| ---: | ---: | ---: |\n| 4 | 2.0x |  |\n| 8 | 8.0x | 1.2x |"
-    assert blocks[3].endswith("| 4 | 0.50x |  |\n| 8 | 0.12x | 0.80x |")
 
 
 @each_look

@@ -160,10 +160,9 @@ def test_the_record_says_where_it_was_measured_and_where_curves_stop(results):
 def test_a_quick_run_measures(tmp_path):
     found = resources.compute(**resources.QUICK, parts=tmp_path)
     assert set(found.curves) == set(resources.QUICK["methods"])
-    for name, curve in found.curves.items():
+    for curve in found.curves.values():
         assert curve.lengths == curve.memory_lengths == (512, 1024)
         assert min(curve.seconds) > 0
-        assert curve.kept == tuple(FLOAT32 * METHODS[name].kept(n, Setting()) for n in (512, 1024))
     files = {path.name for path in tmp_path.glob("*.npy")}
     assert files == {"time-512.npy", "time-1024.npy"} | {
         f"memory-{name}-{n}.npy" for name in found.curves for n in (512, 1024)

@@ -27,6 +27,9 @@ def test_rows_times_rows_are_counted_entry_by_entry():
     x = np.ones((2, 3, 4))
     for product in (np.vecdot, lambda a, b: np.einsum("...d,...d->...", a, b)):
         assert count(product, x, x) == Counts(elementwise=2 * 3 * 4)
+        assert count(product, x[:1, :1], x) == Counts(elementwise=2 * 3 * 4)
+    count(lambda a, out: np.einsum("...d,...d->...", a, a, out=out), x, out := np.zeros((2, 3)))
+    assert (out == 4).all()
 
 
 def test_a_dot_product_of_vectors():
@@ -75,6 +78,7 @@ def test_two_counts_do_not_mix():
         np.dot,
         np.inner,
         np.linalg.solve,
+        lambda a, _: np.fft.fft(a),
         lambda a, b: np.einsum("ij,jk->ik", a, b),
         lambda a, b: a.dot(b),
         lambda a, b: np.convolve(a[0], b[0]),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.measuring.measurements import measure_all
+from linattn_ref.experiments.measuring.spread import spread
 
 SETTINGS = {"lengths": (1, 2)}
 
@@ -26,6 +27,11 @@ def test_all_are_done_in_order():
     found = measure_all(tasks_that_note(done), SETTINGS)
     assert done == list(found) == ["a", "b", "c"]
     assert [list(values) for values in found.values()] == [[0, 0.5], [1, 0.5], [2, 0.5]]
+
+
+@pytest.mark.parametrize("workers", [-1, 0, 1])
+def test_without_workers_it_is_done_here(workers):
+    assert list(spread(divmod, [(7, 2), (9, 4)], workers=workers)) == [(3, 1), (2, 1)]
 
 
 def test_a_run_that_was_interrupted_goes_on(tmp_path):

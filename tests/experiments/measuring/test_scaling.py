@@ -43,8 +43,9 @@ def test_two_points_are_enough_and_one_is_not():
         growth([4], [1])
     with pytest.raises(ValueError, match="got 3 for 2"):
         growth([4, 8], [1, 2, 3])
-    with pytest.raises(ValueError, match="expected positive numbers, got 0"):
-        growth([4, 8], [0, 2])
+    for bad in (0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"expected positive numbers, got {bad}"):
+            growth([4, 8], [2, bad])
 
 
 @pytest.mark.parametrize("where", [65, 100, 1000, 4000])

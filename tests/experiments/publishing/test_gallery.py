@@ -14,15 +14,12 @@ from linattn_ref.experiments.publishing.registry import MODULES
 FIGURES = Path(__file__).parents[3] / "figures"
 
 
-ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
-
-
 def test_committed_gallery_is_made_of_the_committed_records():
     assert gallery.page_of(FIGURES) == (FIGURES / "README.md").read_text(encoding="utf-8")
 
 
 def test_figures_folder_holds_nothing_else():
-    known = {f"{name}.{ending}" for name in ALL for ending in ("svg", "png", "pdf", "json")}
+    known = {f"{name}.{ending}" for name in catalogue.ALL for ending in ("svg", "png", "pdf", "json")}
     assert {path.name for path in FIGURES.iterdir()} - {"records", "pages", "frames"} == {
         *known,
         "README.md",
@@ -54,7 +51,7 @@ def test_what_takes_minutes_is_told_before_and_what_is_left_after(tmp_path, monk
     assert told[1] == "drawn"
     assert told[2].endswith("linformer.svg, .png, .pdf, .json; about 5 minutes left")
     assert told[4].endswith("resources.svg, .png, .pdf, .json")
-    assert catalogue.MINUTES.keys() <= set(ALL)
+    assert catalogue.MINUTES.keys() <= set(catalogue.ALL)
 
 
 def test_a_bench_stays_where_a_package_of_its_record_is_missing(tmp_path, monkeypatch):

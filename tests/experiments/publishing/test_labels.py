@@ -27,6 +27,15 @@ def test_a_name_stands_where_its_line_ends():
     assert (low.xy[1], high.xy[1]) == pytest.approx((0.25, 0.75))
 
 
+def test_a_line_without_a_number_has_no_name():
+    with style.use("paper"):
+        _, axes = style.figure()
+        axes.plot([0, 1], [np.nan, np.nan], label="diverged")
+        axes.plot([0, 1], [1, 2], label="learned")
+        labels.at_ends(axes)
+    assert [text.get_text() for text in axes.texts] == ["learned"]
+
+
 def test_pale_colours_are_darker_as_text():
     assert labels.readable("#000000") == (0, 0, 0)
     assert max(labels.readable("#F0E442")) < 0.6

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from linattn_ref import cli
-from linattn_ref.experiments.publishing import catalogue
+from linattn_ref.experiments.publishing import catalogue, gallery
 
 CONTRIBUTING = Path(__file__).parents[3] / "CONTRIBUTING.md"
 
@@ -19,6 +19,7 @@ def test_the_page_draws_a_figure(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "linattn_ref.experiments.rank.attended", importlib.import_module("attended"))
     monkeypatch.setitem(catalogue.FIGURES, "attended", "rank")
+    monkeypatch.setattr(gallery, "ALL", (*catalogue.ALL, "attended"))
     out = tmp_path / "figures"
     for words in (["--quick"], ["--redraw"]):
         assert cli.main(["figures", "--only", "attended", "--out", str(out), "--workers", "1", *words]) == 0

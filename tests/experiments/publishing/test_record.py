@@ -90,9 +90,10 @@ def test_what_json_has_no_number_for_reads_back_by_float():
     assert float(back[2]) == -np.inf
 
 
-def test_plain_refuses_objects():
-    with pytest.raises(TypeError, match="numbers, strings and arrays, got Generator"):
-        record.plain({"rng": [np.random.default_rng(0)]})
+@pytest.mark.parametrize("thing", [np.random.default_rng(0), np.complex64(1), 1j, np.datetime64("2020-01-01")])
+def test_plain_refuses_objects(thing):
+    with pytest.raises(TypeError, match=r"numbers, strings and arrays, got (Generator|complex|date)"):
+        record.plain({"thing": [thing]})
 
 
 def test_json_text_puts_a_row_of_numbers_on_a_line():

@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import re
 from importlib import resources
 
 import matplotlib
@@ -117,9 +118,12 @@ def test_text_on_a_heat_map_contrasts_with_every_colour():
         assert (max(behind, text) + 0.05) / (min(behind, text) + 0.05) > 4.5
 
 
-def test_styles_are_in_the_package():
-    files = {entry.name for entry in resources.files("linattn_ref.experiments.publishing").iterdir()}
-    assert {f"{name}.mplstyle" for name in style.STYLES} <= files
+@pytest.mark.parametrize("name", style.STYLES)
+def test_styles_are_in_the_package_and_called_as_they_say(name):
+    text = (resources.files("linattn_ref.experiments.publishing") / f"{name}.mplstyle").read_text(encoding="utf-8")
+    (called,) = re.findall(r'matplotlib\.style\.use\("(.+)"\)', text)
+    with matplotlib.rc_context():
+        matplotlib.style.use(called)
 
 
 @pytest.mark.parametrize("table", [style.MECHANISMS, style.FEATURES, style.ROLES])

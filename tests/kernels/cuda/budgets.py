@@ -15,11 +15,10 @@ class Budget(NamedTuple):
 
 BUDGETS = (
     Budget("rows", "fill", "x1 x", 16, 0),
-    Budget("rows", "move", "x3 int x3 int int", 48, 0),
-    Budget("rows", "reciprocal", "x1 x1", 24, 0),
-    Budget("rows", "divide", "x2 x1 x2 int", 48, 0),
-    Budget("rows", "divide_large", "x2 x1 x1 x2 x", 48, 0),
-    Budget("rows", "finish_rows", "x2 x2 x1", 48, 0),
+    Budget("rows", "copy", "x1 x1", 24, 0),
+    Budget("rows", "divide", "x2 x1 x2", 48, 0),
+    Budget("rows", "multiply", "x2 x1 x2", 48, 0),
+    Budget("rows", "finish_rows", "x2 x2 x1 x1", 48, 0),
     Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
     Budget("causal_states", "sums", "x3 x3 x2 x4 x3", 128, 8320),
     Budget("causal_states", "scan", "x3 x2 x2 bool", 64, 0),
@@ -42,19 +41,18 @@ BUDGETS = (
     Budget("half_causal_chunks", "gradient", "h3 h3 h3 x2 x2 x2 x2 x4 x3 h3 bool bool", 208, 28416),
     Budget("half_rows", "dots", "h3 h3 x2 x", 48, 0),
     Budget("half_rows", "show", "h3 b2 h3", 48, 0),
-    Budget("half_rows", "divide_large", "h3 h3 x2 h3 x", 48, 0),
-    Budget("half_softmax_tiles", "forward_tile", "h3 h3 h3 b2 bool x h3 x2", 168, 27904),
-    Budget("half_softmax_tiles", "gradient_tile", "h3 h3 h3 h3 h3 b2 bool x x2 x2 x h3 bool bool x", 240, 29184),
+    Budget("half_softmax_tiles", "forward_tile", "h3 h3 h3 b2 bool x h3 x2 x2", 168, 27904),
+    Budget("half_softmax_tiles", "gradient_tile", "h3 h3 h3 h3 h3 b2 bool x x2 x2 x2 x h3 bool bool", 240, 29696),
     Budget("half_words", "copy_rows", "s3 s3", 48, 0),
     Budget("lsh_tiles", "write_chunks", "i3 int i3", 40, 0),
     Budget("lsh_tiles", "forward_tile", "x3 x3 x3 i3 i3 i1 int int int bool x x x3 x3 x3", 128, 22848),
     Budget(
-        "lsh_tiles", "gradient_tile", "x3 x3 x3 x3 x3 i3 i3 i1 int int int bool x x x2 x2 x x3 bool bool x", 128, 22592
+        "lsh_tiles", "gradient_tile", "x3 x3 x3 x3 x3 i3 i3 i1 int int int bool x x x2 x2 x x3 bool bool", 128, 22592
     ),
     Budget("pattern_pieces", "join_softmax", "i2 i1 x3 x3 x3 x3 x3", 64, 0),
     Budget("pattern_pieces", "add_pieces", "i2 i1 x3 x3", 64, 0),
     Budget("pattern_tiles", "forward_tile", "x3 x3 x3 b2 i2 i2 i2 i1 x x x3 x3 x3 x3 x3", 112, 23104),
-    Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x x2 x2 x x3 x3 bool bool x", 112, 22592),
-    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2", 128, 21568),
-    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool x", 128, 20800),
+    Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x x2 x2 x x3 x3 bool bool", 112, 22592),
+    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2", 128, 21568),
+    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool", 128, 20800),
 )

@@ -129,6 +129,26 @@ def test_gradients_over_a_denominator_that_has_no_reciprocal():
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max())
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_gradients_without_a_denominator_take_nothing_of_its_state():
+    """A sum of keys that is infinite, where all that is asked for is finite."""
+    q, k = np.full((1, 14, 1), 1e-4, np.float32), np.full((1, 14, 1), 3e38, np.float32)
+    v, d_out = np.full((1, 14, 1), 1e-38, np.float32), np.ones((1, 14, 1), np.float32)
+    got, want = (product.backward(d_out, None, q, k, v, None)[0] for product in (loops.causal_product, causal_page))
+    assert np.isfinite(want).all()
+    assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_a_query_without_features_gets_0_whatever_the_values():
+    q, k, v = (np.ones((1, 9, 2), np.float32) for _ in range(3))  # two chunks
+    q[:, 8], v[:, 1] = 0, np.inf
+    out, denominator, *_ = loops.causal_product.normalised_forward(q, k, v, None, None, 0.0)
+    assert denominator[0, 8] == 0
+    assert (out[0, 8] == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_loops_by_row(dtype):
     rng = np.random.default_rng(2)

@@ -60,7 +60,7 @@ def test_no_more_chunks_than_have_a_number():
     order = np.broadcast_to(0, (1, 1, most + 1))
     for call in (
         lambda: lsh.forward(x, x, x, order, np.array([1]), 1, False, 1.0),
-        lambda: lsh.backward(x, x, x, x, x, x[..., 0], order, np.array([1]), 1, False, 1.0),
+        lambda: lsh.backward(x, x, x, x, x, x[..., 0], x[..., 0], order, np.array([1]), 1, False, 1.0),
     ):
         with pytest.raises(ValueError, match=r"^chunk: expected at most 16777216 chunks in float32, got 16777217"):
             call()
@@ -111,5 +111,5 @@ def test_orders_of_any_integers_and_no_leading_axes():
 
 
 def loop_passes(q, k, v, order, d_out, seen):
-    out, log_sum_exp = lsh.forward(q, k, v, order, seen, 3, False, 0.7)
-    return out, *lsh.backward(d_out, q, k, v, out, log_sum_exp, order, seen, 3, False, 0.7)
+    out, *rows = lsh.forward(q, k, v, order, seen, 3, False, 0.7)
+    return out, *lsh.backward(d_out, q, k, v, out, *rows, order, seen, 3, False, 0.7)

@@ -4,6 +4,7 @@ import numpy as np
 import pattern_page
 import pytest
 from in_simulator import assert_close, draw
+from softmax_page import log_sum_exp
 
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels.cuda.loops import pattern_softmax
@@ -89,8 +90,9 @@ def on_both(pattern, sizes, masked, dtype):
     for loop, odd in ((pattern_page, (0, 0)), (pattern_softmax, (np.nan, np.inf))):
         if masked:
             k[~key_mask], v[~key_mask] = odd
-        out, log_sum_exp = loop.forward(q, k, v, key_mask, pattern, 0.7)
-        results.append((out, log_sum_exp, *loop.backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, 0.7)))
+        out, *rows = loop.forward(q, k, v, key_mask, pattern, 0.7)
+        gradients = loop.backward(d_out, q, k, v, out, *rows, key_mask, pattern, 0.7)
+        results.append((out, log_sum_exp(*rows), *gradients))
     return results
 
 
@@ -126,8 +128,8 @@ def test_what_is_masked_has_no_gradient():
 def test_later_keys_move_no_bit_of_earlier_outputs():
     q, k, v, *_ = draw((1,), 15, 15, 3, 4, False, np.float32)
     pattern = part.band(15, 15, -2, 0), part.band(15, 15, -9, -1, dilation=3)
-    out, _ = pattern_softmax.forward(q, k, v, None, pattern, 1.0)
+    out, *_ = pattern_softmax.forward(q, k, v, None, pattern, 1.0)
     k[:, 8:], v[:, 8:] = 30, -1e4
-    moved, _ = pattern_softmax.forward(q, k, v, None, pattern, 1.0)
+    moved, *_ = pattern_softmax.forward(q, k, v, None, pattern, 1.0)
     np.testing.assert_array_equal(moved[:, :8], out[:, :8])
     assert (moved[:, 8:] != out[:, 8:]).any()

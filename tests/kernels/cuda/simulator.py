@@ -1,11 +1,13 @@
 """Run tests of the CUDA kernels in Numba's simulator, in a process of its own: ``python simulator.py`` and arguments.
 
-The simulator has to be chosen before Numba is imported, hence the process. Three things are changed to make it a test:
+The simulator has to be chosen before Numba is imported, hence the process. Four things are changed to make it a test:
 
 * The tiles are small (`SIZES`), so that a few rows are several chunks, and a block has 9 threads in place of 256.
   With ``--real-sizes`` as first word they are what they are, for one tile or two.
 * A block's threads take turns: each runs up to the next barrier, in ascending order, then in descending order, and so
   on. That is a hundred times faster than the simulator's own scheme, always the same, and a missing barrier shows.
+* New arrays, shared by each block anew, are full of NaN: who reads what nobody has written, or leaves some of a result
+  unwritten, shows.
 * A barrier that only some threads of a block reach, which can hang a GPU, is an error; so is an instruction of a whole
   warp that only some of its lanes reach. A warp runs up to the next barrier of the block before another one begins.
 
@@ -20,6 +22,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,14 +42,20 @@ def main(arguments):
     import cases
     import pytest
     from numba.cuda.simulator import kernel as simulator
+    from numba.cuda.simulator import kernelapi
     from numba.cuda.simulator.cudadrv import devicearray
 
     import linattn_ref.kernels.cuda
+    from linattn_ref.kernels.cuda.loops import device
 
     devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
-    for name in ("shape", "dtype"):  # which it looks up in a list of all names, 30 times slower than a number
-        setattr(devicearray.FakeWithinKernelCUDAArray, name, property(attrgetter(f"_item._ary.{name}")))
+    simulator.FakeWithinKernelCUDAArray = attrgetter(
+        "_ary"
+    )  # which it wraps, so that a number takes five times as long
     simulator.BlockManager = taking_turns(simulator.BlockThread)
+    device.cuda.device_array = lambda shape, dtype, stream=0: devicearray.FakeCUDAArray(unwritten(shape, dtype), stream)
+    kernelapi.FakeCUDALocal.array = lambda self, shape, dtype: unwritten(shape, dtype)
+    kernelapi.FakeCUDAShared.array = lambda self, shape, dtype: threading.current_thread().shared_array(shape, dtype)
     if arguments[:1] == ["--real-sizes"]:
         return pytest.main(["-p", "no:cacheprovider", *arguments[1:]])
     shrink(linattn_ref.kernels.cuda.__name__)
@@ -69,33 +78,63 @@ def shrink(package):
 
 def has_kernels(case):
     """Whether a mechanism runs with ``kernels=cuda``."""
-    from case import Setting
+    from linattn_ref.kernels import cuda
+    from linattn_ref.op.backends import check_backend
 
     if not case.takes("kernels"):
         return False
     try:
-        Setting(case, "cuda", masked=False).call().forward()
-    except TypeError as error:
-        if not str(error).startswith("kernels: "):
-            raise
+        check_backend(cuda, case.module.forward)
+    except TypeError:
         return False
     return True
 
 
+def unwritten(shape, dtype):
+    """A new array of NaN; of the largest integers, which are no index, and NaN as 16-bit numbers; or of True."""
+    kind = np.dtype(dtype).kind
+    return np.full(shape, {"f": np.nan, "b": True}.get(kind) or np.iinfo(dtype).max, dtype)
+
+
+class Point(NamedTuple):
+    """Of a thread in its block, or of a block in the grid."""
+
+    x: int
+    y: int
+    z: int
+
+
+# --- Taking turns ---------------------------------------------------------------------------------------------------
+
+
 def taking_turns(thread_class):
-    """A replacement for the simulator's ``BlockManager``, made of its kind of threads."""
+    """A replacement for the simulator's ``BlockManager``, with its kind of threads.
+
+    Who pauses or ends wakes the next in turn. A thread that has ended takes over the next one's work if that has not
+    begun, so that a block without barriers needs no second thread; then it waits for other blocks. After an error those
+    of its block are left where they are.
+    """
+    idle = []
 
     class Thread(thread_class):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.mine, self.back, self.place = threading.Semaphore(0), threading.Semaphore(0), None
+        def __init__(self):
+            threading.Thread.__init__(self, daemon=True)
+            self.woken = threading.Semaphore(0)
+            self.start()
+
+        def work_for(self, block, number):
+            self._manager, self.thread_id, self.asked = block, number, 0
+            self.blockIdx, self.threadIdx = block.place, block.points[number]
 
         def run(self):
-            self.mine.acquire()
-            if not self.abort:
-                super().run()
-            self.place = "end"
-            self.back.release()
+            while self.woken.acquire():
+                try:
+                    while self._manager.calls(self):
+                        pass
+                except BaseException as error:
+                    error.add_note(f"in block {self.blockIdx}, thread {self.threadIdx}")
+                    self._manager.error = error
+                    self._manager.done.release()
 
         def syncthreads(self):
             self.wait_at("block")
@@ -103,64 +142,86 @@ def taking_turns(thread_class):
         def syncwarp(self):
             self.wait_at("warp")
 
-        def wait_at(self, place):
-            self.place = place
-            self.back.release()
-            self.mine.acquire()
-            if self.abort:
-                raise RuntimeError("another thread failed")
+        def wait_at(self, barrier):
+            self._manager.barriers[self.thread_id] = barrier
+            number = next(self._manager.turns)
+            if number != self.thread_id:
+                self._manager.wake(number)
+                self.woken.acquire()
 
-    class Turns:
+        def shared_array(self, shape, dtype):
+            """Its block's first, second, and so on, in the order of asking."""
+            arrays, self.asked = self._manager.arrays, self.asked + 1
+            if len(arrays) < self.asked:
+                arrays.append(unwritten(shape, dtype))
+            return arrays[self.asked - 1]
+
+    class Block:
         def __init__(self, function, grid_dim, block_dim, debug):
-            self._function, self._block_dim, self._debug = function, block_dim, debug
+            self.function, self.points, self.arrays = function, _points(block_dim), []
+            self.done, self.error = threading.Semaphore(0), None
+            self.threads, self.barriers = [None] * len(self.points), [None] * len(self.points)
+            self.block_state = np.zeros(block_dim, bool)  # for `syncthreads_or`
+            self.turns = _turns(self.barriers)
 
-        def run(self, grid_point, *arguments):
-            points = [(x, y, z) for x, y, z in _points(self._block_dim)]
-            self.block_state = np.zeros(self._block_dim, bool)  # for `syncthreads_or`
-            threads = [
-                Thread(lambda: self._function(*arguments), self, grid_point, point, self._debug) for point in points
-            ]
-            for thread in threads:
-                thread.start()
-            try:
-                waiting = threads
-                while waiting:
-                    for _, warp in groupby(waiting, lambda thread: thread.thread_id // 32):
-                        _run_warp(list(warp))
-                    waiting = _all_or_none(threads, "block")[::-1]
-            except BaseException:
-                for thread in threads:
-                    thread.abort = True
-                    thread.mine.release()
-                raise
+        def run(self, place, *arguments):
+            self.place, self.arguments = Point(*place), arguments
+            self.wake(next(self.turns))
+            self.done.acquire()
+            if self.error:
+                raise self.error
 
-    return Turns
+        def calls(self, thread):
+            """All of a GPU thread's work; whether ``thread`` is to do that of another one."""
+            self.function(*self.arguments)
+            self.barriers[thread.thread_id] = "end"
+            number = next(self.turns, None)
+            if number is not None and self.threads[number] is None:
+                self.begin(thread, number)
+                return True
+            idle.append(thread)
+            if number is None:
+                self.done.release()
+            else:
+                self.wake(number)
+            return False
+
+        def wake(self, number):
+            if self.threads[number] is None:
+                self.begin(idle.pop() if idle else Thread(), number)
+            self.threads[number].woken.release()
+
+        def begin(self, thread, number):
+            self.threads[number] = thread
+            thread.work_for(self, number)
+
+    return Block
 
 
-def _run_warp(threads):
-    """Each of a warp's threads up to the next barrier of the block, or to its end."""
-    waiting = threads
+def _turns(barriers):
+    """The threads' numbers, in the order in which they run; ``barriers`` is where each has stopped."""
+    waiting = range(len(barriers))
     while waiting:
-        for thread in waiting:
-            thread.mine.release()
-            thread.back.acquire()
-            if thread.exception:
-                raise thread.exception[0].with_traceback(thread.exception[1])
-        waiting = _all_or_none(threads, "warp")[::-1]
+        for _, warp in groupby(waiting, lambda number: number // 32):
+            warp = among = list(warp)
+            while among:
+                yield from among
+                among = _all_or_none(warp, barriers, "warp")[::-1]
+        waiting = _all_or_none(range(len(barriers)), barriers, "block")[::-1]
 
 
-def _all_or_none(threads, place):
+def _all_or_none(numbers, barriers, place):
     """Those that wait at a barrier, of the block or of the warp whose threads these are."""
-    reached = [thread for thread in threads if thread.place == place]
-    if 0 < len(reached) < len(threads):
-        raise RuntimeError(f"{len(reached)} of {len(threads)} threads of a {place} reached a barrier")
+    reached = [number for number in numbers if barriers[number] == place]
+    if 0 < len(reached) < len(numbers):
+        raise RuntimeError(f"{len(reached)} of {len(numbers)} threads of a {place} reached a barrier")
     return reached
 
 
 def _points(block_dim):
     """Thread indices, along ``x`` first."""
     width, height, depth = block_dim
-    return ((x, y, z) for z in range(depth) for y in range(height) for x in range(width))
+    return [Point(x, y, z) for z in range(depth) for y in range(height) for x in range(width)]
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ def test_called_twice_the_same_bits(cases, numbers):
     q, k, v, g = (cases.rounded(rng.uniform(size=(2, 300, 40)), numbers)[0] for _ in range(4))
     runs = []
     for _ in range(2):
-        out, sums = cuda.loops.softmax.forward(q, k, v, None, True, 0.2)
-        results = out, *cuda.loops.softmax.backward(g, q, k, v, out, sums, None, True, 0.2)
+        out, *rows = cuda.loops.softmax.forward(q, k, v, None, True, 0.2)
+        results = out, *cuda.loops.softmax.backward(g, q, k, v, out, *rows, None, True, 0.2)
         out, denominator, s, z = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
         inputs = q, k, v, None, None
         rest = cuda.loops.causal_product.normalised_backward(g, None, None, *inputs, out, denominator)

@@ -1,4 +1,4 @@
-"""Arrays at the door: NumPy's are copied to the GPU and back, those of a GPU library stay where they are.
+"""Arrays in and out: NumPy's are copied to the GPU and back, those of a GPU library stay where they are.
 
 library    results are          on the stream
 =========  ===================  =====================================
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops import device
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 from linattn_ref.op.libraries import as_cupy, check_one_origin, is_numba_array
 from linattn_ref.op.libraries import is_on_gpu as on_gpu
 
@@ -28,7 +29,6 @@ from linattn_ref.op.libraries import is_on_gpu as on_gpu
 class Library(NamedTuple):
     """Where arrays come from, and how to make more of them."""
 
-    name: str
     put: Any  # x -> a contiguous device array with its numbers; not a copy, if x is one already
     empty: Any  # shape, dtype -> a new array on the GPU
     get: Any  # a new array on the GPU -> what the caller is given
@@ -76,7 +76,7 @@ def _numpy(model):
     def get(x):
         return x.copy_to_host()  # GPU to host, after all that was launched before
 
-    return Library("numpy", put, device.cuda.device_array, get, put, device.default_stream())
+    return Library(put, device.cuda.device_array, get, put, device.default_stream())
 
 
 def _numba(model):
@@ -96,7 +96,7 @@ def _numba(model):
     def get(x):
         return x.bind(stream)  # a new shape has lost it
 
-    return Library("numba", put, empty, get, constant, stream)
+    return Library(put, empty, get, constant, stream)
 
 
 def _torch(model):
@@ -116,14 +116,14 @@ def _torch(model):
     def get(x):
         return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=model.device)  # the same memory
 
-    return Library("torch", put, empty, get, constant, stream)
+    return Library(put, empty, get, constant, stream)
 
 
 def _cupy(model):
     import cupy
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
-    return Library("cupy", cupy.ascontiguousarray, cupy.empty, as_cupy, cupy.asarray, stream)
+    return Library(cupy.ascontiguousarray, cupy.empty, as_cupy, cupy.asarray, stream)
 
 
 _LIBRARIES = {"numpy": _numpy, "numba": _numba, "torch": _torch, "cupy": _cupy}
@@ -155,6 +155,10 @@ class Call:
         """Start a kernel; arrays of any library may be among its arguments."""
         views = (device.as_device_array(x) if on_gpu(x) else x for x in arguments)
         device.launch(kernel, grid, block, self.library.stream, *views)
+
+    def for_each(self, kernel, count, *arguments):
+        """The same with a thread for each of ``count`` numbers."""
+        self.launch(kernel, (-(-count // THREADS),), (THREADS,), *arguments)
 
     def results(self, *arrays):
         """``(heads, ...)`` as ``(*leading, ...)`` of the caller's library; None as None."""

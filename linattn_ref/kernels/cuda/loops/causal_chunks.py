@@ -106,19 +106,19 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
             add_rows_by_panel(x, y, acc, tile, first, panel)
     cuda.syncthreads()
 
-    if t < TILE:
-        panel[0, t] = 1
-        panel[1, t] = 1
-        if normalised:
-            panel[0, t] = 0 if total[0] == 0 else 1
-            panel[1, t] = 1 if total[0] == 0 else total[0]
+    if normalised:
+        if t < TILE:
+            panel[0, t] = total[0]
             if row + t < n and cuda.blockIdx.y == 0:
                 denominator[head, row + t] = total[0]
-    cuda.syncthreads()
-    for r in range(EACH):
-        for s in range(EACH):
-            acc[r, s] /= panel[1, y + SIDE * r]  # not times 1 / total, which may be infinite
-    write(x, y, acc, panel, out, head, row, first_m)
+        cuda.syncthreads()
+        for r in range(EACH):
+            for s in range(EACH):
+                if panel[0, y + SIDE * r] == 0:
+                    acc[r, s] = 0
+                else:
+                    acc[r, s] /= panel[0, y + SIDE * r]  # not times 1 / total, which may be infinite
+    write(x, y, acc, out, head, row, first_m)
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -168,8 +168,4 @@ def gradient(a, b, u, a_beside, b_beside, states, z, out, backwards, transposed)
             add_seen_rows(x, y, acc, tile, first, panel)
         else:
             add_rows_by_panel(x, y, acc, tile, first, panel)
-    cuda.syncthreads()
-    if t < TILE:
-        panel[0, t] = 1
-    cuda.syncthreads()
-    write(x, y, acc, panel, out, head, row, first_m)
+    write(x, y, acc, out, head, row, first_m)

@@ -178,9 +178,9 @@ def backward_of_heads(call, g, d_s, d_z, phi_q, phi_k, v, s, z, e):
     """The products of the table above; ``g (heads, N, M)`` is ``G``, and without a denominator ``e`` is None."""
     dtype = dtype_of(v)
     phi_q, phi_k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
-    one, zero = filled(call, v.shape[1:2], dtype, 1), filled(call, v.shape[1:2], dtype, 0)
-    e, v_beside = (zero, zero) if e is None else (e, one)
-    states, z_states, _, _ = states_of_chunks(call, phi_k, v, one, s, z)
+    zero = filled(call, v.shape[1:2], dtype, 0)
+    e, v_beside = (zero, zero) if e is None else (e, filled(call, v.shape[1:2], dtype, 1))
+    states, z_states, _, _ = states_of_chunks(call, phi_k, v, v_beside, s, z)
     later, z_later, d_s, d_z = states_of_chunks(call, phi_q, g, e, d_s, d_z, backwards=True)
 
     def product(a, b, u, a_beside, b_beside, states, z, *, backwards, transposed):

@@ -1,6 +1,6 @@
 """The states of the causal product: what each chunk adds, and from that the state before each chunk.
 
-The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chunk, with one thread per number of it.
+The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chunk, with a thread per number of a state.
 """
 
 import math

@@ -32,6 +32,7 @@ from linattn_ref.kernels.cuda.loops.tile import (
     clear,
     load_panel,
     load_rows,
+    write,
 )
 
 # --- In turns -------------------------------------------------------------------------------------------------------
@@ -189,10 +190,7 @@ def read(a, pairs, u, states, out, reads_state, transposed):
         else:
             add_panel_by_panel(x, y, acc, panel, tile)
         cuda.syncthreads()
-    for r in range(EACH):
-        for s in range(EACH):
-            if row + y + SIDE * r < out.shape[1] and first_m + x + SIDE * s < out.shape[2]:
-                out[head, row + y + SIDE * r, first_m + x + SIDE * s] = acc[r, s]
+    write(x, y, acc, out, head, row, first_m)
 
 
 @inlined

@@ -56,14 +56,14 @@ def forward(q, k, v, erase, log_gate, state):
     gate, q_since, e_since, k_until, whole = delta_rows.faded_rows(call, q, k, e, log_gate)
     p, minus_a = delta_rows.pairs_of_rows(call, q, k, e, gate)
     s = copy_or_zeros(call, state, k, v)
-    out, u = call.empty(v.shape[1:], dtype_of(v)), v
+    u = v
     if e is None:
         states = _sums(call, k_until, u)
         _fade_on(call, states, whole, s)
     else:
         states = filled(call, (whole.shape[1], *s.shape[1:]), dtype_of(v), 0)
         u = _correct(call, v, e_since, k_until, minus_a, whole, states, s)  # (13), (15)
-    _read(call, q_since, p, u, states, out)  # (14)
+    out = _read(call, q_since, p, u, states)  # (14)
     results = call.results(out, s, u)
     return results if e is not None else (*results[:2], given)
 
@@ -98,11 +98,9 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
     later, d_s = _sums(call, q_since, g), copy_or_zeros(call, d_state, k, u)
     if e is None:
         _fade_on(call, later, whole, d_s, backwards=True)  # (18)
-        r = call.empty(u.shape[1:], dtype_of(u))
-        _read(call, k_until, p, g, later, r, transposed=True)  # (16)
+        r = _read(call, k_until, p, g, later, transposed=True)  # (16)
     else:
-        r = call.empty(u.shape[1:], dtype_of(u))
-        _read(call, k_until, p, g, later, r, transposed=True, reads_state=False)  # P^T G
+        r = _read(call, k_until, p, g, later, transposed=True, reads_state=False)  # P^T G
         r = _correct(call, r, k_until, e_since, minus_a, whole, later, d_s, backwards=True)  # (16), (18)
 
     keeps = log_gate is not None
@@ -117,7 +115,8 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
         ungated = filled(call, u.shape[1:], dtype_of(u), 1)
         d_pairs = delta_rows.pairs_of_rows(call, g, u, None if e is None else r, ungated)
         d_log_gate = _gate_gradient(call, (q, k, e), (of_q, of_k, of_e), d_pairs, gate, states, later)  # (22)
-        d_log_gate = d_log_gate if channels else _row_sums(call, d_log_gate)
+        if not channels:  # one gate serves them all
+            d_log_gate = dot_rows(call, d_log_gate, filled(call, k.shape[1:], dtype_of(k), 1))
     return call.results(d_q, d_k, r, d_e, d_log_gate, d_s)
 
 
@@ -147,9 +146,11 @@ def _sums(call, b, u):
     return sums
 
 
-def _read(call, a, pairs, u, states, out, *, reads_state=True, transposed=False):
+def _read(call, a, pairs, u, states, *, reads_state=True, transposed=False):
+    out = call.empty(u.shape[1:], dtype_of(u))
     grid = call.heads * states.shape[1], tiles(out.shape[2])
     call.launch(delta_chunks.read, grid, BLOCK, a, pairs, u, states, out, reads_state, transposed)
+    return out
 
 
 def _gradient(call, g, u, states, b, gate, *, sign=1, keeps=False, backwards=False, out=None):
@@ -174,12 +175,7 @@ def _gate_gradient(call, rows, of_states, d_pairs, gate, states, later):
     return d_log_gate
 
 
-def _row_sums(call, x):
-    """``(heads, N)`` of ``(heads, N, C)``, for a gate that serves all channels."""
-    return dot_rows(call, x, filled(call, x.shape[1:], dtype_of(x), 1))
-
-
-# --- At the door ----------------------------------------------------------------------------------------------------
+# --- Arrays in ------------------------------------------------------------------------------------------------------
 
 
 def _flat(call, q, k, v, erase, log_gate):

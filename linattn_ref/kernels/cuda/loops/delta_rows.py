@@ -32,8 +32,7 @@ def faded_rows(call, q, k, e, log_gate):
     whole = call.empty((tiles(k.shape[1]), k.shape[2]), dtype)
     rows = q, k, e if erases else q, log_gate if gated else q  # what is not there is not read
     written = gate, q_since, e_since if erases else q_since, k_until, whole
-    grid = (-(-call.heads * whole.shape[1] * whole.shape[2] // THREADS),)
-    call.launch(fade, grid, (THREADS,), *rows, *written, gated, erases)
+    call.for_each(fade, math.prod(whole.shape), *rows, *written, gated, erases)
     return gate, q_since, e_since, k_until, whole
 
 

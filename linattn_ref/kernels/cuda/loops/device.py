@@ -11,6 +11,7 @@ Importing this needs no GPU, so that kernels can be compiled on any machine. Lau
 
 import functools
 import os
+import threading
 
 try:
     from numba import config, cuda
@@ -27,8 +28,17 @@ if not SIMULATED and cuda.implementation != "NVIDIA":
     told = "; NUMBA_ENABLE_CUDASIM was set too late" if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0" else ""
     raise ImportError(f"linattn_ref.kernels.cuda needs the package numba-cuda{told}: {INSTALL}")
 
-if not SIMULATED:
+if SIMULATED:  # where `cuda` has barriers in the kernel's own module only
+
+    def syncthreads():
+        threading.current_thread().syncthreads()
+
+    def syncthreads_or(condition):
+        return threading.current_thread().syncthreads_or(condition)
+
+else:
     cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # short sequences are no mistake
+    syncthreads, syncthreads_or = cuda.syncthreads, cuda.syncthreads_or
 
 
 def kernel(function=None, *, threads=None, blocks=None):
@@ -46,9 +56,10 @@ def kernel(function=None, *, threads=None, blocks=None):
 def inlined(function):
     """A function for kernels to call, put in place of each call before any types are known.
 
-    Numba asks the current device how to compile any other device function, so that there would have to be one.
+    Numba asks the current device how to compile any other device function, so that there would have to be one. In the
+    simulator it is the function itself.
     """
-    return cuda.jit(device=True, inline="always")(function)
+    return function if SIMULATED else cuda.jit(device=True, inline="always")(function)
 
 
 def launch(function, grid, block, stream, *arguments):

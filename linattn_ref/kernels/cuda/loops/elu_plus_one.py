@@ -13,7 +13,8 @@ def forward(x):
     call = Call(x.shape[:-2], x=x)
     x = call.flat(x)
     phi = call.empty(x.shape[1:], dtype_of(x))
-    _for_each_number(call, write_phi, x, phi)
+    size = math.prod(x.shape)
+    call.for_each(write_phi, size, x.reshape((size,)), phi.reshape((size,)))
     phi = call.results(phi)[0]
     return phi, phi
 
@@ -21,19 +22,14 @@ def forward(x):
 def backward(d_phi, phi):
     """The gradient of ``x``; that of ``phi(x)`` may be written over."""
     call = Call(phi.shape[:-2], d_phi=d_phi, phi=phi)
-    d_x = call.flat(d_phi)
-    _for_each_number(call, multiply_by_slope, d_x, call.flat(phi))
+    d_x, size = call.flat(d_phi), math.prod(phi.shape)
+    call.for_each(multiply_by_slope, size, d_x.reshape((size,)), call.flat(phi).reshape((size,)))
     return call.results(d_x)[0]
 
 
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
     return causal_step.step(q, k, v, s, z, eps, elu_plus_one=True)
-
-
-def _for_each_number(call, kernel, x, y):
-    size = math.prod(x.shape)
-    call.launch(kernel, (-(-size // THREADS),), (THREADS,), x.reshape((size,)), y.reshape((size,)))
 
 
 @kernel

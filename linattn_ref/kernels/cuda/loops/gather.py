@@ -12,14 +12,26 @@ For the kernels of `pattern_softmax` and `lsh`.
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import inlined
+from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads, syncthreads_or
 from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tensor_cores import here
-from linattn_ref.kernels.cuda.loops.tile import EACH, HALF, SIDE, STEP, THREADS, TILE
+from linattn_ref.kernels.cuda.loops.tile import (
+    EACH,
+    HALF,
+    SIDE,
+    STEP,
+    THREADS,
+    TILE,
+    TURNS,
+    add_rows_by_panel,
+    add_strips,
+    clear,
+    take_turn,
+)
 
 QUERY, LOW, HIGH, KEY, PLACE, PIECE = 0, 1, 2, 3, 4, 5  # rows of `of`
 NUMBER, FIRST, LAST = 0, 1, 2  # of `queries (rows, 3)`: the query's number, and what it sees
-LOG_SUM, ROW_SUM = 0, 1  # rows of `state`, a column for each query, in a backward pass
+ROW_SUM = 1  # a row of `state` beside the maximum, a column for each query, in a backward pass
 
 
 # --- Who is in a tile -----------------------------------------------------------------------------------------------
@@ -42,17 +54,6 @@ def look_up_key(of, t, keys, column, inside, key_mask, head):
 
 
 # --- Rows by their numbers ------------------------------------------------------------------------------------------
-
-
-@inlined
-def gather_rows(t, tile, column, x, head, of, who, first):
-    """``STEP`` columns of the rows ``of[who]`` of ``x[head]``, from ``first`` on; 0 beyond its end."""
-    t = here(t) & NATURAL
-    for e in range(t, TILE * STEP, THREADS):
-        i, c = e // STEP, e % STEP
-        tile[i, column + c] = 0
-        if of[who, i] >= 0 and first + c < x.shape[2]:
-            tile[i, column + c] = x[head, of[who, i], first + c]
 
 
 @inlined
@@ -97,7 +98,7 @@ def gather_tile(x, y, tile, out, head, of, who, first_m):
 
 @inlined
 def take(x, y, acc, tile):
-    """The other way round than ``store``."""
+    """Numbers of ``tile`` to the registers of the threads that compute with them."""
     for r in range(EACH):
         for s in range(EACH):
             acc[r, s] = tile[y + SIDE * r, x + SIDE * s]
@@ -112,3 +113,34 @@ def scatter(x, y, acc, out, head, of, who, first_m):
             m = first_m + x + SIDE * s
             if of[who, i] >= 0 and m < out.shape[2]:
                 out[head, of[who, i], m] = acc[r, s]
+
+
+# --- Products of such rows, as in `tile` ----------------------------------------------------------------------------
+
+
+@inlined
+def multiply_gathered(x, y, t, acc, panel, a, b, head, of, who_a, who_b):
+    """``acc = a b^T``, of the rows ``of[who_a]`` of ``a[head]`` and ``of[who_b]`` of ``b[head]``."""
+    clear(acc)
+    for first in range(0, a.shape[2], HALF):
+        gather_strips(t, panel, a, b, head, of, who_a, who_b, first)
+        syncthreads()
+        add_strips(x, y, acc, panel)
+        syncthreads()
+
+
+@inlined
+def add_gathered(x, y, t, acc, tile, panel, u, head, of, who, count, first_m, largest):
+    """``acc += tile @ u[head]``, of ``count`` rows ``of[who]``; a weight of 0 takes nothing, not even NaN."""
+    for first in range(0, min(TILE, count), STEP):
+        turn, turns = 0, 1
+        while turn < turns:
+            syncthreads()
+            odd = gather_panel(t, panel, u, head, of, who, first, first_m)
+            if syncthreads_or(odd):
+                turns = TURNS
+                take_turn(t, turn, tile, first, panel, largest)
+                syncthreads()
+            add_rows_by_panel(x, y, acc, tile, first, panel)
+            turn += 1
+    syncthreads()

@@ -19,7 +19,7 @@ from linattn_ref.kernels.cuda.loops.causal_states import scanned
 from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
 from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
-from linattn_ref.kernels.cuda.loops.rows import filled, share_of
+from linattn_ref.kernels.cuda.loops.rows import divided_rows, filled
 
 
 def forward(phi_q, phi_k, v, state):
@@ -52,8 +52,9 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
     call = Call(v.shape[:-2], d_out=d_out, d_s=d_s, d_z=d_z, out=out, denominator=denominator, **arrays)
     ones, g = None, words(call, d_out)
     if denominator is not None:
-        share = share_of(call, call.flat(denominator, axes=1))  # (heads, N)
-        ones = share, dot_rows(call, numbers, g, words(call, out), sign=-1)
+        denominator = call.flat(denominator, axes=1)
+        share = divided_rows(call, filled(call, (*denominator.shape[1:], 1), np.float32, 1), denominator)
+        ones = share.reshape(denominator.shape), dot_rows(call, numbers, g, words(call, out), sign=-1)
     widths, rows = (phi_k.shape[-1], v.shape[-1]), (words(call, x) for x in inputs)
     *gradients, d_s, d_z = backward_of_heads(call, numbers, widths, g, d_s, d_z, *rows, s, z, ones)
     gradients = (results(call, d, x.shape[-1], x) for d, x in zip(gradients, inputs, strict=True))
@@ -80,7 +81,7 @@ def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, s, z,
     n = v.shape[1]
     one, zero = filled(call, (n,), np.float32, 1), filled(call, (n,), np.float32, 0)
     share, e, v_beside = (one, zero, zero) if ones is None else (*ones, one)
-    states, z_states, _, _ = states_of_chunks(call, numbers, widths, phi_k, v, None, one, s, z)
+    states, z_states, _, _ = states_of_chunks(call, numbers, widths, phi_k, v, None, v_beside, s, z)
     later, z_later, d_s, d_z = states_of_chunks(
         call, numbers, widths, phi_q, g, None if ones is None else share, e, d_s, d_z, backwards=True
     )

@@ -7,8 +7,7 @@ import numpy as np
 from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, WARPS, ZERO
 from linattn_ref.kernels.cuda.loops.half_words import launch
-from linattn_ref.kernels.cuda.loops.rows import is_large
-from linattn_ref.kernels.cuda.loops.tensor_cores import high, low, of_lane, pack
+from linattn_ref.kernels.cuda.loops.tensor_cores import high, low, of_lane
 from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
@@ -17,13 +16,6 @@ def dot_rows(call, numbers, a, b, sign=1):
     y = call.empty(a.shape[1:2], np.float32)
     grid = (-(-call.heads * a.shape[1] // WARPS),)
     launch(call, numbers, dots, grid, WARP_BLOCK, a, b, y, np.float32(sign))
-    return y
-
-
-def divided_where_large(call, numbers, x, sums, log_sum_exp, above):
-    """Words ``x (heads, N, words)`` over ``sums (heads, N, 1)``, likewise, in the rows of `rows.is_large`: new ones."""
-    y, size = call.empty(x.shape[1:], np.int32), math.prod(x.shape)
-    launch(call, numbers, divide_large, (-(-size // THREADS),), (THREADS,), x, sums, log_sum_exp, y, above)
     return y
 
 
@@ -43,18 +35,6 @@ def show(x, mask, y):
         y[head, i, w] = 0
         if mask[head, i]:
             y[head, i, w] = x[head, i, w]
-
-
-@kernel
-def divide_large(x, sums, log_sum_exp, y, above):
-    e = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    row, w = e // x.shape[2], e % x.shape[2]
-    head, i = row // x.shape[1], row % x.shape[1]
-    if head < x.shape[0]:
-        y[head, i, w] = x[head, i, w]
-        if is_large(log_sum_exp[head, i], above):
-            total = low(sums[head, i, 0])
-            y[head, i, w] = pack(low(x[head, i, w]) / total, high(x[head, i, w]) / total, y.dtype)
 
 
 @kernel

@@ -29,11 +29,10 @@ from linattn_ref.kernels.cuda.loops.half_tiles import (
     write,
 )
 from linattn_ref.kernels.cuda.loops.online_softmax import saturated
-from linattn_ref.kernels.cuda.loops.rows import is_large
 
 NOTHING, LARGEST = np.float32(-math.inf), np.finfo(np.float32).max
-LOG_SUM_EXP, ROW_SUM, VISIBLE = 0, 1, 2  # rows of `vectors`: two of the queries, one of the keys
-ROWS, COLUMNS = 0, 3  # where they begin, for the rows of a tile and for its columns
+HIGHEST, SHARE, ROW_SUM, VISIBLE = 0, 1, 2, 3  # rows of `vectors`: three of the queries, one of the keys
+ROWS, COLUMNS = 0, 4  # where they begin, for the rows of a tile and for its columns
 
 
 @inlined
@@ -46,18 +45,18 @@ def load_visible(t, vectors, k, key_mask, head, key):
 
 
 @kernel(threads=LANES, blocks=3)
-def forward_tile(q, k, v, key_mask, causal, scale, out, log_sum_exp):
-    """``out (heads, N, words)`` and ``log_sum_exp (heads, N)``. Grid: heads * tiles of queries, tiles of ``M``."""
+def forward_tile(q, k, v, key_mask, causal, scale, out, m, share):
+    """``out (heads, N, words)``, ``m`` and ``share (heads, N)``. Grid: heads * tiles of queries, tiles of ``M``."""
     left = cuda.shared.array((EDGE, ROW_PITCH), q.dtype)
     right = cuda.shared.array((EDGE, ROW_PITCH), q.dtype)
     below = cuda.shared.array((WORDS, PAIR_PITCH), q.dtype)
-    visible = cuda.shared.array((1, EDGE), log_sum_exp.dtype)
-    acc = cuda.local.array((PARTS, 4), log_sum_exp.dtype)
-    scores = cuda.local.array((PARTS, 4), log_sum_exp.dtype)
-    highest = cuda.local.array(2, log_sum_exp.dtype)  # of the lane's two rows, as the next three
-    higher = cuda.local.array(2, log_sum_exp.dtype)
-    total = cuda.local.array(2, log_sum_exp.dtype)  # of the lane's own columns until the end
-    factor = cuda.local.array(2, log_sum_exp.dtype)
+    visible = cuda.shared.array((1, EDGE), m.dtype)
+    acc = cuda.local.array((PARTS, 4), m.dtype)
+    scores = cuda.local.array((PARTS, 4), m.dtype)
+    highest = cuda.local.array(2, m.dtype)  # of the lane's two rows, as the next three
+    higher = cuda.local.array(2, m.dtype)
+    total = cuda.local.array(2, m.dtype)  # of the lane's own columns until the end
+    factor = cuda.local.array(2, m.dtype)
     n, n_keys = q.shape[1], k.shape[1]
     count = (n + EDGE - 1) // EDGE
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * EDGE, cuda.blockIdx.y * WORDS
@@ -107,14 +106,15 @@ def forward_tile(q, k, v, key_mask, causal, scale, out, log_sum_exp):
         total[r] = sum_of_quad(total[r])
         factor[r] = ZERO if total[r] == 0 else ONE / total[r]
         if (lane & 3) == 0 and mine + 8 * r < n and cuda.blockIdx.y == 0:
-            log_sum_exp[head, mine + 8 * r] = NOTHING if total[r] == 0 else highest[r] + math.log(total[r])
+            m[head, mine + 8 * r], share[head, mine + 8 * r] = highest[r], factor[r]
     write(lane, warp, acc, factor, out, head, row, first_m)  # (4)
 
 
 @inlined
-def load_of_queries(t, vectors, k, log_sum_exp, row_sum, head, query):
-    """To three rows of ``vectors`` what belongs to a tile of queries; any of them may be visible."""
-    load_vector(t, vectors, k + LOG_SUM_EXP, log_sum_exp, head, query)
+def load_of_queries(t, vectors, k, m, share, row_sum, head, query):
+    """To four rows of ``vectors`` what belongs to a tile of queries; any of them may be visible."""
+    load_vector(t, vectors, k + HIGHEST, m, head, query)
+    load_vector(t, vectors, k + SHARE, share, head, query)
     load_vector(t, vectors, k + ROW_SUM, row_sum, head, query)
     if t < EDGE:
         vectors[k + VISIBLE, t] = 1
@@ -124,25 +124,24 @@ def load_of_queries(t, vectors, k, log_sum_exp, row_sum, head, query):
 def load_of_keys(t, vectors, k, key_mask, head, key):
     """The same for a tile of keys: nothing is taken off their scores."""
     if t < EDGE:
-        vectors[k + LOG_SUM_EXP, t], vectors[k + ROW_SUM, t] = 0, 0
+        vectors[k + HIGHEST, t], vectors[k + SHARE, t], vectors[k + ROW_SUM, t] = 0, 1, 0
     load_visible(t, vectors, k + VISIBLE, key_mask, head, key)
 
 
 @kernel(threads=LANES, blocks=2)
 def gradient_tile(
-    a, b, a_value, b_value, u, key_mask, causal, scale, log_sum_exp, row_sum, factor, d, rows_are_queries, derivative,
-    above,
+    a, b, a_value, b_value, u, key_mask, causal, scale, m, share, row_sum, factor, d, rows_are_queries, derivative,
 ):  # fmt: skip
     """``d_i = factor sum_j W_ij u_j``: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. What is taken off a pair is the sum of what belongs to its row and to its column, one of which is 0. For
-    ``above`` see `softmax_tiles`. Grid: heads * tiles of rows, tiles of ``d``'s columns.
+    keys. What is subtracted for a pair is the sum of what belongs to its row and to its column, one of which is 0, and
+    its share the product of both, one of which is 1. Grid: heads * tiles of rows, tiles of ``d``'s columns.
     """
     left = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
     right = cuda.shared.array((EDGE, ROW_PITCH), a.dtype)
     below = cuda.shared.array((WORDS, PAIR_PITCH), a.dtype)
-    vectors = cuda.shared.array((6, EDGE), row_sum.dtype)
+    vectors = cuda.shared.array((8, EDGE), row_sum.dtype)
     acc = cuda.local.array((PARTS, 4), row_sum.dtype)
     weights = cuda.local.array((PARTS, 4), row_sum.dtype)
     product = cuda.local.array((PARTS, 4), row_sum.dtype)
@@ -152,12 +151,6 @@ def gradient_tile(
     head, row, first_m = cuda.blockIdx.x // count, cuda.blockIdx.x % count * EDGE, cuda.blockIdx.y * WORDS
     lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.y & 31  # so that the compiler knows them not to be negative
     t = warp * 32 + lane
-    if above >= 0:
-        large = 0
-        if t < EDGE and row + t < rows and is_large(log_sum_exp[head, row + t], above):
-            large = 1
-        if not cuda.syncthreads_or(large):
-            return
     clear(acc)
     start, stop = 0, columns
     if causal and rows_are_queries:
@@ -165,7 +158,7 @@ def gradient_tile(
     elif causal:
         start = max(0, row - (rows - columns)) // EDGE * EDGE
     if rows_are_queries:
-        load_of_queries(t, vectors, ROWS, log_sum_exp, row_sum, head, row)
+        load_of_queries(t, vectors, ROWS, m, share, row_sum, head, row)
     else:
         load_of_keys(t, vectors, ROWS, key_mask, head, row)
     for column in range(start, stop, EDGE):
@@ -177,7 +170,7 @@ def gradient_tile(
         if rows_are_queries:
             load_of_keys(t, vectors, COLUMNS, key_mask, head, column)
         else:
-            load_of_queries(t, vectors, COLUMNS, log_sum_exp, row_sum, head, column)
+            load_of_queries(t, vectors, COLUMNS, m, share, row_sum, head, column)
         load_pairs(t, below, u, head, column, first_m)
         clear(weights)
         for first in range(0, a.shape[2], WORDS):
@@ -191,11 +184,13 @@ def gradient_tile(
                 i, c = 16 * warp + (lane >> 2) + 8 * (e >> 1), 8 * j + 2 * (lane & 3) + (e & 1)
                 seen = vectors[ROWS + VISIBLE, i] * vectors[COLUMNS + VISIBLE, c] != 0
                 seen = seen and lowest <= i - c and i - c <= highest
-                taken = vectors[ROWS + LOG_SUM_EXP, i] + vectors[COLUMNS + LOG_SUM_EXP, c]
-                weights[j, e] = max(min(scale * weights[j, e], LARGEST), -LARGEST) - taken if seen else NOTHING
+                highest_score = vectors[ROWS + HIGHEST, i] + vectors[COLUMNS + HIGHEST, c]
+                weights[j, e] = max(min(scale * weights[j, e], LARGEST), -LARGEST) - highest_score if seen else NOTHING
         for j in range(PARTS):
             for e in range(4):
-                weights[j, e] = math.exp(weights[j, e])  # (5)
+                i, c = 16 * warp + (lane >> 2) + 8 * (e >> 1), 8 * j + 2 * (lane & 3) + (e & 1)
+                row_share = vectors[ROWS + SHARE, i] * vectors[COLUMNS + SHARE, c]
+                weights[j, e] = ZERO if weights[j, e] == NOTHING else row_share * math.exp(weights[j, e])  # (5)
         if derivative:
             clear(product)
             for first in range(0, a_value.shape[2], WORDS):

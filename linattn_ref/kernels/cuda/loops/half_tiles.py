@@ -19,14 +19,14 @@ are on their way at the same time.
 
 Inputs and outputs are ``(heads, N, words)``, with a 0 as last number where a width is odd (`half_words`).
 
-As in `tile`, functions are told who they are; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES,
+As in `tile`, functions take the indices of their thread; a test sets ``WARPS, EDGE, PARTS, STEPS, WORDS, LANES,
 ROUNDS`` of ``2, 32, 4, 2, 16, 64, 8``.
 """
 
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.device import inlined
-from linattn_ref.kernels.cuda.loops.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds, word_if
+from linattn_ref.kernels.cuda.loops.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds
 
 WARPS = 4
 EDGE = 64  # 16 WARPS; rows and columns of a tile, and rows of a chunk
@@ -61,7 +61,7 @@ def load_rows(t, rows, x, head, row, first):
     for r in range(ROUNDS):
         i = t // WORDS + AT_ONCE * r
         word = x[head, row + (i if i < stop else 0), c]  # the loads wait neither for a test nor for one another
-        rows[i, w] = word_if(word, i < stop)
+        rows[i, w] = word if i < stop else 0
 
 
 @inlined
@@ -73,8 +73,9 @@ def load_pairs(t, pairs, x, head, row, first):
     c = first + (w if stop > 0 else 0)
     for r in range(ROUNDS // 2):
         p = t // WORDS + AT_ONCE * r
-        upper = word_if(x[head, row + (2 * p if 2 * p < stop else 0), c], 2 * p < stop)
-        lower = word_if(x[head, row + (2 * p + 1 if 2 * p + 1 < stop else 0), c], 2 * p + 1 < stop)
+        upper = x[head, row + (2 * p if 2 * p < stop else 0), c]
+        lower = x[head, row + (2 * p + 1 if 2 * p + 1 < stop else 0), c]
+        upper, lower = upper if 2 * p < stop else 0, lower if 2 * p + 1 < stop else 0
         pairs[p, 2 * w], pairs[p, 2 * w + 1] = firsts(upper, lower), seconds(upper, lower)
 
 

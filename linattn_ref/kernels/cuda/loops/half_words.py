@@ -1,4 +1,4 @@
-"""Arrays of bfloat16 and float16 at the door: seen as words of two numbers, whatever library they come from.
+"""Arrays of bfloat16 and float16, in and out: seen as words of two numbers, whatever library they come from.
 
 ====================  =============================================================
 numbers               arrays
@@ -69,7 +69,7 @@ def words(call, x):
     if bits.shape[2] % 2 == 0 and device.address(bits) % 4 == 0:
         return bits.view(np.int32)
     pairs = device.as_device_array(empty_words(call, *bits.shape[1:]))
-    _copy_rows(call, bits, pairs.view(np.int16))
+    call.for_each(copy_rows, math.prod(pairs.shape) * 2, bits, pairs.view(np.int16))
     return pairs
 
 
@@ -82,7 +82,7 @@ def results(call, pairs, width, like):
     """Words as ``(..., N, width)`` of the caller's library, with the dtype of ``like``."""
     if width % 2:
         bits = call.empty((pairs.shape[1], width), np.int16)
-        _copy_rows(call, device.as_device_array(pairs).view(np.int16), bits)
+        call.for_each(copy_rows, math.prod(bits.shape), device.as_device_array(pairs).view(np.int16), bits)
         pairs = bits
     return call.results(pairs)[0].view(like.dtype)
 
@@ -104,10 +104,6 @@ def _as_int16(x):
     if type(x).__module__.partition(".")[0] == "torch":
         return x.detach().view(sys.modules["torch"].int16)
     return x.view(np.int16)
-
-
-def _copy_rows(call, x, y):
-    call.launch(copy_rows, (-(-math.prod(y.shape) // THREADS),), (THREADS,), x, y)
 
 
 @kernel

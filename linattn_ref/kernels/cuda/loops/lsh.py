@@ -32,11 +32,11 @@ from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.lsh_tiles import forward_tile, gradient_tile, write_chunks
 from linattn_ref.kernels.cuda.loops.rows import filled, finish
 from linattn_ref.kernels.cuda.loops.softmax import gradients
-from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, TILE, tiles
 
 
 def forward(q, k, v, order, seen, chunk, causal, scale):
-    """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
+    """Softmax attention to all tokens that are met in any round: the output and two numbers per row.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     Returns
     -------
     out : array ``(..., N, M)``
-    log_sum_exp : array ``(..., N)``
-        ``-inf`` for a token that sees nobody, whose output is 0.
+    m, share : array ``(..., N)``
+        The largest score, and one over the sum of weights, which is 0 for a token that sees nobody, whose output is 0.
     """
     check_chunks(q, chunk)
     call, dtype = Call(q.shape[:-2], q=q, k=k, v=v), dtype_of(q)
@@ -71,28 +71,28 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
         call.launch(
             forward_tile, grid, BLOCK, q, k, v, *who, dtype.type(scale), np.finfo(dtype).max, so_far, out, with_it
         )
-    return call.results(out, finish(call, out, with_it))
+    return call.results(out, *finish(call, out, with_it))
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
+def backward(d_out, q, k, v, out, m, share, order, seen, chunk, causal, scale):
     """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
     check_chunks(q, chunk)
-    call = Call(q.shape[:-2], d_out=d_out, q=q, k=k, v=v, out=out, log_sum_exp=log_sum_exp)
+    call = Call(q.shape[:-2], d_out=d_out, q=q, k=k, v=v, out=out, m=m, share=share)
     dtype, scale = dtype_of(q), dtype_of(q).type(scale)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
+    m, share, out = call.flat(m, axes=1), call.flat(share, axes=1), call.flat(out)
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
 
-    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
+    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum):
         grid = call.heads * -(-d.shape[1] // rows), tiles(d.shape[2])
-        scores = scale, np.finfo(dtype).max, log_sum_exp, row_sum
-        modes = rows_are_queries, derivative, dtype.type(above)
+        scores = scale, np.finfo(dtype).max, m, row_sum
+        modes = rows_are_queries, derivative
         for current in range(order.shape[1]):
             who = order, chunks, seen, current, rows, chunk, bool(causal)
             call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, *modes)
 
-    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, log_sum_exp, scale)
+    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, share, scale)
 
 
 def check_chunks(q, chunk):
@@ -114,7 +114,7 @@ def _meeting(call, order, seen, chunk):
     rounds, n = order.shape[1:]
     chunk = min(int(chunk), n)
     chunks = call.empty((n, rounds), np.int32)
-    call.launch(write_chunks, (-(-math.prod(order.shape) // THREADS),), (THREADS,), order, chunk, chunks)
+    call.for_each(write_chunks, math.prod(order.shape), order, chunk, chunks)
     return order, chunks, seen, chunk, _rows(chunk)
 
 

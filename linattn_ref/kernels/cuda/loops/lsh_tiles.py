@@ -19,47 +19,19 @@ from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.gather import (
     HIGH,
     KEY,
-    LOG_SUM,
     LOW,
     PLACE,
     QUERY,
     ROW_SUM,
-    gather_panel,
-    gather_rows,
+    add_gathered,
     gather_strips,
     gather_tile,
+    multiply_gathered,
     scatter,
     take,
 )
-from linattn_ref.kernels.cuda.loops.online_softmax import (
-    MAXIMUM,
-    SUM,
-    add_sum,
-    begin,
-    decay,
-    go_on,
-    highest_parts,
-    raise_maximum,
-    scores_to_weights,
-    to_scores,
-)
-from linattn_ref.kernels.cuda.loops.rows import is_large
-from linattn_ref.kernels.cuda.loops.softmax_tiles import store
-from linattn_ref.kernels.cuda.loops.tile import (
-    EACH,
-    HALF,
-    PITCH,
-    SIDE,
-    STEP,
-    THREADS,
-    TILE,
-    TURNS,
-    add_rows_by_panel,
-    add_rows_by_rows,
-    add_strips,
-    clear,
-    take_turn,
-)
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, go_on, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.tile import EACH, HALF, PITCH, SIDE, STEP, THREADS, TILE, clear
 
 # --- Who meets whom -------------------------------------------------------------------------------------------------
 
@@ -152,43 +124,16 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
         if t < TILE:
             look_up_key(of, t, order, head, current, column + t, column + t < stop)
         cuda.syncthreads()
-        clear(scores)
-        for first in range(0, q.shape[2], STEP):
-            gather_rows(t, tile, 0, q, head, of, QUERY, first)
-            gather_rows(t, tile, STEP, k, head, of, KEY, first)
-            cuda.syncthreads()
-            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
-            cuda.syncthreads()
-        store(x, y, scores, tile)
-        to_scores(x, y, tile, scale, largest)
+        multiply_gathered(x, y, t, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
+        to_scores(x, y, scores, tile, scale, largest)
         hide_strangers(x, y, tile, of, causal, True)
         for first in range(0, current, HALF):
             gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
             cuda.syncthreads()
             hide_met_before(x, y, tile, panel, min(HALF, current - first), True)
             cuda.syncthreads()
-        highest_parts(x, y, tile, panel)
-        cuda.syncthreads()
-        if t < TILE:
-            raise_maximum(t, panel, state)
-        cuda.syncthreads()
-        scores_to_weights(x, y, tile, panel, state)
-        cuda.syncthreads()
-        if t < TILE:
-            add_sum(t, panel, state)
-        decay(y, acc, state)
-        for first in range(0, min(TILE, stop - column), STEP):
-            turn, turns = 0, 1
-            while turn < turns:
-                cuda.syncthreads()
-                odd = gather_panel(t, panel, v, head, of, KEY, first, first_m)
-                if cuda.syncthreads_or(odd):
-                    turns = TURNS
-                    take_turn(t, turn, tile, first, panel, largest)
-                    cuda.syncthreads()
-                add_rows_by_panel(x, y, acc, tile, first, panel)
-                turn += 1
-        cuda.syncthreads()
+        to_weights(x, y, t, tile, panel, state, acc)
+        add_gathered(x, y, t, acc, tile, panel, v, head, of, KEY, stop - column, first_m, largest)
 
     if t < TILE and of[QUERY, t] >= 0 and cuda.blockIdx.y == 0:
         with_it[head, of[QUERY, t], 0], with_it[head, of[QUERY, t], 1] = state[MAXIMUM, t], state[SUM, t]
@@ -200,15 +145,14 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
 
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
-    a, b, a_value, b_value, u, order, chunks, seen, current, rows, chunk, causal, scale, largest, log_sum_exp, row_sum,
-    factor, d, rows_are_queries, derivative, above,
+    a, b, a_value, b_value, u, order, chunks, seen, current, rows, chunk, causal, scale, largest, m, row_sum, factor, d,
+    rows_are_queries, derivative,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a round: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
     transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Unless ``above`` is negative, rows are queries, and only tiles count in which the log-sum-exp of one is large
-    (`rows.is_large`). Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.
+    keys. Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -233,12 +177,6 @@ def gradient_tile(
         else:
             look_up_key(of, t, order, head, current, row + t, row + t < last_row)
     cuda.syncthreads()
-    if above >= 0:
-        large = 0
-        if t < TILE and of[QUERY, t] >= 0 and is_large(log_sum_exp[head, of[QUERY, t]], above):
-            large = 1
-        if not cuda.syncthreads_or(large):
-            return
     clear(acc)
     for column in range(start, stop, TILE):
         if t < TILE:
@@ -246,18 +184,12 @@ def gradient_tile(
                 look_up_key(of, t, order, head, current, column + t, column + t < stop)
             else:
                 look_up_query(of, t, order, head, current, column + t, column + t < stop, chunk)
-            state[LOG_SUM, t], state[ROW_SUM, t] = 0, 0
+            state[MAXIMUM, t], state[ROW_SUM, t] = 0, 0
             if of[QUERY, t] >= 0:
-                state[LOG_SUM, t], state[ROW_SUM, t] = log_sum_exp[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
+                state[MAXIMUM, t], state[ROW_SUM, t] = m[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
         cuda.syncthreads()
-        clear(product)
-        for first in range(0, a.shape[2], HALF):
-            gather_strips(t, panel, a, b, head, of, of_row, of_column, first)
-            cuda.syncthreads()
-            add_strips(x, y, product, panel)  # scores
-            cuda.syncthreads()
-        store(x, y, product, tile)
-        to_scores(x, y, tile, scale, largest)
+        multiply_gathered(x, y, t, product, panel, a, b, head, of, of_row, of_column)  # scores
+        to_scores(x, y, product, tile, scale, largest)
         hide_strangers(x, y, tile, of, causal, rows_are_queries)
         for first in range(0, current, HALF):
             gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
@@ -269,34 +201,18 @@ def gradient_tile(
                 if tile[i, j] == -math.inf:
                     tile[i, j] = 0
                 else:
-                    tile[i, j] = math.exp(tile[i, j] - state[LOG_SUM, i if rows_are_queries else j])
+                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i if rows_are_queries else j])
         if derivative:
-            clear(product)
-            for first in range(0, a_value.shape[2], HALF):
-                gather_strips(t, panel, a_value, b_value, head, of, of_row, of_column, first)
-                cuda.syncthreads()
-                add_strips(x, y, product, panel)  # d_P
-                cuda.syncthreads()
+            multiply_gathered(x, y, t, product, panel, a_value, b_value, head, of, of_row, of_column)  # d_P
             for r in range(EACH):
                 for s in range(EACH):
                     i, j = y + SIDE * r, x + SIDE * s
                     if tile[i, j] != 0:  # a pair that does not meet stays 0, whatever d_P is
                         tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
-        for first in range(0, min(TILE, stop - column), STEP):
-            turn, turns = 0, 1
-            while turn < turns:
-                cuda.syncthreads()
-                odd = gather_panel(t, panel, u, head, of, of_column, first, first_m)
-                if cuda.syncthreads_or(odd):
-                    turns = TURNS
-                    take_turn(t, turn, tile, first, panel, largest)
-                    cuda.syncthreads()
-                add_rows_by_panel(x, y, acc, tile, first, panel)
-                turn += 1
-        cuda.syncthreads()
+        add_gathered(x, y, t, acc, tile, panel, u, head, of, of_column, stop - column, first_m, largest)
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
-            m = first_m + x + SIDE * s
-            if of[of_row, i] >= 0 and m < d.shape[2]:
-                d[head, of[of_row, i], m] += factor * acc[r, s]
+            c = first_m + x + SIDE * s
+            if of[of_row, i] >= 0 and c < d.shape[2]:
+                d[head, of[of_row, i], c] += factor * acc[r, s]

@@ -36,9 +36,7 @@ def signature_of(arguments, real):
     """Numba's types for a string of words, see :func:`compile_to_ptx`."""
     half = {"bfloat16": BFLOAT16, "float16": FLOAT16}.get(real)
     kinds = {"x": types.float32 if half else getattr(types, real), "b": types.boolean, "i": types.int32}
-    kinds["s"] = types.int16
-    if half:
-        kinds["h"] = getattr(types, half)
+    kinds |= {"s": types.int16, "h": getattr(types, half or FLOAT16)}
     scalars = {"x": kinds["x"], "i": types.int32, "bool": types.boolean, "int": types.int64}
     return tuple(
         scalars[word] if word in scalars else types.Array(kinds[word[0]], int(word[1:]), "C")

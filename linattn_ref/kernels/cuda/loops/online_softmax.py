@@ -1,4 +1,4 @@
-"""Online softmax over tiles of scores, in the steps that lie between two barriers.
+"""Online softmax over tiles of scores.
 
 For each of its ``TILE`` rows, a block knows the highest score so far and the sum of its weights. A tile of scores ``a``
 comes, ``-inf`` for pairs that do not see one another and for no others (`saturated`)::
@@ -7,7 +7,7 @@ comes, ``-inf`` for pairs that do not see one another and for no others (`satura
     sum     = sum exp(maximum - highest) + sum_j exp(a_ij - highest)   (2)
     acc     = acc exp(maximum - highest) + exp(a - highest) @ v        (3)
 
-Of a row ``SIDE`` threads have a part each, which goes through ``panel``; one thread per row puts them together.
+``SIDE`` threads have a part of a row each, which goes through ``panel``; one thread per row puts the parts together.
 
 What queries have met in earlier parts of a pattern, or rounds, is ``so_far (heads, N, 2)``: ``maximum`` and ``sum``
 apart, since where the first is large their ``maximum + log sum`` has no room for the second. At the start both are
@@ -16,7 +16,7 @@ apart, since where the first is large their ``maximum + log sum`` has no room fo
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import inlined
+from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads
 from linattn_ref.kernels.cuda.loops.tile import EACH, SIDE, TILE
 
 MAXIMUM, SUM, DECAY = 0, 1, 2  # rows of `state`, a column for each query of the tile
@@ -29,8 +29,11 @@ def saturated(score, largest):
 
 
 @inlined
-def to_scores(x, y, tile, scale, largest):
-    """A tile of products to scores."""
+def to_scores(x, y, acc, tile, scale, largest):
+    """Products of all threads to scores in shared memory, where conditions cost no registers."""
+    for r in range(EACH):
+        for s in range(EACH):
+            tile[y + SIDE * r, x + SIDE * s] = acc[r, s]
     for i in range(y, TILE, SIDE):
         for j in range(x, TILE, SIDE):
             tile[i, j] = saturated(scale * tile[i, j], largest)
@@ -51,29 +54,22 @@ def go_on(t, state, so_far, head, query):
 
 
 @inlined
-def highest_parts(x, y, tile, panel):
-    """The highest score of each thread's part of its rows."""
-    for i in range(y, TILE, SIDE):
+def to_weights(x, y, t, tile, panel, state, acc):
+    """A tile of scores to weights, (1) and (2), and what was added up so far to the new maximum."""
+    for i in range(y, TILE, SIDE):  # each thread's part of its rows
         panel[x, i] = -math.inf
         for j in range(x, TILE, SIDE):
             panel[x, i] = max(panel[x, i], tile[i, j])
-
-
-@inlined
-def raise_maximum(t, panel, state):
-    """Row ``t``'s, and the factor for what was added up with the old one."""
-    highest = state[MAXIMUM, t]
-    for c in range(SIDE):
-        highest = max(highest, panel[c, t])  # (1)
-    state[DECAY, t] = 1
-    if highest > state[MAXIMUM, t]:
-        state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
-    state[MAXIMUM, t] = highest
-
-
-@inlined
-def scores_to_weights(x, y, tile, panel, state):
-    """In ``tile``, and the sum of each thread's part of its rows."""
+    syncthreads()
+    if t < TILE:
+        highest = state[MAXIMUM, t]
+        for c in range(SIDE):
+            highest = max(highest, panel[c, t])  # (1)
+        state[DECAY, t] = 1
+        if highest > state[MAXIMUM, t]:
+            state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
+        state[MAXIMUM, t] = highest
+    syncthreads()
     for i in range(y, TILE, SIDE):
         panel[x, i] = 0
         for j in range(x, TILE, SIDE):
@@ -82,19 +78,11 @@ def scores_to_weights(x, y, tile, panel, state):
             else:
                 tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i])
             panel[x, i] += tile[i, j]
-
-
-@inlined
-def add_sum(t, panel, state):
-    """Row ``t``'s."""
-    state[SUM, t] *= state[DECAY, t]
-    for c in range(SIDE):
-        state[SUM, t] += panel[c, t]  # (2)
-
-
-@inlined
-def decay(y, acc, state):
-    """The products so far, to the new maximum."""
+    syncthreads()
+    if t < TILE:
+        state[SUM, t] *= state[DECAY, t]
+        for c in range(SIDE):
+            state[SUM, t] += panel[c, t]  # (2)
     for r in range(EACH):
         for s in range(EACH):
             acc[r, s] *= state[DECAY, y + SIDE * r]

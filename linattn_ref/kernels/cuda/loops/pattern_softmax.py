@@ -24,19 +24,17 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.loops.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.loops.pattern_tiles import forward_tile, gradient_tile
-from linattn_ref.kernels.cuda.loops.rows import filled, finish, mask_of, move_rows
+from linattn_ref.kernels.cuda.loops.rows import copied, filled, finish, mask_of
 from linattn_ref.kernels.cuda.loops.softmax import gradients
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
-__all__ = ["backward", "dtype_of", "forward", "on_gpu"]
-
 
 def forward(q, k, v, key_mask, pattern, scale):
-    """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
+    """Softmax attention over the pairs of a pattern: the output and two numbers per row.
 
     Parameters
     ----------
@@ -49,32 +47,30 @@ def forward(q, k, v, key_mask, pattern, scale):
     Returns
     -------
     out : array ``(..., N, M)``
-    log_sum_exp : array ``(..., N)``
-        ``-inf`` for a query that sees nothing, whose output is 0.
+    m, share : array ``(..., N)``
+        The largest score, and one over the sum of weights, which is 0 for a query that sees nothing, whose output is 0.
     """
     call, dtype = Call(q.shape[:-2], q=q, k=k, v=v, key_mask=key_mask), dtype_of(q)
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     mask, n, m = mask_of(call, key_mask, k), q.shape[1], v.shape[2]
     scale = dtype.type(scale), np.finfo(dtype).max
     out, with_it = filled(call, (n, m), dtype, 0), filled(call, (n, 2), dtype, -math.inf)
-    so_far = call.empty((n, 2), dtype)
     for part in _with_pairs(pattern):
         work = tasks_of_queries(part, TILE)
         who = mask, *_on_gpu(call, work.tasks, work.runs, *_members(part))
         pieces, of_pieces = call.empty((_room(work), m), dtype), call.empty((_room(work), 2), dtype)
-        move_rows(call, with_it, 0, so_far, 0, n)
-        seen, grid = (so_far, out, with_it), (len(work.tasks) * call.heads, tiles(m))
+        seen, grid = (copied(call, with_it), out, with_it), (len(work.tasks) * call.heads, tiles(m))
         call.launch(forward_tile, grid, BLOCK, q, k, v, *who, *scale, *seen, pieces, of_pieces)
         _join(call, join_softmax, work, part.queries, pieces, of_pieces, *seen)
-    return call.results(out, finish(call, out, with_it))  # (4)
+    return call.results(out, *finish(call, out, with_it))  # (4)
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
+def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
-    arrays = {"q": q, "k": k, "v": v, "out": out, "log_sum_exp": log_sum_exp, "key_mask": key_mask}
+    arrays = {"q": q, "k": k, "v": v, "out": out, "m": m, "share": share, "key_mask": key_mask}
     call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
-    log_sum_exp, out = call.flat(log_sum_exp, axes=1), call.flat(out)
+    m, share, out = call.flat(m, axes=1), call.flat(share, axes=1), call.flat(out)
     d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
     mask, scale = mask_of(call, key_mask, k), dtype.type(scale)
 
@@ -84,16 +80,16 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     by_query = [rows_of(part, part.queries, tasks_of_queries(part, TILE)) for part in _with_pairs(pattern)]
     by_key = [rows_of(part, part.keys, tasks_of_keys(part, TILE)) for part in _with_pairs(pattern)]
 
-    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum, above=-1):
-        scores = scale, np.finfo(dtype).max, log_sum_exp, row_sum
-        modes = rows_are_queries, derivative, dtype.type(above)
+    def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum):
+        scores = scale, np.finfo(dtype).max, m, row_sum
+        modes = rows_are_queries, derivative
         for work, numbers, who in by_query if rows_are_queries else by_key:
             grid = len(work.tasks) * call.heads, tiles(d.shape[2])
             pieces = filled(call, (_room(work), d.shape[2]), dtype, 0)
             call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
             _join(call, add_pieces, work, numbers, pieces, d)
 
-    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, log_sum_exp, scale)
+    return gradients(call, add, (d_q, d_k, d_v), g, q, k, v, out, share, scale)
 
 
 def _join(call, kernel, work, numbers, *arrays):

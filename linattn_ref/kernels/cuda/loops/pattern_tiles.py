@@ -13,38 +13,24 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 from linattn_ref.kernels.cuda.loops.gather import (
     HIGH,
     KEY,
-    LOG_SUM,
     LOW,
-    NUMBER,
     PIECE,
     PLACE,
     QUERY,
     ROW_SUM,
-    gather_panel,
-    gather_rows,
-    gather_strips,
+    add_gathered,
     gather_tile,
     look_up_key,
     look_up_query,
+    multiply_gathered,
     scatter,
     take,
 )
-from linattn_ref.kernels.cuda.loops.online_softmax import (
-    MAXIMUM,
-    SUM,
-    add_sum,
-    begin,
-    decay,
-    go_on,
-    highest_parts,
-    raise_maximum,
-    scores_to_weights,
-    to_scores,
-)
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, go_on, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     BEFORE,
     COLUMN,
@@ -56,35 +42,7 @@ from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     SLOT,
     START,
 )
-from linattn_ref.kernels.cuda.loops.rows import is_large
-from linattn_ref.kernels.cuda.loops.softmax_tiles import store
-from linattn_ref.kernels.cuda.loops.tile import (
-    EACH,
-    HALF,
-    PITCH,
-    SIDE,
-    STEP,
-    THREADS,
-    TILE,
-    TURNS,
-    add_rows_by_panel,
-    add_rows_by_rows,
-    add_strips,
-    clear,
-    take_turn,
-)
-
-
-@inlined
-def hide(x, y, tile, of):
-    """``-inf`` where the query does not see the key."""
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
-            if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
-                tile[i, j] = -math.inf
-
-
-# --- The kernels ----------------------------------------------------------------------------------------------------
+from linattn_ref.kernels.cuda.loops.tile import EACH, PITCH, SIDE, STEP, THREADS, TILE, clear
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -129,38 +87,14 @@ def forward_tile(
             column = runs[run, START] + start + t - runs[run, BEFORE]
             look_up_key(of, t, keys, column, start + t < columns, key_mask, head)
         cuda.syncthreads()
-        clear(scores)
-        for first in range(0, q.shape[2], STEP):
-            gather_rows(t, tile, 0, q, head, of, QUERY, first)
-            gather_rows(t, tile, STEP, k, head, of, KEY, first)
-            cuda.syncthreads()
-            add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
-            cuda.syncthreads()
-        store(x, y, scores, tile)
-        to_scores(x, y, tile, scale, largest)
-        hide(x, y, tile, of)
-        highest_parts(x, y, tile, panel)
-        cuda.syncthreads()
-        if t < TILE:
-            raise_maximum(t, panel, state)  # (1)
-        cuda.syncthreads()
-        scores_to_weights(x, y, tile, panel, state)
-        cuda.syncthreads()
-        if t < TILE:
-            add_sum(t, panel, state)  # (2)
-        decay(y, acc, state)
-        for first in range(0, min(TILE, columns - start), STEP):
-            turn, turns = 0, 1
-            while turn < turns:
-                cuda.syncthreads()
-                odd = gather_panel(t, panel, v, head, of, KEY, first, first_m)
-                if cuda.syncthreads_or(odd):
-                    turns = TURNS
-                    take_turn(t, turn, tile, first, panel, largest)
-                    cuda.syncthreads()
-                add_rows_by_panel(x, y, acc, tile, first, panel)  # (3)
-                turn += 1
-        cuda.syncthreads()
+        multiply_gathered(x, y, t, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
+        to_scores(x, y, scores, tile, scale, largest)
+        for i in range(y, TILE, SIDE):
+            for j in range(x, TILE, SIDE):
+                if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
+                    tile[i, j] = -math.inf
+        to_weights(x, y, t, tile, panel, state, acc)  # (1), (2)
+        add_gathered(x, y, t, acc, tile, panel, v, head, of, KEY, columns - start, first_m, largest)  # (3)
 
     if t < TILE and cuda.blockIdx.y == 0:
         if of[PIECE, t] >= 0:
@@ -175,15 +109,14 @@ def forward_tile(
 
 @kernel(threads=THREADS, blocks=2)
 def gradient_tile(
-    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, largest, log_sum_exp, row_sum, factor, d,
-    pieces, rows_are_queries, derivative, above,
+    a, b, a_value, b_value, u, key_mask, tasks, runs, queries, keys, scale, largest, m, row_sum, factor, d, pieces,
+    rows_are_queries, derivative,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a part: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
     transpose of either.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
-    keys. Pieces go to their slots in ``pieces``. Unless ``above`` is negative, rows are queries, and only tasks count
-    in which the log-sum-exp of one is large (`rows.is_large`). Grid: tasks * heads, tiles of ``d``'s columns.
+    keys. Pieces go to their slots in ``pieces``. Grid: tasks * heads, tiles of ``d``'s columns.
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
@@ -195,12 +128,6 @@ def gradient_tile(
     x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     rows, others = (QUERY, KEY) if rows_are_queries else (KEY, QUERY)
-    if above >= 0:
-        large, row = 0, tasks[task, ROW] + t
-        if t < TILE and row < tasks[task, LAST_ROW] and is_large(log_sum_exp[head, queries[row, NUMBER]], above):
-            large = 1
-        if not cuda.syncthreads_or(large):
-            return
     clear(acc)
     run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
     for start in range(tasks[task, COLUMN], columns, TILE):
@@ -215,56 +142,34 @@ def gradient_tile(
             else:
                 look_up_query(of, t, queries, column, column_inside)
                 look_up_key(of, t, keys, row, row_inside, key_mask, head)
-            state[LOG_SUM, t], state[ROW_SUM, t] = 0, 0
+            state[MAXIMUM, t], state[ROW_SUM, t] = 0, 0
             if of[QUERY, t] >= 0:
-                state[LOG_SUM, t], state[ROW_SUM, t] = log_sum_exp[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
+                state[MAXIMUM, t], state[ROW_SUM, t] = m[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
         cuda.syncthreads()
-        clear(product)
-        for first in range(0, a.shape[2], HALF):
-            gather_strips(t, panel, a, b, head, of, rows, others, first)
-            cuda.syncthreads()
-            add_strips(x, y, product, panel)  # scores
-            cuda.syncthreads()
-        store(x, y, product, tile)
-        to_scores(x, y, tile, scale, largest)
+        multiply_gathered(x, y, t, product, panel, a, b, head, of, rows, others)  # scores
+        to_scores(x, y, product, tile, scale, largest)
         for i in range(y, TILE, SIDE):
             for j in range(x, TILE, SIDE):
                 query, key = (i, j) if rows_are_queries else (j, i)
                 if of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
-                    tile[i, j] = math.exp(tile[i, j] - state[LOG_SUM, query])  # (5)
+                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, query])  # (5)
                 else:
                     tile[i, j] = 0
         if derivative:
-            clear(product)
-            for first in range(0, a_value.shape[2], HALF):
-                gather_strips(t, panel, a_value, b_value, head, of, rows, others, first)
-                cuda.syncthreads()
-                add_strips(x, y, product, panel)  # d_P
-                cuda.syncthreads()
+            multiply_gathered(x, y, t, product, panel, a_value, b_value, head, of, rows, others)  # d_P
             for r in range(EACH):
                 for s in range(EACH):
                     i, j = y + SIDE * r, x + SIDE * s
                     if tile[i, j] != 0:  # a pair that does not see one another stays 0, whatever d_P is
                         tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
-        for first in range(0, min(TILE, columns - start), STEP):
-            turn, turns = 0, 1
-            while turn < turns:
-                cuda.syncthreads()
-                odd = gather_panel(t, panel, u, head, of, others, first, first_m)
-                if cuda.syncthreads_or(odd):
-                    turns = TURNS
-                    take_turn(t, turn, tile, first, panel, largest)
-                    cuda.syncthreads()
-                add_rows_by_panel(x, y, acc, tile, first, panel)
-                turn += 1
-        cuda.syncthreads()
+        add_gathered(x, y, t, acc, tile, panel, u, head, of, others, columns - start, first_m, largest)
     slot = tasks[task, SLOT]
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
-            m = first_m + x + SIDE * s
-            if of[rows, i] >= 0 and m < d.shape[2]:
+            column = first_m + x + SIDE * s
+            if of[rows, i] >= 0 and column < d.shape[2]:
                 if slot < 0:
-                    d[head, of[rows, i], m] += factor * acc[r, s]
+                    d[head, of[rows, i], column] += factor * acc[r, s]
                 else:
-                    pieces[head, slot * TILE + i, m] = factor * acc[r, s]
+                    pieces[head, slot * TILE + i, column] = factor * acc[r, s]

@@ -120,22 +120,3 @@ def high(word):
 def here(x):
     """The same number."""
     return x
-
-
-def word_if(word, condition):
-    """The word, or 0 if the condition does not hold."""
-    return word if condition else word.dtype.type(0)
-
-
-def _halves(word):
-    return np.array([word]).view(np.uint16)
-
-
-def firsts(x, y):
-    """The word of the first numbers of two words."""
-    return np.array([_halves(x)[0], _halves(np.asarray(y, x.dtype))[0]]).view(x.dtype)[0]
-
-
-def seconds(x, y):
-    """The word of the second numbers of two words."""
-    return np.array([_halves(x)[1], _halves(np.asarray(y, x.dtype))[1]]).view(x.dtype)[0]

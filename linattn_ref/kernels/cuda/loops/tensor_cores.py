@@ -29,17 +29,7 @@ from linattn_ref.kernels.cuda.loops import device
 BFLOAT16, FLOAT16 = "int32", "uint32"  # the type of a word, by its numbers
 
 if device.SIMULATED:
-    from linattn_ref.kernels.cuda.loops.simulated_warp import (
-        firsts,
-        here,
-        high,
-        low,
-        multiply_add,
-        of_lane,
-        pack,
-        seconds,
-        word_if,
-    )
+    from linattn_ref.kernels.cuda.loops.simulated_warp import here, high, low, multiply_add, of_lane, pack
 else:
     from llvmlite import ir
     from numba import types
@@ -119,36 +109,6 @@ else:
         return types.int32(types.int32), generate
 
     @intrinsic
-    def word_if(typing, word, condition):
-        """The word, or 0 if the condition does not hold."""
-
-        def generate(context, builder, signature, arguments):
-            word, condition = arguments
-            return builder.select(condition, word, _WORD(0))
-
-        return word(word, types.boolean), generate
-
-    @intrinsic
-    def firsts(typing, x, y):
-        """The word of the first numbers of two words."""
-
-        def generate(context, builder, signature, arguments):
-            x, y = arguments
-            return builder.or_(builder.and_(x, _WORD(0xFFFF)), builder.shl(y, _WORD(16)))
-
-        return x(x, x), generate
-
-    @intrinsic
-    def seconds(typing, x, y):
-        """The word of the second numbers of two words."""
-
-        def generate(context, builder, signature, arguments):
-            x, y = arguments
-            return builder.or_(builder.lshr(x, _WORD(16)), builder.and_(y, _WORD(0xFFFF0000)))
-
-        return x(x, x), generate
-
-    @intrinsic
     def of_lane(typing, x, step):
         """The float32 ``x`` of the lane whose number differs from the own one in the bits of ``step``."""
 
@@ -158,16 +118,16 @@ else:
         return types.float32(types.float32, types.int32), generate
 
 
-__all__ = [
-    "BFLOAT16",
-    "FLOAT16",
-    "firsts",
-    "here",
-    "high",
-    "low",
-    "multiply_add",
-    "of_lane",
-    "pack",
-    "seconds",
-    "word_if",
-]
+__all__ = ["BFLOAT16", "FLOAT16", "firsts", "here", "high", "low", "multiply_add", "of_lane", "pack", "seconds"]
+
+
+@device.inlined
+def firsts(x, y):
+    """The word of the first numbers of two words."""
+    return (x & 0xFFFF) | (y << 16)
+
+
+@device.inlined
+def seconds(x, y):
+    """The word of the second numbers of two words."""
+    return ((x >> 16) & 0xFFFF) | (y >> 16 << 16)

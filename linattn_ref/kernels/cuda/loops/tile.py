@@ -24,8 +24,8 @@ no addresses. What needs conditions goes over ``tile`` instead.
 Python's numbers in a kernel are int64 and float64, and float64 arithmetic is 2 to 64 times slower: sums start from an
 integer 0 stored to an array of the inputs' type, and every other factor is read from one or is an argument.
 
-Thread ``(x, y)`` is number ``t = y SIDE + x``. Functions for kernels of other modules are told who they are and do not
-ask ``cuda.threadIdx``: the simulator puts that into the module of the kernel only.
+Thread ``(x, y)`` is number ``t = y SIDE + x``. Functions for kernels of other modules take these as arguments, and
+barriers from `device`, not from ``cuda``: the simulator puts its own into the module of the kernel only.
 
 The sizes are plain names in every module that uses them, because Numba wants shapes that are known when it compiles.
 The simulator does not, and a test sets smaller ones there: ``SIDE, EACH, TILE, PITCH, STEP, HALF, THREADS`` of
@@ -34,7 +34,7 @@ The simulator does not, and a test sets smaller ones there: ``SIDE, EACH, TILE, 
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import inlined
+from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads, syncthreads_or
 from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tensor_cores import here
 
@@ -42,7 +42,7 @@ SIDE = 16  # threads along either side of a block
 EACH = 4  # numbers per thread, along either side
 TILE = 64  # SIDE * EACH
 PITCH = 65  # TILE + 1
-STEP = 16  # at least SIDE and 3; divides TILE, at most half of it
+STEP = 16  # SIDE: `delta_chunks.solve` and the parts of `online_softmax`; divides TILE, at most half of it
 HALF = 8  # STEP / 2
 THREADS = 256  # SIDE * SIDE; at least TILE
 BLOCK = (SIDE, SIDE)
@@ -189,11 +189,42 @@ def add_strips(x, y, acc, panel):
 
 
 @inlined
-def write(x, y, acc, panel, out, head, row, first_m):
-    """The tile ``acc`` to ``out``, its rows multiplied by the first one of ``panel``."""
+def write(x, y, acc, out, head, row, first_m):
+    """The tile ``acc`` to ``out``, from ``(row, first_m)`` on."""
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
             m = first_m + x + SIDE * s
             if row + i < out.shape[1] and m < out.shape[2]:
-                out[head, row + i, m] = panel[0, i] * acc[r, s]
+                out[head, row + i, m] = acc[r, s]
+
+
+# --- Products of arrays in memory -----------------------------------------------------------------------------------
+
+
+@inlined
+def multiply_strips(x, y, t, acc, panel, a, b, head, row, column):
+    """``acc = a b^T``, of ``TILE`` rows of ``a[head]`` and of ``b[head]``, from ``row`` and from ``column`` on."""
+    clear(acc)
+    for first in range(0, a.shape[2], HALF):
+        load_strips(t, panel, a, b, head, row, column, first)
+        syncthreads()
+        add_strips(x, y, acc, panel)
+        syncthreads()
+
+
+@inlined
+def add_product(x, y, t, acc, tile, panel, u, head, row, first_m, largest):
+    """``acc += tile @ u[head]``, of its rows from ``row`` on; a weight of 0 takes nothing, not even NaN."""
+    for first in range(0, min(TILE, u.shape[1] - row), STEP):
+        turn, turns = 0, 1
+        while turn < turns:
+            syncthreads()
+            odd = load_panel(t, panel, u, head, row + first, first_m)
+            if syncthreads_or(odd):
+                turns = TURNS
+                take_turn(t, turn, tile, first, panel, largest)
+                syncthreads()
+            add_rows_by_panel(x, y, acc, tile, first, panel)
+            turn += 1
+    syncthreads()

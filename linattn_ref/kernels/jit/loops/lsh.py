@@ -13,13 +13,13 @@ from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, ta
 from linattn_ref.kernels.jit.loops.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.lsh_runs import backward_round, forward_round, run_length
 from linattn_ref.kernels.jit.loops.rows import as_heads, without_gaps
-from linattn_ref.kernels.jit.loops.softmax_tile import scaled_first, shift_and_row_sum
+from linattn_ref.kernels.jit.loops.softmax_tile import rows_to_weigh, scaled_first
 
 __all__ = ["backward", "forward"]
 
 
 def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
-    """Output and row log-sum-exp of softmax attention to all tokens that are met in any round.
+    """Softmax attention to all tokens that are met in any round: the output and two numbers per row.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     Returns
     -------
     out : ndarray ``(..., N, M)``
-    log_sum_exp : ndarray ``(..., N)``
-        ``-inf`` for a token that sees nobody, whose output is 0.
+    m, share : ndarray ``(..., N)``
+        The largest score, and one over the sum of weights, which is 0 for a token that sees nobody, whose output is 0.
     """
     check_length(q)
     q, k, v = side_by_side(q, k, v)
@@ -48,7 +48,7 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
     chunks = _chunks(order, chunk, q.dtype)
     written = to_write(out, v.shape, v.dtype)
     written[...] = 0
-    row_max = np.full((len(order), v.shape[-2]), -np.inf, q.dtype)  # (heads, N)
+    row_max = np.full((len(order), v.shape[-2]), np.finfo(q.dtype).min, q.dtype)  # (heads, N), below any score
     row_sum = np.zeros_like(row_max)  # (heads, N)
     table, runs = table_of(q, k, v, written), -(-v.shape[-2] // run_length.py_func(chunk))
     for some in _heads_at_a_time(order, chunk):
@@ -57,16 +57,16 @@ def forward(q, k, v, order, seen, chunk, causal, scale, *, out=None):
             forward_round(len(who[0]) * runs, r, table, some.start, *who, chunk, causal, q.dtype.type(scale), *sums)
     some = row_sum != 0  # not "> 0": a NaN must stay one
     written /= np.where(some, row_sum, q.dtype.type(1)).reshape(*v.shape[:-1], 1)
-    log_sum_exp = row_max + np.log(row_sum, out=np.zeros_like(row_sum), where=some)
-    return give(out, written), log_sum_exp.reshape(v.shape[:-1])
+    share = np.divide(1, row_sum, out=row_sum, where=some)
+    return give(out, written), row_max.reshape(v.shape[:-1]), share.reshape(v.shape[:-1])
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale):
+def backward(d_out, q, k, v, out, m, share, order, seen, chunk, causal, scale):
     """Gradients of :func:`forward`: ``d_q``, ``d_k``, ``d_v``, shaped like their inputs."""
     check_length(q)
     d_out, q, k, v = side_by_side(d_out, q, k, v)
     order, seen = as_heads(order), without_gaps(seen, np.int64).reshape(-1)
-    shift, row_sum, careful = shift_and_row_sum(log_sum_exp, d_out, out, q)
+    shift, share, row_sum, careful = rows_to_weigh(m, share, d_out, out, q)
     chunks = _chunks(order, chunk, q.dtype)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest, _ = scaled_first(q, scale)
@@ -75,7 +75,7 @@ def backward(d_out, q, k, v, out, log_sum_exp, order, seen, chunk, causal, scale
     table, runs = table_of(d_out, q, k, v, d_q, d_k, d_v), -(-v.shape[-2] // run_length.py_func(chunk))
     options = chunk, causal, q.dtype.type(rest)
     for some in _heads_at_a_time(order, chunk):
-        who, rows = (order[some], chunks[some], seen[some]), (shift[some], row_sum[some])
+        who, rows = (order[some], chunks[some], seen[some]), (shift[some], share[some], row_sum[some])
         for r in range(order.shape[1]):
             for parity in (0, 1):
                 tasks = len(who[0]) * ((runs + 1 - parity) // 2)

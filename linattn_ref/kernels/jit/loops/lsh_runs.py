@@ -16,7 +16,7 @@ task.
 Backward: a task is a chunk of *keys*, ``lanes`` of them at a time, a key per lane; its queries are the ``2 C`` of its
 own chunk and the one after::
 
-    p   = exp(Q (scale K^T) - z)        d_s = p * (d_out V^T - row_sum)        (2 C, keys)
+    p   = exp(Q (scale K^T) - m) share  d_s = p * (d_out V^T - row_sum)        (2 C, keys)
     d_v^T = d_out^T p                   d_k^T = Q^T d_s                        (M, keys), (D, keys)
     d_q  += d_s (scale K)                                                      (2 C, D)
 
@@ -184,10 +184,11 @@ def _combine(queries, rows, sums, results):
     chunks="some rounds N",
     seen="some <= N",
     shift="some N",
+    share="some N",
     row_sum="some N",
 )
 def backward_round(
-    task, r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, row_sum, careful
+    task, r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, share, row_sum, careful
 ):
     """Likewise ``d_out, q, k, v, d_q, d_k, d_v``."""
     n, run, dtype = order.shape[2], run_length(chunk), shift.dtype
@@ -200,7 +201,7 @@ def backward_round(
         k, v = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
         d_q, d_k = head_of(table, 4, first_head + h, dtype), head_of(table, 5, first_head + h, dtype)
         d_v = head_of(table, 6, first_head + h, dtype)
-        mine = d_out, q, shift[h], row_sum[h], d_q
+        mine = d_out, q, shift[h], share[h], row_sum[h], d_q
         _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
 
 
@@ -210,7 +211,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
     width = lanes(k)
     g_rows, q_rows = meet.gather(rows[0], tokens), meet.gather(rows[1], tokens)  # (queries, M), (queries, D)
     k_rows, d_q = meet.gather(k, tokens[:n_keys]), np.zeros(q_rows.shape, k.dtype)  # (keys, D), (queries, D)
-    shift, row_sum = rows[2][tokens], rows[3][tokens]
+    shift, share, row_sum = rows[2][tokens], rows[3][tokens], rows[4][tokens]
     places = tokens.astype(k.dtype).reshape(1, -1)
     their_chunks = meet.chunks_before(chunks, r, tokens)
     of_keys, of_scores = apart(scale, k)
@@ -235,7 +236,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             _hide_keys(some_p, first - start, keys, causal, (my_place, my_chunks), theirs)
             for i in range(len(some_p)):
                 query = start + i
-                weigh(some_p, some_d_s, i, load(some_p, i), shift[query], row_sum[query], careful)
+                weigh(some_p, some_d_s, i, load(some_p, i), shift[query], share[query], row_sum[query], careful)
             if careful:
                 forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
@@ -245,7 +246,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
                 multiply(columns, some_d_s.T, q_rows[queries, c : c + width], False, careful)
                 multiply(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True, careful)
                 _add_rows(d_k, tokens[mine], c, columns, scale)
-    _add_rows(rows[4], tokens, 0, d_q, scale)
+    _add_rows(rows[5], tokens, 0, d_q, scale)
 
 
 @inner

@@ -32,7 +32,7 @@ LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
 
 def forward(q, k, v, key_mask, pattern, scale, *, out=None):
-    """Output and row log-sum-exp of softmax attention over the pairs of a pattern.
+    """Softmax attention over the pairs of a pattern: the output and two numbers per row.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
     Returns
     -------
     out : ndarray ``(..., N, M)``
-    log_sum_exp : ndarray ``(..., N)``
-        ``-inf`` for a query that sees nothing, whose output is 0.
+    m, share : ndarray ``(..., N)``
+        The largest score, and one over the sum of weights, which is 0 for a query that sees nothing, whose output is 0.
     """
     (q, k, v), key_mask = side_by_side(q, k, v), shared.flat_mask(key_mask, k)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
@@ -59,9 +59,8 @@ def forward(q, k, v, key_mask, pattern, scale, *, out=None):
         some_k, some_v, mask = (_in_order(x, part.keys, axis) for x, axis in ((k, -2), (v, -2), (key_mask, -1)))
         tasks = len(row_max) * (part.tiles.size - 1) * (TILE // lanes(q))
         _forward(tasks, table_of(q, some_k, some_v, written), mask, part, q.dtype.type(scale), row_max, row_sum)
-    with np.errstate(divide="ignore"):  # the logarithm of 0, of a query that sees nothing
-        log_sum_exp = row_max + np.log(row_sum)
-    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
+    share = np.divide(1, row_sum, out=row_sum, where=row_sum != 0)
+    return give(out, written), row_max.reshape(q.shape[:-1]), share.reshape(q.shape[:-1])
 
 
 def _in_order(x, order, axis):
@@ -179,10 +178,10 @@ def _hide(scores, key_mask, low, high, start, limits):
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
+def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
+    shift, share, row_sum, careful = shared.rows_to_weigh(m, share, d_out, out, q)
     key_mask = shared.flat_mask(key_mask, k)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest, left = shared.scaled_first(q, scale)
@@ -190,7 +189,8 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     for x in (shares, d_k, d_v):
         x[...] = 0
     for part in pattern:
-        rows = [_in_order(x, part.queries, axis) for x, axis in ((d_out, -2), (q, -2), (shift, -1), (row_sum, -1))]
+        rows = [_in_order(x, part.queries, -2) for x in (d_out, q)]
+        rows += [_in_order(x, part.queries, -1) for x in (shift, share, row_sum)]
         own = shares if _ascending(part.queries, q.shape[-2]) else np.zeros_like(shares)
         table = table_of(*rows[:2], k, v, d_k, d_v)
         options = key_mask, part, *part.by_key, q.dtype.type(rest), careful
@@ -207,20 +207,21 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, pattern, scale):
     table=("heads rows M", "heads rows D", "heads L D", "heads L M", "heads L D", "heads L M"),
     shares=("parts rows *",),
     shift="heads rows",
+    share="heads rows",
     row_sum="heads rows",
     key_mask="heads L",
     part=PART | {"queries": "rows"},
     first_run="key_tiles+1 <= own_runs",
     runs="own_runs 2 <= rows",
 )
-def _backward(task, table, shares, tasks, shift, row_sum, key_mask, part, first_run, runs, scale, careful):
+def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, part, first_run, runs, scale, careful):
     dtype = shift.dtype
-    h, share = task // tasks, task % tasks
+    h, turn = task // tasks, task % tasks
     d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
     k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
     d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
-    rows = (d_out, q, shift[h], row_sum[h], part.low, part.high, d_q)
-    for tile in range(share, part.key_tiles.size - 1, tasks):
+    rows = (d_out, q, shift[h], share[h], row_sum[h], part.low, part.high, d_q)
+    for tile in range(turn, part.key_tiles.size - 1, tasks):
         own_runs = runs[first_run[tile] : first_run[tile + 1]]
         for first in range(part.key_tiles[tile], part.key_tiles[tile + 1], lanes(shift)):
             keys = part.keys[first : min(first + lanes(shift), part.key_tiles[tile + 1])]
@@ -232,7 +233,7 @@ def _backward(task, table, shares, tasks, shift, row_sum, key_mask, part, first_
 def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, careful):
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
-    d_out, q, shift, row_sum, low, high, d_q = rows
+    d_out, q, shift, share, row_sum, low, high, d_q = rows
     of_keys, of_scores = shared.apart(scale, q)
     k_t, v_t, k_columns = shared.key_panels(_take(k, keys), _take(v, keys), d_q.shape[1], of_keys)
     careful = careful or shared.has_none(k_t, len(k_t)) or shared.has_none(v_t, len(v_t))
@@ -247,20 +248,20 @@ def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, car
                 shared.hide_masked(p, bias)
             product(d_s, d_out[here], v_t, False)
             ends = low[here], high[here], first, first + keys.size
-            _weights(p, d_s, shift[here], row_sum[here], bias, *ends, careful)
+            _weights(p, d_s, shift[here], share[here], row_sum[here], bias, *ends, careful)
             shared.add_gradients(q[here], d_out[here], p, d_s, k_columns, keys.size, d_q[here], d_k_t, d_v_t, careful)
     _add(d_k, keys, d_k_t, scale)
     _add(d_v, keys, d_v_t, q.dtype.type(1))
 
 
 @inner
-def _weights(p, d_s, shift, row_sum, bias, low, high, first, last, careful):
+def _weights(p, d_s, shift, share, row_sum, bias, low, high, first, last, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; row i sees columns ``low[i] : high[i]``."""
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if low[i] > first or high[i] < last:
             score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
-        shared.weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
+        shared.weigh(p, d_s, i, score, shift[i], share[i], row_sum[i], careful)
 
 
 @kernel(table=("heads N W", "heads rows W"), numbers="rows < N")

@@ -17,7 +17,7 @@ Forward: a task is ``lanes`` queries of one head, a query per lane, and runs ove
 Backward: a task runs over tiles of ``lanes`` keys, a key per lane, and for each over the queries by ``QUERIES``.
 ``scale K^T``, ``V^T``, ``d_k^T`` and ``d_v^T`` stay put as panels; ``d_q`` is added to, tile after tile::
 
-    p   = exp(Q (scale K^T) - lse)        d_s = p * (d_out V^T - row_sum)      (queries, lanes)
+    p   = exp(Q (scale K^T) - m) * share  d_s = p * (d_out V^T - row_sum)      (queries, lanes)
     d_v^T += d_out^T p                    d_k^T += Q^T d_s                     (M, lanes), (D, lanes)
     d_q   += d_s (scale K)                                                     (queries, D), by panels of columns
 
@@ -53,7 +53,7 @@ __all__ = ["backward", "forward", "step"]
 
 
 def forward(q, k, v, key_mask, causal, scale, *, out=None):
-    """Output and row log-sum-exp of softmax attention.
+    """Softmax attention: the output and two numbers per row.
 
     Parameters
     ----------
@@ -68,37 +68,37 @@ def forward(q, k, v, key_mask, causal, scale, *, out=None):
     Returns
     -------
     out : ndarray ``(..., N, M)``
-    log_sum_exp : ndarray ``(..., N)``
-        ``-inf`` for a query that sees nothing, whose output is 0.
+    m, share : ndarray ``(..., N)``
+        The largest score, and one over the sum of weights, which is 0 for a query that sees nothing, whose output is 0.
     """
     q, k, v = side_by_side(q, k, v)
     written = to_write(out, (*q.shape[:-1], v.shape[-1]), q.dtype)
-    log_sum_exp = np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype)  # (heads, N)
+    m, share = (np.empty((math.prod(q.shape[:-2]), q.shape[-2]), q.dtype) for _ in range(2))  # (heads, N)
     table = table_of(q, k, v, written)
-    tasks = len(log_sum_exp) * -(-q.shape[-2] // lanes(q))
-    _forward(tasks, table, shared.flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), log_sum_exp)
-    return give(out, written), log_sum_exp.reshape(q.shape[:-1])
+    tasks = len(m) * -(-q.shape[-2] // lanes(q))
+    _forward(tasks, table, shared.flat_mask(key_mask, k), bool(causal), q.dtype.type(scale), m, share)
+    return give(out, written), m.reshape(q.shape[:-1]), share.reshape(q.shape[:-1])
 
 
-@kernel(table=("heads N D", "heads L D", "heads L M", "heads N M"), key_mask="heads L", log_sum_exp="heads N")
-def _forward(task, table, key_mask, causal, scale, log_sum_exp):
-    n = log_sum_exp.shape[1]
-    width, dtype = lanes(log_sum_exp), log_sum_exp.dtype
+@kernel(table=("heads N D", "heads L D", "heads L M", "heads N M"), key_mask="heads L", m="heads N", share="heads N")
+def _forward(task, table, key_mask, causal, scale, m, share):
+    n = m.shape[1]
+    width, dtype = lanes(m), m.dtype
     tiles = (n + width - 1) // width
     head, turn = task // tiles, task % tiles
     # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
     tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
     q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
     v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-    first = tile * width
-    if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], False):
-        _forward_tile(q, k, v, key_mask[head], causal, scale, first, out, log_sum_exp[head], True)
+    first, results = tile * width, (out, m[head], share[head])
+    if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, results, False):
+        _forward_tile(q, k, v, key_mask[head], causal, scale, first, results, True)
 
 
 @inner
-def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, careful):
+def _forward_tile(q, k, v, key_mask, causal, scale, first, results, careful):
     """One head's queries ``first .. first + lanes - 1``; False if it has to be ``careful``."""
-    n, n_keys = q.shape[0], k.shape[0]
+    n, n_keys, (out, m, share) = q.shape[0], k.shape[0], results
     last = min(first + lanes(q), n)
     see = first + (n_keys - n)  # the causal query in lane i sees keys j <= see + i
     end = min(n_keys, last + (n_keys - n)) if causal else n_keys
@@ -118,7 +118,7 @@ def _forward_tile(q, k, v, key_mask, causal, scale, first, out, log_sum_exp, car
         seen = min(see + i + 1, n_keys) if causal else n_keys
         if not careful and shared.is_beyond(state, i) and key_mask[:seen].any():
             return False
-    shared.write_rows(out[first:last], out_t, state, log_sum_exp[first:last])
+    shared.write_rows(out[first:last], out_t, state, m[first:last], share[first:last])
     return True
 
 
@@ -135,16 +135,16 @@ def _hide(scores, key_mask, causal, see):
 # --- Backward -------------------------------------------------------------------------------------------------------
 
 
-def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
+def backward(d_out, q, k, v, out, m, share, key_mask, causal, scale):
     """Gradients of :func:`forward`: ``d_q (..., N, D)``, ``d_k (..., L, D)``, ``d_v (..., L, M)``."""
     d_out, q, k, v = side_by_side(d_out, q, k, v)
-    shift, row_sum, careful = shared.shift_and_row_sum(log_sum_exp, d_out, out, q)
+    shift, share, row_sum, careful = shared.rows_to_weigh(m, share, d_out, out, q)
     d_q, d_k, d_v = new_like(q, k, v)
     q, rest, left = shared.scaled_first(q, scale)
     tasks, shares = shared.room_for_shares(d_q, len(shift), -(-k.shape[-2] // lanes(q)))
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
     options = key_mask, bool(causal), q.dtype.type(rest), careful
-    _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, row_sum, *options)
+    _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, share, row_sum, *options)
     shared.add_shares(d_q, shares)
     if left != 1:
         d_q *= left
@@ -155,16 +155,17 @@ def backward(d_out, q, k, v, out, log_sum_exp, key_mask, causal, scale):
     table=("heads N M", "heads N D", "heads L D", "heads L M", "heads L D", "heads L M"),
     shares=("parts N *",),
     shift="heads N",
+    share="heads N",
     row_sum="heads N",
     key_mask="heads L",
 )
-def _backward(task, table, shares, tasks, shift, row_sum, key_mask, causal, scale, careful):
+def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, causal, scale, careful):
     width, dtype = lanes(shift), shift.dtype
     h, part = task // tasks, task % tasks
     d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
     k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
     d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
-    rows = (d_out, q, shift[h], row_sum[h], d_q)
+    rows = (d_out, q, shift[h], share[h], row_sum[h], d_q)
     d_q[:] = 0
     for first in range(part * width, k.shape[0], tasks * width):
         _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
@@ -173,7 +174,7 @@ def _backward(task, table, shares, tasks, shift, row_sum, key_mask, causal, scal
 @inner
 def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful):
     """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
-    d_out, q, shift, row_sum, d_q = rows
+    d_out, q, shift, share, row_sum, d_q = rows
     n, width, one = q.shape[0], lanes(q), q.dtype.type(1)
     last = min(first + width, k.shape[0])
     see = (k.shape[0] - n) - first  # causal query i sees the lanes j <= see + i
@@ -190,17 +191,18 @@ def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful
         if careful:
             shared.hide_masked(p, bias)
         product(d_s, d_out[here], v_t, False)
-        _weights(p, d_s, shift[here], row_sum[here], bias, see + start if causal else width, careful)
+        see_here = see + start if causal else width
+        _weights(p, d_s, shift[here], share[here], row_sum[here], bias, see_here, careful)
         shared.add_gradients(q[here], d_out[here], p, d_s, k_columns, keys, d_q[here], d_k_t, d_v_t, careful)
     unpack(d_k[first:last], d_k_t, scale)
     unpack(d_v[first:last], d_v_t, one)
 
 
 @inner
-def _weights(p, d_s, shift, row_sum, bias, see, careful):
+def _weights(p, d_s, shift, share, row_sum, bias, see, careful):
     """Scores to probabilities in ``p``, the gradients of both in ``d_s``; query i sees lanes <= see + i."""
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if see + i + 1 < lanes(p):
             score = keep_lanes(score, 0, see + i + 1, -np.inf)
-        shared.weigh(p, d_s, i, score, shift[i], row_sum[i], careful)
+        shared.weigh(p, d_s, i, score, shift[i], share[i], row_sum[i], careful)

@@ -2,18 +2,16 @@
 
 The lanes hold queries in the forward pass and keys in the backward pass; the pictures are in `softmax`.
 
-Scores beyond the range of their dtype (`linattn_ref.kernels.common.saturation`) and NaN in what is not seen are
-rare, so no score is compared with the end of the range, and weights of 0 are multiplied like others. A forward task
-looks at the maxima and outputs that it comes to, and where one tells of such numbers it is done once more *carefully*:
-each tile saturated, and only what is not 0 multiplied. The backward pass knows from the log-sum-exp, the row sums, and
-each tile's keys and values.
+Scores beyond the range of their dtype and NaN in what is not seen are rare, so no score is compared with the end of the
+range, and weights of 0 are multiplied like others. A forward task looks at the maxima and outputs that it comes to, and
+where one tells of such numbers it is done once more *carefully*: each tile saturated, and only what is not 0
+multiplied. The backward pass knows from the maxima, the row sums, and each tile's keys and values.
 """
 
 import math
 
 import numpy as np
 
-from linattn_ref.kernels.common.saturation import is_saturated
 from linattn_ref.kernels.jit.loops.heads import side_by_side
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.panel import new_panel, pack, product, zero_panel
@@ -129,20 +127,22 @@ def product_of_seen(c, a, b, accumulate):
 
 @inner
 def write_row(out, i, out_t, state):
-    """The output of the query in lane ``i``, brought to its sum; returns its log-sum-exp."""
+    """The output of the query in lane ``i``, brought to its sum."""
     weight_sum = state[SUM, i]
     if weight_sum == 0:  # sees nothing; a NaN is not 0 and goes on
         out[:] = 0
-        return out.dtype.type(-np.inf)
+        return
     share = out.dtype.type(1) / weight_sum
     for m in range(out.size):
         out[m] = share * out_t[m, i]  # (4)
-    return state[MAXIMUM, i] + math.log(weight_sum)
 
 
 @inner
-def write_rows(out, out_t, state, log_sum_exp):
-    """`write_row` of the first lanes; of all of them at once, transposed in registers, where rows are whole tiles."""
+def write_rows(out, out_t, state, row_max, shares):
+    """The outputs of the first lanes, their maxima, and one over their sums, 0 for those that see nothing.
+
+    Where rows are whole tiles, all outputs at once, transposed in registers; otherwise each by `write_row`.
+    """
     whole = len(out) == lanes(out) and out.shape[1] % (lanes(out) // 2) == 0
     for i in range(len(out)):
         whole &= state[SUM, i] != 0
@@ -151,11 +151,12 @@ def write_rows(out, out_t, state, log_sum_exp):
         for m in range(out_t.shape[0]):
             store(out_t, m, share * load(out_t, m))  # (4)
         transpose(out, out_t)
-        for i in range(len(out)):
-            log_sum_exp[i] = state[MAXIMUM, i] + math.log(state[SUM, i])
-    else:
-        for i in range(len(out)):
-            log_sum_exp[i] = write_row(out[i], i, out_t, state)
+    for i in range(len(out)):
+        row_max[i], shares[i] = state[MAXIMUM, i], 0
+        if state[SUM, i] != 0:
+            shares[i] = 1 / state[SUM, i]
+        if not whole:
+            write_row(out[i], i, out_t, state)
 
 
 # --- Backward: a key per lane -----------------------------------------------------------------------------------------
@@ -177,9 +178,9 @@ def key_panels(k, v, width, scale):
 
 
 @inner(forceinline=True)
-def weigh(p, d_s, i, score, shift, row_sum, careful):
+def weigh(p, d_s, i, score, shift, share, row_sum, careful):
     """The probabilities of row ``i``'s scores to ``p``, and from the gradients in ``d_s`` those of the scores."""
-    weight = exp(score - broadcast(shift))  # (5)
+    weight = broadcast(share) * exp(score - broadcast(shift))  # (5)
     if careful:  # a row of NaN has no weight where it sees nothing
         lowest = broadcast(p.dtype.type(np.finfo(p.dtype).min))
         weight = where_greater(lowest, score, broadcast(p.dtype.type(0)), weight)
@@ -230,17 +231,17 @@ def mask_bias(key_mask, like):
 # --- At the door ----------------------------------------------------------------------------------------------------
 
 
-def shift_and_row_sum(log_sum_exp, d_out, out, q):
-    """What is subtracted, and whether that has to be done carefully.
+def rows_to_weigh(m, share, d_out, out, q):
+    """What `weigh` takes of each row, ``(heads, N)`` each, and whether that has to be done carefully.
 
-    It is the log-sum-exp, but 0 for ``-inf``, and ``rowsum(d_out * out)``, both ``(heads, N)``.
+    The largest score, one over the sum of weights, and ``rowsum(d_out * out)``.
     """
     row_sum = np.einsum("...nm,...nm->...n", d_out, *side_by_side(out))  # (6)
-    blind = np.isneginf(log_sum_exp)
-    shift = np.where(blind, out.dtype.type(0), log_sum_exp)
-    careful = is_saturated(log_sum_exp) or not np.isfinite(row_sum).all()
+    blind = share == 0
+    careful = bool((np.isfinite(m) & (abs(m) > np.finfo(m.dtype).max / 2) & ~blind).any())
+    careful |= not np.isfinite(row_sum).all()
     careful |= bool(blind.any()) and not np.isfinite(q[blind]).all()  # any other query of NaN has sums of NaN
-    return *(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (shift, row_sum)), careful
+    return *(np.ascontiguousarray(x).reshape(-1, out.shape[-2]) for x in (m, share, row_sum)), careful
 
 
 def scaled_first(q, scale):
