@@ -677,7 +677,7 @@ for causal in (False, True):
     seen = saved.s[..., 0] > 0
     assert ((share > 0) == seen).all()  # a query that sees nobody has no share to give
     close(np.where(seen, m, 0), np.where(seen, saved.m[..., 0], 0))
-    close(share * saved.s[..., 0], seen)
+    close(share * saved.s[..., 0], seen.astype(np.float32))
     print(f"causal {causal}: outputs differ by {abs(ours - expected).max() / EPS_32:.0f} eps at most", end="; ")
     print(f"{(~seen).sum()} queries see nothing")
 
@@ -825,14 +825,14 @@ for row in compiled.rows:
 # $$\text{blocks} = \min\Big(\Big\lfloor \frac{65\,536}{8 \cdot 256 \lceil 32 r / 256 \rceil} \Big\rfloor,\;
 # \Big\lfloor \frac{\text{shared memory}}{\text{of a block} + 1\,\text{KiB}} \Big\rfloor,\; 8\Big)$$
 #
-# Registers decide: tiles of $4 \times 4$ for scores and output at once need a hundred or more. The kernels are compiled
+# Registers decide: tiles of $4 \times 4$ for scores and output at once need about a hundred. The kernels are compiled
 # with a bound of 128, with which two blocks, i.e. 16 warps, just fit. With one register more, only one block fits.
 
 # %%
 chapter.show(
     cuda_occupancy.draw,
     compiled,
-    alt="Staircases of warps over registers per thread and over shared memory per block. The tile kernels lie just "
+    alt="Staircases of warps over registers per thread and over shared memory per block. The tile kernels lie "
     "left of the step at 128 registers, at 16 warps; their shared memory alone would allow 64 warps in float32",
 )
 limits = cuda_occupancy.LIMITS["sm_90"]
