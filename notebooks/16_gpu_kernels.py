@@ -675,7 +675,7 @@ for causal in (False, True):
     expected, saved = online_softmax.forward(*heads[:3], key_mask=key_mask, causal=causal)
     close(ours, expected)
     seen = saved.s[..., 0] > 0
-    assert ((share > 0) == seen).all()  # a query that sees nobody has no share to give
+    assert ((share > 0) == seen).all()  # the share of a query that sees no key is 0
     close(np.where(seen, m, 0), np.where(seen, saved.m[..., 0], 0))
     close(share * saved.s[..., 0], seen.astype(np.float32))
     print(f"causal {causal}: outputs differ by {abs(ours - expected).max() / EPS_32:.0f} eps at most", end="; ")

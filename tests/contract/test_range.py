@@ -62,7 +62,7 @@ def test_large_scores_are_rounded_alike_forward_and_backward(setting):
 @each_setting(lambda s: s.room == "jit" and is_softmax(s))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as above
 def test_a_query_beyond_the_range_leaves_the_others_alone(setting):
-    """Nor does it change their weights."""
+    """Their outputs and gradients are those of the page."""
     call = setting.call()
     q, k = (call.arrays[name].copy() for name in "qk")
     q[..., -1, :], k[..., 0] = 0, abs(k[..., 0]) + 9

@@ -80,11 +80,11 @@ def with_field(**fields):
 
 
 SOFTMAX = HEADS, HEADS, HEADS, MASK, True, 0.5
-SOFTMAX_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, True, 0.5
+SOFTMAX_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, SUMS, MASK, True, 0.5
 PATTERN = HEADS, HEADS, HEADS, MASK, (PART,), 0.5
-PATTERN_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, MASK, (PART,), 0.5
+PATTERN_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, SUMS, MASK, (PART,), 0.5
 LSH = HEADS, HEADS, HEADS, ORDER, SEEN, 2, True, 0.5
-LSH_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, ORDER, SEEN, 2, True, 0.5
+LSH_BACKWARD = HEADS, HEADS, HEADS, HEADS, HEADS, SUMS, SUMS, ORDER, SEEN, 2, True, 0.5
 STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
 
 
@@ -111,15 +111,15 @@ STEP = ROW, HEADS, HEADS, 7, 0.5  # from a cache of seven rows
         wrong("part.runs", loops.pattern_softmax.forward, PATTERN, 4, with_field(runs=PART.runs[0])),
         wrong("part.first_run", loops.pattern_softmax.forward, PATTERN, 4, with_field(first_run=PART.first_run + 9)),
         wrong("part.tiles", loops.pattern_softmax.forward, PATTERN, 4, with_field(tiles=PART.tiles + 9)),
-        wrong("part.keys", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(keys=PART.keys + 1)),
-        wrong("pattern", loops.pattern_softmax.backward, PATTERN_BACKWARD, 7, with_field(queries=PART.queries - 1)),
+        wrong("part.keys", loops.pattern_softmax.backward, PATTERN_BACKWARD, 8, with_field(keys=PART.keys + 1)),
+        wrong("pattern", loops.pattern_softmax.backward, PATTERN_BACKWARD, 8, with_field(queries=PART.queries - 1)),
         wrong("order", loops.lsh.forward, LSH, 3, ORDER + 1),
         wrong("order", loops.lsh.forward, LSH, 3, ORDER - 1),
         wrong("seen", loops.lsh.forward, LSH, 4, SEEN + 1),
         wrong("seen", loops.lsh.forward, LSH, 4, -SEEN),
         wrong("table: expected D = 3", loops.lsh.forward, LSH, 1, HEADS[..., :2]),
-        wrong("order", loops.lsh.backward, LSH_BACKWARD, 6, ORDER + 1),
-        wrong("seen", loops.lsh.backward, LSH_BACKWARD, 7, SEEN + 1),
+        wrong("order", loops.lsh.backward, LSH_BACKWARD, 7, ORDER + 1),
+        wrong("seen", loops.lsh.backward, LSH_BACKWARD, 8, SEEN + 1),
         wrong("table: expected C = 2", loops.delta_product.backward, DELTA, 2, HEADS[..., :2]),
         wrong("table: expected M = 2", loops.delta_product.backward, DELTA, 0, HEADS[..., :2]),
         wrong("targets", loops.cross_entropy.forward, (X, TARGETS, SHARE), 1, TARGETS + 6),

@@ -209,7 +209,7 @@ def steps(call, rng, leading, d, m):
     for kernel in ("causal_product", "elu_plus_one"):
         call(kernel, "step", abs(q), abs(k), v, s.copy(), z.copy(), 0.5, written=(3, 4))
     keys, values = drawn(6, d), drawn(6, m)
-    out, _ = softmax_page.forward(q[..., None, :], keys[..., :4, :], values[..., :4, :], None, True, 0.5)
+    out, *_ = softmax_page.forward(q[..., None, :], keys[..., :4, :], values[..., :4, :], None, True, 0.5)
     call("softmax", "step", q, keys, values, 4, 0.5, expected=out[..., 0, :])
     erase, log_gate = 0.3 * drawn(d) / d, np.log(rng.uniform(0.5, 1, leading))
     call("delta_product", "step", q, k, v, erase, log_gate, s.copy())

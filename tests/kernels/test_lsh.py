@@ -86,3 +86,16 @@ def test_a_nan_is_not_taken_for_a_token_that_meets_nobody():
         out, _ = reformer.forward(qk, v, **options, chunk=4, kernels=kernels)
         assert np.isnan(out[0]).any()
         assert np.isfinite(out[1]).all()
+
+
+@each_compiled_dtype
+def test_all_that_a_token_meets_share_its_weight_however_large_the_scores(dtype):
+    """Scores whose neighbours are 16 apart or more, where ``m + log s`` is ``m``."""
+    n, rng = 7, np.random.default_rng(0)
+    x = np.full((1, n, 1), np.sqrt(64 / np.finfo(dtype).eps), dtype)
+    v, d_out = (rng.standard_normal((1, n, 2)).astype(dtype) for _ in range(2))
+    who = np.arange(n, dtype=np.int32)[None, None], np.array([n]), n, False, 1.0
+    out, *rows = lsh.forward(x, x, v, *who)
+    *_, d_v = lsh.backward(d_out, x, x, v, out, *rows, *who)
+    p = (1 - np.eye(n)) / (n - 1)
+    np.testing.assert_allclose(d_v[0], p.T @ d_out[0], rtol=0, atol=16 * np.finfo(dtype).eps)

@@ -13,8 +13,8 @@ function that goes through the cases, here one for each length::
 Everything runs in this process on the same numbers, in turn: one call of each, and again, so that a machine whose speed
 drifts is as fast for all. Measured is CPU time, on one thread. A ratio is a kernel's time over that of ``jit`` in the
 same round, so above 1 ``jit`` is the faster; the median of the rounds' ratios says what to expect, the least what held
-every time. Before any of it, all results are compared: a fast wrong answer is no answer. Of a step that goes on from
-its own state it is the second result, which depends on the state that the first one left.
+every time. Before any of it, all results are compared: a fast wrong answer is no answer. For a step that goes
+on from its own state the second results are compared: they depend on the state that the first one left.
 """
 
 import functools

@@ -7,7 +7,7 @@ method            kept by forward             in use at once, about
 ================  ==========================  =================================================================
 dense             ``H N^2``                   ``4 H N^2``: the scores, their exponentials, the quotients, P
 online            ``H N (W + 2)``             ``H N (W + 2)`` and dQ, dK, dV, one sum per row
-linformer         ``H (N + 2 R) W + 2 H N``   kept, dQ, dK, dV, dK~, dV~, dE, dF
+linformer         ``H (N + 2 R) W + 2 H N``   kept and dQ, dK, dV, dK~, dV~, dE, dF
 linear            ``H (3 N W + N + W (W+1))`` ``6 H N W``: phi of Q and K, the output, dQ, dK, dV; two states
 linear_causal     a state more                the same
 lsh_1, 4, 8       ``H N (W + 3 + r)``         ``H N (5 W + 8 + 2 r)``: kept, K, dQ, dK, dV, sums and chunks by row
@@ -100,7 +100,7 @@ def linformer_kept(n: int, s: Setting) -> int:
 
 
 def linformer_peak(n: int, s: Setting) -> int:
-    rows = n * (4 * s.width + 1)  # the output, dQ, dK, dV and a number per row
+    rows = n * (4 * s.width + 2)  # the output, dQ, dK, dV and two numbers per row
     return s.heads * (rows + 4 * REDUCED * s.width) + 2 * REDUCED * n
 
 

@@ -221,7 +221,7 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _check_options(planned: Planned, folder: Path) -> None:
-    """Check that a run that is there has the options of the plan, as far as its record has them."""
+    """Check that a run that is there has the options of the plan, as far as its record has them; files are not."""
     if not (folder / RECORD).is_file():
         return
     facts = runs.read(folder).facts

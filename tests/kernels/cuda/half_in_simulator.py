@@ -2,7 +2,15 @@
 
 import numpy as np
 import pytest
-from kernels.cuda.half_cases import UNIT, as_float64, check_causal_product, check_instruction, check_softmax, rounded
+from kernels.cuda.half_cases import (
+    UNIT,
+    as_float64,
+    check,
+    check_causal_product,
+    check_instruction,
+    check_softmax,
+    rounded,
+)
 
 from linattn_ref.kernels import cuda
 from linattn_ref.kernels.cuda.loops import simulated_warp, tensor_cores
@@ -48,6 +56,16 @@ ONE, SEVERAL, DEEP = ((), 1, 2, 1, 1), ((1,), 18, 35, 5, 34), ((1,), 35, 40, 35,
 )
 def test_softmax(numbers, sizes, causal, masked):
     check_softmax(numbers, sizes, causal=causal, masked=masked)
+
+
+@FORMATS
+def test_equal_scores_share_however_large(numbers):
+    """Scores of 4 million, whose neighbours in float32 are 1/2 apart, so that ``m + log s`` is off by a tenth."""
+    (x, _), rng = rounded(np.full((1, 18, 1), 2048.0), numbers), np.random.default_rng(0)
+    (v, _), (d_out, exact) = (rounded(rng.standard_normal((1, 18, 2)), numbers) for _ in range(2))
+    out, *rows = cuda.loops.softmax.forward(x, x, v, None, False, 1.0)
+    *_, d_v = cuda.loops.softmax.backward(d_out, x, x, v, out, *rows, None, False, 1.0)
+    check(d_v, np.broadcast_to(exact.mean(axis=1, keepdims=True), d_v.shape), numbers, d_out)
 
 
 ONE, SEVERAL, DEEP = ((), 1, 1, 1), ((1,), 35, 7, 18), ((1,), 33, 35, 34)

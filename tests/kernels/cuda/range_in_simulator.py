@@ -117,9 +117,9 @@ def test_one_key_has_the_weight_1(call, dtype):
     ],
     ids=["softmax", "softmax causal", "pattern", "two parts", "lsh", "two rounds"],
 )
-@pytest.mark.parametrize("beyond", [False, True], ids=["no room for a logarithm", "beyond the range"])
+@pytest.mark.parametrize("beyond", [False, True], ids=["large", "beyond the range"])
 def test_both_passes_where_all_scores_are_equal_and_large(call, seen, beyond, dtype):
-    """All that a query sees share, whatever is rounded away from the log-sum-exp."""
+    """All that a query sees share its weight, however large the scores."""
     size = np.sqrt(np.finfo(dtype).max) * dtype(4) if beyond else dtype(1 / np.sqrt(np.finfo(dtype).eps))
     rng = np.random.default_rng(0)
     v, d_out = (rng.standard_normal((1, 7, 2)).astype(dtype) for _ in range(2))

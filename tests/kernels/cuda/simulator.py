@@ -6,8 +6,8 @@ The simulator has to be chosen before Numba is imported, hence the process. Four
   With ``--real-sizes`` as first word they are what they are, for one tile or two.
 * A block's threads take turns: each runs up to the next barrier, in ascending order, then in descending order, and so
   on. That is a hundred times faster than the simulator's own scheme, always the same, and a missing barrier shows.
-* New arrays, shared by each block anew, are full of NaN: who reads what nobody has written, or leaves some of a result
-  unwritten, shows.
+* New arrays, shared by each block anew, are full of NaN, so that a kernel that reads what nobody wrote, or leaves part
+  of a result unwritten, is found.
 * A barrier that only some threads of a block reach, which can hang a GPU, is an error; so is an instruction of a whole
   warp that only some of its lanes reach. A warp runs up to the next barrier of the block before another one begins.
 
@@ -49,9 +49,8 @@ def main(arguments):
     from linattn_ref.kernels.cuda.loops import device
 
     devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
-    simulator.FakeWithinKernelCUDAArray = attrgetter(
-        "_ary"
-    )  # which it wraps, so that a number takes five times as long
+    # The array itself: the one that wraps it takes five times as long for a number.
+    simulator.FakeWithinKernelCUDAArray = attrgetter("_ary")
     simulator.BlockManager = taking_turns(simulator.BlockThread)
     device.cuda.device_array = lambda shape, dtype, stream=0: devicearray.FakeCUDAArray(unwritten(shape, dtype), stream)
     kernelapi.FakeCUDALocal.array = lambda self, shape, dtype: unwritten(shape, dtype)
@@ -110,9 +109,9 @@ class Point(NamedTuple):
 def taking_turns(thread_class):
     """A replacement for the simulator's ``BlockManager``, with its kind of threads.
 
-    Who pauses or ends wakes the next in turn. A thread that has ended takes over the next one's work if that has not
-    begun, so that a block without barriers needs no second thread; then it waits for other blocks. After an error those
-    of its block are left where they are.
+    A thread that pauses or ends wakes the next one. A thread that has ended takes over the next one's work if that has
+    not begun, so that a block without barriers needs no second thread; then it waits for other blocks. After an error
+    those of its block are left where they are.
     """
     idle = []
 

@@ -149,7 +149,7 @@ def gradient_tile(
     rows_are_queries, derivative,
 ):  # fmt: skip
     """``d_i += factor sum_j W_ij u_j`` over the pairs of a round: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the
-    transpose of either.
+    transpose of either. Neither is divided by the sums of weights here, since ``d_out`` has been.
 
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
     keys. Grid: heads * tiles of ``rows`` places, tiles of ``d``'s columns.

@@ -5,9 +5,9 @@ and ``TILE`` columns of ``V``, and goes over the keys a tile at a time. Scores a
 the square ``tile`` in shared memory. They become weights there, and are multiplied with ``V``. ``SIDE`` threads find
 the maximum of a row together (`online_softmax`).
 
-Backward, each row of ``d_out`` is first divided by its sum of weights, so that ``P_ij = exp(a_ij - m_i)`` is enough.
-With ``d_S = P * (d_out V^T - row_sum)`` each gradient is a sum over the other side of the matrix, and one kernel makes
-all three, each number by one block, in one order::
+Backward, each row of ``d_out`` is first divided by its query's sum of weights, so that ``P_ij = exp(a_ij - m_i)`` is
+enough. With ``d_S = P * (d_out V^T - row_sum)`` each gradient is a sum over the other side of the matrix, and one
+kernel makes all three, each number by one block, in one order::
 
     gradient    a row is    weights      times
     d_v         a key       P^T          d_out
@@ -92,7 +92,7 @@ def gradients(call, add, d, g, q, k, v, out, share, scale):
     g = multiplied_rows(call, g, share)
     derivatives = {"derivative": True, "row_sum": dot_rows(call, g, out)}  # (6)  (heads, N)
     one = dtype_of(q).type(1)
-    add(d_v, k, q, v, g, g, one, rows_are_queries=False, derivative=False, row_sum=share)  # P takes nothing off
+    add(d_v, k, q, v, g, g, one, rows_are_queries=False, derivative=False, row_sum=share)  # row_sum is not read
     add(d_k, k, q, v, g, q, scale, rows_are_queries=False, **derivatives)
     add(d_q, q, k, g, v, k, scale, rows_are_queries=True, **derivatives)
     return call.results(d_q, d_k, d_v)

@@ -77,6 +77,8 @@ def gradient_tile(
 ):  # fmt: skip
     """``d_i = factor sum_j W_ij u_j``: ``W`` is ``P`` or, if ``derivative``, ``d_S``; or the transpose of either.
 
+    Neither is divided by the sums of weights here, since ``d_out`` has been (`softmax.gradients`).
+
     ``a, a_value`` belong to the rows and ``b, b_value`` to the columns of ``W``: ``q, d_out`` of queries, ``k, v`` of
     keys. Grid: heads * tiles of rows, tiles of ``d``'s columns.
     """

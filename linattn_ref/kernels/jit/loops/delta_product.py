@@ -119,7 +119,7 @@ def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, norma
     return out if fine else None
 
 
-# --- At the door ----------------------------------------------------------------------------------------------------
+# --- Arrays in ------------------------------------------------------------------------------------------------------
 
 
 def _channels(log_gate, v):

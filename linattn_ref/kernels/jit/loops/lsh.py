@@ -92,7 +92,7 @@ def _heads_at_a_time(order, chunk):
     return [slice(first, first + some) for first in range(0, heads, some)]
 
 
-# --- At the door ----------------------------------------------------------------------------------------------------
+# --- Arrays in ------------------------------------------------------------------------------------------------------
 
 
 def _chunks(order, chunk, dtype):
