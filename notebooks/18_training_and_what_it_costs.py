@@ -830,10 +830,10 @@ chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's best, times 
 # | the sum before each norm, its mean and $s$ | $2E + 4$ |
 # | $q, k, v$; linear: $\phi(q)$, $\phi(k)$ and $v$ | $3E$ |
 # | what attention outputs, which is also its last layer's input | $E$ |
-# | linear: one denominator per head; softmax: one sum per head | $H$ |
+# | linear: one denominator per head; softmax: largest score and share per head | $H$; $2H$ |
 # | what GELU reads | $4E$ |
 #
-# $$10 E + H + 4 \qquad (16)$$
+# $$10 E + H + 4 \ \text{ with linear attention, and }\ 10 E + 2 H + 4 \ \text{ with softmax attention} \qquad (16)$$
 #
 # What costs little to compute again is not kept. Attention and the feed-forward layer read the output of a norm, $2E$:
 # that takes one more pass over the sums that are kept. GELU's result and its slope, $8E$, take one more pass of GELU. A
@@ -853,7 +853,8 @@ windows = np.random.default_rng(10).integers(V, size=(B, N + 1))
 
 def by_hand(module):
     """Bytes of Saved, (16), in float32; beside them, the tokens as they came, in int64."""
-    a_token = LAYERS * (10 * E + H + 4) + 2 * E + 2
+    heads = H if module is linear else 2 * H
+    a_token = LAYERS * (10 * E + heads + 4) + 2 * E + 2
     states = LAYERS * B * 2 * H * ((E // H) ** 2 + E // H) if module is linear else 0
     return 4 * (B * N * a_token + states)
 
@@ -1013,7 +1014,7 @@ for limit, (by_adam, by_descent) in zip(("1", "0.001"), ways, strict=True):
 # %%
 block = causal.draw(np.random.default_rng(0), tokens=2, places=2, width=256, hidden=1024, layers=1).blocks[0]
 stays = 16 * sum(x.size for _, x in leaves(block))
-tokens = stays / (4 * (10 * 256 + 8 + 4))
+tokens = stays / (4 * (10 * 256 + 2 * 8 + 4))
 print(f"by the block's own arrays {tokens:.0f} tokens; 4.8 E = {4.8 * 256:.0f}")
 assert abs(tokens / (4.8 * 256) - 1) < 0.02
 
