@@ -20,7 +20,7 @@ class Saved(NamedTuple):
     length: Float[Array, "... N 1"]  # |x|
     v: Float[Array, "... N M"]  # masked rows 0
     out: Float[Array, "... N M"]
-    m: Float[Array, "... N"]  # (4) of the page is m - log(share)
+    m: Float[Array, "... N"]  # z of the page is m - log(share)
     share: Float[Array, "... N"]  # one over the sum of weights; 0 for a token that meets nobody
     order: Int[Integers, "... rounds N"]
     key_mask: Bool[Array, "... N"] | None
