@@ -309,9 +309,8 @@ def about(*what: Any) -> Iterator[None]:
         raise
 
 
-def assert_close(actual: Any, expected: Any, case: Case, what: str = "") -> None:
-    """Equal to rounding: see ``Case.roundings``."""
+def assert_close(actual: Any, expected: Any, case: Case, what: str = "", beside: float = 0.0) -> None:
+    """Equal to rounding: see ``Case.roundings``; to these and what else ``expected`` may be off by."""
     largest = max(1.0, float(abs(expected).max()))
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=case.roundings * np.finfo(actual.dtype).eps * largest, err_msg=what
-    )
+    atol = case.roundings * np.finfo(actual.dtype).eps * largest + beside
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol, err_msg=what)

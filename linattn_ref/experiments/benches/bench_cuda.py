@@ -10,7 +10,7 @@ flash-linear-attention    its Triton kernel for linear attention, in chunks, wit
 fast-transformers         Algorithm 1 in CUDA by the paper's authors; the product without the denominator
 ========================  ============================================================================================
 
-flash-linear-attention's arrays are brought into its order, ``(B, N, H, D)``, in the time that is measured.
+flash-linear-attention is given arrays that lie in its own order, ``(B, N, H, D)``.
 
 With "bfloat16" after it, a name is a kernel for inputs of that format, on tensor cores. For the kernels here these are
 the loops by themselves, ``cuda.loops.softmax`` and ``causal_product.normalised_forward`` with elu + 1 by PyTorch, as
@@ -111,6 +111,8 @@ def compute(
     def inputs(name: str, length: int) -> Inputs:
         torch.manual_seed(seed)
         drawn = torch.randn((4, batch, heads, length, width), device="cuda")
+        if FLA in name:
+            drawn = drawn.transpose(2, 3).contiguous().transpose(2, 3)  # the same numbers, in memory (B, N, H, D)
         return Inputs(*(drawn.bfloat16() if "bfloat16" in name else drawn))
 
     def over_lengths(name: str) -> Array:
@@ -225,8 +227,7 @@ def theirs(torch: Any, function: Callable[..., Any], inputs: Inputs, both: bool)
 
 def fla(torch: Any, chunk: Callable[..., Any], q: Any, k: Any, v: Any) -> Any:
     phi_q, phi_k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
-    rows = (x.transpose(1, 2).contiguous() for x in (phi_q, phi_k, v))  # (B, N, H, D)
-    out, _ = chunk(*rows, scale=1.0, normalize=True)
+    out, _ = chunk(*(x.transpose(1, 2) for x in (phi_q, phi_k, v)), scale=1.0, normalize=True)  # (B, N, H, D)
     return out.transpose(1, 2)
 
 

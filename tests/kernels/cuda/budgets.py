@@ -14,15 +14,14 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("rows", "fill", "x1 x", 16, 0),
     Budget("rows", "copy", "x1 x1", 24, 0),
     Budget("rows", "divide", "x2 x1 x2", 48, 0),
     Budget("rows", "multiply", "x2 x1 x2", 48, 0),
     Budget("rows", "finish_rows", "x2 x2 x1 x1", 48, 0),
     Budget("rows", "dots", "x3 x3 x2 x", 48, 4160),
-    Budget("causal_states", "sums", "x3 x3 x2 x4 x3", 128, 8320),
-    Budget("causal_states", "scan", "x3 x2 x2 bool", 64, 0),
-    Budget("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool", 128, 20800),
+    Budget("causal_states", "sums", "x3 x3 x2 x4 x3", 128, 8384),
+    Budget("causal_states", "scan", "x3 x3 x2 x2 x2 x2 bool", 168, 0),
+    Budget("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool", 128, 20864),
     Budget("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool", 128, 20800),
     Budget("causal_product_plain", "columns_of_a_head", "x3 x3 x3 x3 x3 bool bool", 64, 0),
     Budget("causal_step", "step_of_a_head", "x2 x2 x2 x3 x2 x x2 bool", 64, 0),
@@ -53,6 +52,6 @@ BUDGETS = (
     Budget("pattern_pieces", "add_pieces", "i2 i1 x3 x3", 64, 0),
     Budget("pattern_tiles", "forward_tile", "x3 x3 x3 b2 i2 i2 i2 i1 x x x3 x3 x3 x3 x3", 112, 23104),
     Budget("pattern_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 i2 i2 i2 i1 x x x2 x2 x x3 x3 bool bool", 112, 22592),
-    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2", 128, 21568),
-    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool", 128, 20800),
+    Budget("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2", 128, 22080),
+    Budget("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool", 128, 21824),
 )

@@ -181,6 +181,7 @@ def install(monkeypatch):
 
     cupy, torch = types.ModuleType("cupy"), types.ModuleType("torch")
     cupy.ndarray, cupy.asarray, cupy.empty = ndarray, asarray, lambda shape, dtype: ndarray(np.empty(shape, dtype))
+    cupy.full = lambda shape, value, dtype: ndarray(np.full(shape, value, dtype))
     cupy.ascontiguousarray = lambda x: ndarray(np.ascontiguousarray(x._x))
     cupy.cuda = types.SimpleNamespace(
         Stream=types.SimpleNamespace(from_external=lambda stream: using(used.streams, stream.__cuda_stream__()[1])),

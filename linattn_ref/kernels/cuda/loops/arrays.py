@@ -31,6 +31,7 @@ class Library(NamedTuple):
 
     put: Any  # x -> a contiguous device array with its numbers; not a copy, if x is one already
     empty: Any  # shape, dtype -> a new array on the GPU
+    full: Any  # shape, value, dtype -> one full of that value
     get: Any  # a new array on the GPU -> what the caller is given
     constant: Any  # a NumPy array, such as indices -> the same on the GPU
     stream: Any  # a Numba stream
@@ -76,7 +77,10 @@ def _numpy(model):
     def get(x):
         return x.copy_to_host()  # GPU to host, after all that was launched before
 
-    return Library(put, device.cuda.device_array, get, put, device.default_stream())
+    def full(shape, value, dtype):
+        return put(np.full(shape, value, dtype))
+
+    return Library(put, device.cuda.device_array, full, get, put, device.default_stream())
 
 
 def _numba(model):
@@ -90,13 +94,16 @@ def _numba(model):
     def empty(shape, dtype):
         return device.cuda.device_array(shape, dtype, stream=stream)
 
+    def full(shape, value, dtype):
+        return constant(np.full(shape, value, dtype))
+
     def constant(x):
         return device.cuda.to_device(dense(x), stream=stream)
 
     def get(x):
         return x.bind(stream)  # a new shape has lost it
 
-    return Library(put, empty, get, constant, stream)
+    return Library(put, empty, full, get, constant, stream)
 
 
 def _torch(model):
@@ -110,20 +117,23 @@ def _torch(model):
     def empty(shape, dtype):
         return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=model.device)
 
+    def full(shape, value, dtype):
+        return torch.full(shape, value, dtype=getattr(torch, np.dtype(dtype).name), device=model.device)
+
     def constant(x):
         return torch.from_numpy(x).to(model.device)
 
     def get(x):
         return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=model.device)  # the same memory
 
-    return Library(put, empty, get, constant, stream)
+    return Library(put, empty, full, get, constant, stream)
 
 
 def _cupy(model):
     import cupy
 
     stream = device.numba_stream(cupy.cuda.get_current_stream().ptr)
-    return Library(cupy.ascontiguousarray, cupy.empty, as_cupy, cupy.asarray, stream)
+    return Library(cupy.ascontiguousarray, cupy.empty, cupy.full, as_cupy, cupy.asarray, stream)
 
 
 _LIBRARIES = {"numpy": _numpy, "numba": _numba, "torch": _torch, "cupy": _cupy}
@@ -141,6 +151,7 @@ class Call:
     def __init__(self, leading, **arrays):
         self.library = library_of(**arrays)
         self.leading, self.heads = tuple(leading), math.prod(leading)
+        self.views = {}  # by the array's id, with the array: to make one takes a third of a launch
 
     def flat(self, x, axes=2):
         """``(..., rows, width)`` as a device array ``(heads, rows, width)``; with ``axes=1``, ``(..., rows)``."""
@@ -151,9 +162,16 @@ class Call:
         """A new array ``(heads, *shape)``, to be written whole."""
         return self.library.empty((self.heads, *shape), dtype)
 
+    def full(self, shape, dtype, value):
+        """A new array ``(heads, *shape)`` of ``value``."""
+        return self.library.full((self.heads, *shape), value, dtype)
+
     def launch(self, kernel, grid, block, *arguments):
         """Start a kernel; arrays of any library may be among its arguments."""
-        views = (device.as_device_array(x) if on_gpu(x) else x for x in arguments)
+        for x in arguments:
+            if on_gpu(x) and id(x) not in self.views:
+                self.views[id(x)] = device.as_device_array(x), x
+        views = (self.views.get(id(x), (x,))[0] for x in arguments)
         device.launch(kernel, grid, block, self.library.stream, *views)
 
     def for_each(self, kernel, count, *arguments):

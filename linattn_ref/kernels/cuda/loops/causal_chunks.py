@@ -16,6 +16,7 @@ With a denominator there is one more column, beside ``u`` or beside ``a`` and ``
 """
 
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -34,21 +35,20 @@ from linattn_ref.kernels.cuda.loops.tile import (
 
 
 @inlined
-def load_state(t, panel, states, head, chunk, row, first, transposed):
+def load_state(x, y, panel, states, head, chunk, row, first, transposed):
     """``STEP`` rows and ``TILE`` columns of a state, or of its transpose, from ``(row, first)`` on."""
-    for e in range(t, TILE * STEP, THREADS):
+    head, chunk, row, first = head & NATURAL, chunk & NATURAL, row & NATURAL, first & NATURAL
+    for r in range(EACH):
         if transposed:  # neighbouring threads read neighbouring numbers either way
-            c, j = e % STEP, e // STEP
-            inside = first + j < states.shape[2] and row + c < states.shape[3]
+            j = y + SIDE * r
+            panel[x, j] = 0
+            if first + j < states.shape[2] and row + x < states.shape[3]:
+                panel[x, j] = states[head, chunk, first + j, row + x]
         else:
-            c, j = e // TILE, e % TILE
-            inside = row + c < states.shape[2] and first + j < states.shape[3]
-        if not inside:
-            panel[c, j] = 0
-        elif transposed:
-            panel[c, j] = states[head, chunk, first + j, row + c]
-        else:
-            panel[c, j] = states[head, chunk, row + c, first + j]
+            j = x + SIDE * r
+            panel[y, j] = 0
+            if row + y < states.shape[2] and first + j < states.shape[3]:
+                panel[y, j] = states[head, chunk, row + y, first + j]
 
 
 @inlined
@@ -68,38 +68,47 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
     """``out (heads, N, M)`` and, if ``normalised``, what it is divided by. Grid: heads * chunks, tiles of ``M``."""
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
+    beside = cuda.shared.array(STEP, a.dtype)
     scores = cuda.local.array((EACH, EACH), a.dtype)
     acc = cuda.local.array((EACH, EACH), a.dtype)
     total = cuda.local.array(1, a.dtype)
     n, chunks = a.shape[1], states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * TILE
     row = chunk * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     clear(scores)
     clear(acc)
     total[0] = 0
     for first in range(0, a.shape[2], STEP):
-        load_rows(t, tile, 0, a, head, row, first)
-        load_rows(t, tile, STEP, b, head, row, first)
-        load_state(t, panel, states, head, chunk, first, first_m, False)
+        load_rows(x, y, tile, 0, a, head, row, first)
+        load_rows(x, y, tile, STEP, b, head, row, first)
+        load_state(x, y, panel, states, head, chunk, first, first_m, False)
+        if t < STEP:
+            beside[t] = 0
+            if first + t < z.shape[2]:
+                beside[t] = z[head, chunk, first + t]
         cuda.syncthreads()
         add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE): a b^T
         add_rows_by_panel(x, y, acc, tile, 0, panel)  # (TILE, TILE): a S
         if normalised and t < TILE:
-            for c in range(min(STEP, a.shape[2] - first)):
-                total[0] += tile[t, c] * z[head, chunk, first + c]
+            c = 0
+            while c < STEP:
+                total[0] += tile[t, c] * beside[c]
+                c += 1
         cuda.syncthreads()
 
     scores_to_tile(x, y, tile, scores, False)
     cuda.syncthreads()
     if normalised and t < TILE:  # the row's sum is its product with the column of ones
         total[0] += eps
-        for j in range(t + 1):
+        j = 0
+        while j < TILE:
             total[0] += tile[t, j]
+            j += 1
     for first in range(0, min(TILE, n - row), STEP):
         cuda.syncthreads()
-        odd = load_panel(t, panel, u, head, row + first, first_m)
+        odd = load_panel(x, y, panel, u, head, row + first, first_m)
         if cuda.syncthreads_or(odd):
             add_seen_rows(x, y, acc, tile, first, panel)
         else:
@@ -135,14 +144,14 @@ def gradient(a, b, u, a_beside, b_beside, states, z, out, backwards, transposed)
     n, chunks = a.shape[1], states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * TILE
     row = chunk * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     clear(scores)
     clear(acc)
     for first in range(0, a.shape[2], STEP):
-        load_rows(t, tile, 0, a, head, row, first)
-        load_rows(t, tile, STEP, b, head, row, first)
-        load_state(t, panel, states, head, chunk, first, first_m, transposed)
+        load_rows(x, y, tile, 0, a, head, row, first)
+        load_rows(x, y, tile, STEP, b, head, row, first)
+        load_state(x, y, panel, states, head, chunk, first, first_m, transposed)
         cuda.syncthreads()
         add_rows_by_rows(x, y, scores, tile)
         add_rows_by_panel(x, y, acc, tile, 0, panel)
@@ -163,7 +172,7 @@ def gradient(a, b, u, a_beside, b_beside, states, z, out, backwards, transposed)
     scores_to_tile(x, y, tile, scores, backwards)
     for first in range(0, min(TILE, n - row), STEP):
         cuda.syncthreads()
-        odd = load_panel(t, panel, u, head, row + first, first_m)
+        odd = load_panel(x, y, panel, u, head, row + first, first_m)
         if cuda.syncthreads_or(odd):
             add_seen_rows(x, y, acc, tile, first, panel)
         else:

@@ -40,7 +40,7 @@ from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.cuda.loops.causal_step import step
 from linattn_ref.kernels.cuda.loops.half_words import format_of
-from linattn_ref.kernels.cuda.loops.rows import divided_rows, dot_rows, filled
+from linattn_ref.kernels.cuda.loops.rows import divided_rows, dot_rows
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
 __all__ = [
@@ -167,7 +167,7 @@ def forward_of_heads(call, phi_q, phi_k, v, s, z, eps):
     dtype, normalised = dtype_of(v), eps is not None
     phi_q, phi_k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
     n, m = v.shape[1:]
-    states, z_states, s, z = states_of_chunks(call, phi_k, v, filled(call, (n,), dtype, 1), s, z)
+    states, z_states, s, z = states_of_chunks(call, phi_k, v, call.full((n,), dtype, 1), s, z)
     out, denominator = call.empty((n, m), dtype), call.empty((n,), dtype)
     rest = states, z_states, dtype.type(eps or 0), out, denominator, normalised
     call.launch(chunks.forward, (call.heads * tiles(n), tiles(m)), BLOCK, phi_q, phi_k, v, *rest)
@@ -178,8 +178,8 @@ def backward_of_heads(call, g, d_s, d_z, phi_q, phi_k, v, s, z, e):
     """The products of the table above; ``g (heads, N, M)`` is ``G``, and without a denominator ``e`` is None."""
     dtype = dtype_of(v)
     phi_q, phi_k, v = call.flat(phi_q), call.flat(phi_k), call.flat(v)
-    zero = filled(call, v.shape[1:2], dtype, 0)
-    e, v_beside = (zero, zero) if e is None else (e, filled(call, v.shape[1:2], dtype, 1))
+    zero = call.full(v.shape[1:2], dtype, 0)
+    e, v_beside = (zero, zero) if e is None else (e, call.full(v.shape[1:2], dtype, 1))
     states, z_states, _, _ = states_of_chunks(call, phi_k, v, v_beside, s, z)
     later, z_later, d_s, d_z = states_of_chunks(call, phi_q, g, e, d_s, d_z, backwards=True)
 
@@ -203,4 +203,4 @@ def states_of_chunks(call, b, u, beside, s, z, *, backwards=False):
     states, z_states = call.empty((count, width, value_width), dtype), call.empty((count, width), dtype)
     grid = call.heads * count, tiles(width), tiles(value_width)
     call.launch(states_by_chunk.sums, grid, BLOCK, b, u, beside, states, z_states)
-    return states, z_states, *(states_by_chunk.scanned(call, *each, backwards) for each in ((states, s), (z_states, z)))
+    return states, z_states, *states_by_chunk.scanned(call, states, z_states, s, z, backwards)

@@ -3,11 +3,9 @@
 The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chunk, with a thread per number of a state.
 """
 
-import math
-
 from linattn_ref.kernels.cuda.loops.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.rows import filled
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -20,7 +18,7 @@ from linattn_ref.kernels.cuda.loops.tile import (
     load_panel,
 )
 
-AHEAD = 8  # chunks that a thread of `scan` reads before it needs them: memory takes long to answer
+AHEAD = 32  # chunks that a thread of `scan` reads before it needs them: memory takes long to answer
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -31,24 +29,32 @@ def sums(b, u, beside, states, z):
     """
     left = cuda.shared.array((STEP, PITCH), b.dtype)
     right = cuda.shared.array((STEP, PITCH), b.dtype)
+    factors = cuda.shared.array(STEP, b.dtype)
     acc = cuda.local.array((EACH, EACH), b.dtype)
     total = cuda.local.array(1, b.dtype)
     n, chunks = b.shape[1], states.shape[1]
     head, chunk = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks
     first_c, first_m = cuda.blockIdx.y * TILE, cuda.blockIdx.z * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     clear(acc)
     total[0] = 0
     for row in range(chunk * TILE, min(chunk * TILE + TILE, n), STEP):
-        load_panel(t, left, b, head, row, first_c)
-        load_panel(t, right, u, head, row, first_m)
+        load_panel(x, y, left, b, head, row, first_c)
+        load_panel(x, y, right, u, head, row, first_m)
+        if t < STEP:
+            factors[t] = 0
+            if row + t < n:
+                factors[t] = beside[head, row + t]
         cuda.syncthreads()
         if t < TILE and cuda.blockIdx.z == 0:
-            for j in range(min(STEP, n - row)):
-                total[0] += left[j, t] * beside[head, row + j]
+            j = 0
+            while j < STEP:
+                total[0] += left[j, t] * factors[j]
+                j += 1
         add_panel_by_panel(x, y, acc, left, right)
         cuda.syncthreads()
+    head, chunk, first_c, first_m = head & NATURAL, chunk & NATURAL, first_c & NATURAL, first_m & NATURAL
     for r in range(EACH):
         c = first_c + y + SIDE * r
         for s in range(EACH):
@@ -59,38 +65,49 @@ def sums(b, u, beside, states, z):
         z[head, chunk, first_c + t] = total[0]
 
 
-@kernel
-def scan(states, start, end, backwards):
-    """In place of each chunk's sum the state before it, from ``start`` to ``end (heads, size)``.
+@inlined
+def scan_number(x, start, end, ahead, head, e, backwards):
+    """Number ``e`` of a state: in place of each chunk's sum what stood there before it."""
+    chunks, total = x.shape[1], start[head, e]
+    first, onward = (chunks - 1, -1) if backwards else (0, 1)
+    for done in range(0, chunks, AHEAD):
+        turn = 0
+        while turn < AHEAD:
+            if done + turn < chunks:
+                ahead[turn] = x[head, (first + onward * (done + turn)) & NATURAL, e]
+            turn += 1
+        turn = 0
+        while turn < AHEAD:
+            if done + turn < chunks:
+                x[head, (first + onward * (done + turn)) & NATURAL, e] = total
+                total += ahead[turn]
+            turn += 1
+    end[head, e] = total
 
-    Grid: heads * blocks of ``THREADS`` numbers of a state.
+
+@kernel
+def scan(states, z, s_start, z_start, s_end, z_end, backwards):
+    """In place of each chunk's sums the states before it, from ``start`` to ``end (heads, size)``.
+
+    Grid: heads * blocks of ``THREADS`` numbers, those of ``S`` and after them those of ``Z``.
     """
     ahead = cuda.local.array(AHEAD, states.dtype)
-    chunks, size = states.shape[1], states.shape[2]
-    blocks = (size + THREADS - 1) // THREADS
-    head, e = cuda.blockIdx.x // blocks, cuda.blockIdx.x % blocks * THREADS + cuda.threadIdx.x
+    size, width = states.shape[2], z.shape[2]
+    blocks = (size + width + THREADS - 1) // THREADS
+    head = max(cuda.blockIdx.x // blocks, 0)
+    e = max(cuda.blockIdx.x % blocks * THREADS + cuda.threadIdx.x, 0)
     if e < size:
-        s = start[head, e]
-        for first in range(0, chunks, AHEAD):
-            for turn in range(AHEAD):
-                if first + turn < chunks:
-                    chunk = chunks - 1 - first - turn if backwards else first + turn
-                    ahead[turn] = states[head, chunk, e]
-            for turn in range(AHEAD):
-                if first + turn < chunks:
-                    chunk = chunks - 1 - first - turn if backwards else first + turn
-                    states[head, chunk, e] = s
-                    s += ahead[turn]
-        end[head, e] = s
+        scan_number(states, s_start, s_end, ahead, head, e, backwards)
+    elif e - size < width:
+        scan_number(z, z_start, z_end, ahead, head, e - size, backwards)
 
 
-def scanned(call, x, start, backwards):
-    """The state after the last chunk; in ``x (heads, chunks, ...)``, in place of sums, those before each chunk."""
-    count, shape, size = x.shape[1], x.shape[2:], math.prod(x.shape[2:])
-    start = filled(call, (size,), dtype_of(x), 0) if start is None else call.flat(start, axes=len(shape))
-    end = call.empty(shape, dtype_of(x))
-    views = (
-        array.reshape((call.heads, *axes)) for array, axes in ((x, (count, size)), (start, (size,)), (end, (size,)))
-    )
-    call.launch(scan, (call.heads * -(-size // THREADS),), (THREADS,), *views, backwards)
-    return end
+def scanned(call, states, z, s, z_0, backwards):
+    """The states after the last chunk; in ``states`` and ``z``, in place of each chunk's sums, those before it."""
+    count, c, m = states.shape[1:]
+    s = call.full((c * m,), dtype_of(states), 0) if s is None else call.flat(s).reshape((call.heads, c * m))
+    z_0 = call.full((c,), dtype_of(states), 0) if z_0 is None else call.flat(z_0, axes=1)
+    s_end, z_end = call.empty((c, m), dtype_of(states)), call.empty((c,), dtype_of(states))
+    views = states.reshape((call.heads, count, c * m)), z, s, z_0, s_end.reshape((call.heads, c * m)), z_end
+    call.launch(scan, (call.heads * -(-(c * m + c) // THREADS),), (THREADS,), *views, backwards)
+    return s_end, z_end

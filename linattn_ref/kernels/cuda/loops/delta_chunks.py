@@ -17,6 +17,7 @@ backward pass:
 
 from linattn_ref.kernels.cuda.loops.causal_chunks import load_state
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
@@ -39,22 +40,23 @@ from linattn_ref.kernels.cuda.loops.tile import (
 
 
 @inlined
-def load_pairs(t, panel, pairs, head, row, first, transposed):
+def load_pairs(x, y, panel, pairs, head, row, first, transposed):
     """What the rows of a chunk have with ``STEP`` of its rows, ``panel[c, i] = pairs_ij`` for ``j = first + c``.
 
     ``transposed`` stands for ``pairs_ji``. 0 beyond the end.
     """
-    for e in range(t, TILE * STEP, THREADS):
+    head, row, first = head & NATURAL, row & NATURAL, first & NATURAL
+    for r in range(EACH):
         if transposed:  # neighbouring threads read neighbouring numbers either way
-            c, i = e // TILE, e % TILE
-            panel[c, i] = 0
-            if row + first + c < pairs.shape[1]:
-                panel[c, i] = pairs[head, row + first + c, i]
+            i = x + SIDE * r
+            panel[y, i] = 0
+            if row + first + y < pairs.shape[1]:
+                panel[y, i] = pairs[head, row + first + y, i]
         else:
-            c, i = e % STEP, e // STEP
-            panel[c, i] = 0
+            i = y + SIDE * r
+            panel[x, i] = 0
             if row + i < pairs.shape[1]:
-                panel[c, i] = pairs[head, row + i, first + c]
+                panel[x, i] = pairs[head, row + i, first + x]
 
 
 @inlined
@@ -62,7 +64,7 @@ def solve(x, y, t, tile, panel, acc, pairs, head, row, backwards):
     """``tile = (I - pairs)^{-1} tile``, with ``pairs^T`` from the last row to the first going ``backwards``."""
     for turn in range(0, TILE, SIDE):
         first = TILE - SIDE - turn if backwards else turn
-        load_pairs(t, panel, pairs, head, row, first, backwards)
+        load_pairs(x, y, panel, pairs, head, row, first, backwards)
         cuda.syncthreads()
         if t < TILE:  # a block's rows among one another, a thread per column
             for step in range(1, SIDE):
@@ -72,10 +74,12 @@ def solve(x, y, t, tile, panel, acc, pairs, head, row, backwards):
                     tile[first + i, t] += panel[j, first + i] * tile[first + j, t]
         cuda.syncthreads()
         clear(acc)  # what they send to the others
-        for c in range(SIDE):
+        c = 0
+        while c < SIDE:
             for r in range(EACH):
                 for s in range(EACH):
                     acc[r, s] += panel[c, y + SIDE * r] * tile[first + c, x + SIDE * s]
+            c += 1
         cuda.syncthreads()
         for r in range(EACH):
             i = y + SIDE * r
@@ -97,15 +101,15 @@ def correct(x_rows, a, b, pairs, whole, states, s, u, backwards):
     acc = cuda.local.array((EACH, EACH), a.dtype)
     n, chunks = a.shape[1], states.shape[1]
     head, first_m = cuda.blockIdx.x, cuda.blockIdx.y * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     t = y * SIDE + x
     for turn in range(chunks):
         chunk = chunks - 1 - turn if backwards else turn
         row = chunk * TILE
         clear(acc)
         for first in range(0, a.shape[2], STEP):
-            load_rows(t, tile, 0, a, head, row, first)
-            load_panel(t, panel, s, head, first, first_m)
+            load_rows(x, y, tile, 0, a, head, row, first)
+            load_panel(x, y, panel, s, head, first, first_m)
             cuda.syncthreads()
             add_rows_by_panel(x, y, acc, tile, 0, panel)
             cuda.syncthreads()
@@ -126,8 +130,8 @@ def correct(x_rows, a, b, pairs, whole, states, s, u, backwards):
         for first in range(0, a.shape[2], TILE):
             clear(acc)
             for j in range(0, TILE, STEP):
-                load_panel(t, tile, b, head, row + j, first)
-                load_panel(t, panel, u, head, row + j, first_m)
+                load_panel(x, y, tile, b, head, row + j, first)
+                load_panel(x, y, panel, u, head, row + j, first_m)
                 cuda.syncthreads()
                 add_panel_by_panel(x, y, acc, tile, panel)
                 cuda.syncthreads()
@@ -172,19 +176,18 @@ def read(a, pairs, u, states, out, reads_state, transposed):
     chunks = states.shape[1]
     head, chunk, first_m = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * TILE
     row = chunk * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    t = y * SIDE + x
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     clear(acc)
     if reads_state:
         for first in range(0, a.shape[2], STEP):
-            load_rows(t, tile, 0, a, head, row, first)
-            load_state(t, panel, states, head, chunk, first, first_m, False)
+            load_rows(x, y, tile, 0, a, head, row, first)
+            load_state(x, y, panel, states, head, chunk, first, first_m, False)
             cuda.syncthreads()
             add_rows_by_panel(x, y, acc, tile, 0, panel)
             cuda.syncthreads()
     for first in range(0, TILE, STEP):
-        load_pairs(t, panel, pairs, head, row, first, transposed)
-        odd = load_panel(t, tile, u, head, row + first, first_m)
+        load_pairs(x, y, panel, pairs, head, row, first, transposed)
+        odd = load_panel(x, y, tile, u, head, row + first, first_m)
         if cuda.syncthreads_or(odd):
             add_seen_panel(x, y, acc, panel, tile)
         else:
@@ -194,14 +197,19 @@ def read(a, pairs, u, states, out, reads_state, transposed):
 
 
 @inlined
-def load_rows_and_gates(t, panel, b, gate, head, row, first):
+def load_rows_and_gates(x, y, panel, b, gate, head, row, first):
     """``HALF`` rows of ``b[head]``, 0 beyond its end, and below them their gates."""
-    for e in range(t, TILE * HALF, THREADS):
-        j, c = e // TILE, e % TILE
-        panel[j, c], panel[HALF + j, c] = 0, 1
-        if row + j < b.shape[1] and first + c < b.shape[2]:
-            panel[j, c] = b[head, row + j, first + c]
-            panel[HALF + j, c] = gate[head, row + j, first + c]
+    head, row, first = head & NATURAL, row & NATURAL, first & NATURAL
+    for s in range(EACH):
+        c = x + SIDE * s
+        if y < HALF:
+            panel[y, c] = 0
+            if row + y < b.shape[1] and first + c < b.shape[2]:
+                panel[y, c] = b[head, row + y, first + c]
+        else:
+            panel[y, c] = 1
+            if row + y - HALF < gate.shape[1] and first + c < gate.shape[2]:
+                panel[y, c] = gate[head, row + y - HALF, first + c]
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -221,14 +229,13 @@ def gradient(g, u, states, b, gate, out, of_state, sign, adds, backwards, keeps)
     n, chunks = g.shape[1], states.shape[1]
     head, chunk, first_c = cuda.blockIdx.x // chunks, cuda.blockIdx.x % chunks, cuda.blockIdx.y * TILE
     row = chunk * TILE
-    x, y = cuda.threadIdx.x, cuda.threadIdx.y
-    t = y * SIDE + x
+    x, y = max(cuda.threadIdx.x, 0), max(cuda.threadIdx.y, 0)
     clear(scores)
     clear(acc)
     for first in range(0, g.shape[2], STEP):
-        load_rows(t, tile, 0, g, head, row, first)
-        load_rows(t, tile, STEP, u, head, row, first)
-        load_state(t, panel, states, head, chunk, first, first_c, True)
+        load_rows(x, y, tile, 0, g, head, row, first)
+        load_rows(x, y, tile, STEP, u, head, row, first)
+        load_state(x, y, panel, states, head, chunk, first, first_c, True)
         cuda.syncthreads()
         add_rows_by_rows(x, y, scores, tile)
         if not adds:
@@ -247,7 +254,7 @@ def gradient(g, u, states, b, gate, out, of_state, sign, adds, backwards, keeps)
     for turn in range(0, TILE, HALF):
         first = TILE - HALF - turn if backwards else turn
         cuda.syncthreads()
-        load_rows_and_gates(t, panel, b, gate, head, row + first, first_c)
+        load_rows_and_gates(x, y, panel, b, gate, head, row + first, first_c)
         cuda.syncthreads()
         for step in range(HALF):
             back = HALF - 1 - step if backwards else step

@@ -24,7 +24,7 @@ Yang et al. (2024), "Parallelizing linear transformers with the delta rule over 
 from linattn_ref.kernels.cuda.loops import causal_states, delta_chunks, delta_rows
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.delta_step import step
-from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros, dot_rows, filled
+from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros, dot_rows
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "forward", "step"]
@@ -61,7 +61,7 @@ def forward(q, k, v, erase, log_gate, state):
         states = _sums(call, k_until, u)
         _fade_on(call, states, whole, s)
     else:
-        states = filled(call, (whole.shape[1], *s.shape[1:]), dtype_of(v), 0)
+        states = call.full((whole.shape[1], *s.shape[1:]), dtype_of(v), 0)
         u = _correct(call, v, e_since, k_until, minus_a, whole, states, s)  # (13), (15)
     out = _read(call, q_since, p, u, states)  # (14)
     results = call.results(out, s, u)
@@ -112,11 +112,11 @@ def backward(d_out, d_state, q, k, v, erase, log_gate, state, u):
         _gradient(call, u, r, later, e, gate, sign=-1, backwards=True, out=d_k)  # (21)
     d_log_gate = None
     if log_gate is not None:
-        ungated = filled(call, u.shape[1:], dtype_of(u), 1)
+        ungated = call.full(u.shape[1:], dtype_of(u), 1)
         d_pairs = delta_rows.pairs_of_rows(call, g, u, None if e is None else r, ungated)
         d_log_gate = _gate_gradient(call, (q, k, e), (of_q, of_k, of_e), d_pairs, gate, states, later)  # (22)
         if not channels:  # one gate serves them all
-            d_log_gate = dot_rows(call, d_log_gate, filled(call, k.shape[1:], dtype_of(k), 1))
+            d_log_gate = dot_rows(call, d_log_gate, call.full(k.shape[1:], dtype_of(k), 1))
     return call.results(d_q, d_k, r, d_e, d_log_gate, d_s)
 
 
@@ -139,7 +139,7 @@ def _fade_on(call, states, whole, s, *, backwards=False):
 def _sums(call, b, u):
     """``b^T u`` of each chunk: ``(heads, chunks, C, M)``."""
     dtype, count = dtype_of(b), tiles(b.shape[1])
-    sums, one = call.empty((count, b.shape[2], u.shape[2]), dtype), filled(call, b.shape[1:2], dtype, 1)
+    sums, one = call.empty((count, b.shape[2], u.shape[2]), dtype), call.full(b.shape[1:2], dtype, 1)
     z = call.empty((count, b.shape[2]), dtype)  # of a denominator, which there is none of
     grid = call.heads * count, tiles(b.shape[2]), tiles(u.shape[2])
     call.launch(causal_states.sums, grid, BLOCK, b, u, one, sums, z)

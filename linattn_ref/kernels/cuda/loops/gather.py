@@ -14,13 +14,11 @@ import math
 
 from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads, syncthreads_or
 from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
-from linattn_ref.kernels.cuda.loops.tensor_cores import here
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
     SIDE,
     STEP,
-    THREADS,
     TILE,
     TURNS,
     add_rows_by_panel,
@@ -57,40 +55,46 @@ def look_up_key(of, t, keys, column, inside, key_mask, head):
 
 
 @inlined
-def gather_panel(t, panel, x, head, of, who, place, first):
-    """``TILE`` columns of ``STEP`` rows of ``x[head]``, of ``of[who]`` those from ``place`` on.
+def gather_panel(x, y, panel, a, head, of, who, place, first):
+    """``TILE`` columns of ``STEP`` rows of ``a[head]``, of ``of[who]`` those from ``place`` on.
 
     Returns 1 if one of the thread's numbers is NaN or infinite, else 0.
     """
-    odd, t, place = 0, here(t) & NATURAL, place & NATURAL
-    for e in range(t, TILE * STEP, THREADS):
-        c, j = e // TILE, e % TILE
-        panel[c, j] = 0
-        if of[who, place + c] >= 0 and first + j < x.shape[2]:
-            panel[c, j] = x[head, of[who, place + c], first + j]
-            if not math.isfinite(panel[c, j]):
+    odd, head, first = 0, head & NATURAL, first & NATURAL
+    row = of[who, (place & NATURAL) + y]
+    for s in range(EACH):
+        j = x + SIDE * s
+        panel[y, j] = 0
+        if row >= 0 and first + j < a.shape[2]:
+            panel[y, j] = a[head, row & NATURAL, first + j]
+            if not math.isfinite(panel[y, j]):
                 odd = 1
     return odd
 
 
 @inlined
-def gather_strips(t, panel, a, b, head, of, who_a, who_b, first):
+def gather_strips(x, y, panel, a, b, head, of, who_a, who_b, first):
     """``HALF`` columns of the rows ``of[who_a]`` of ``a[head]`` and ``of[who_b]`` of ``b[head]``, transposed."""
-    for e in range(t, TILE * HALF, THREADS):
-        i, c = e // HALF, e % HALF
-        panel[c, i], panel[HALF + c, i] = 0, 0
-        if first + c < a.shape[2]:
-            if of[who_a, i] >= 0:
-                panel[c, i] = a[head, of[who_a, i], first + c]
-            if of[who_b, i] >= 0:
-                panel[HALF + c, i] = b[head, of[who_b, i], first + c]
+    head, first, who = head & NATURAL, first & NATURAL, who_a if x < HALF else who_b
+    for r in range(EACH):
+        i = y + SIDE * r
+        row = of[who, i]
+        panel[x, i] = 0
+        if row >= 0:
+            if x < HALF:
+                if first + x < a.shape[2]:
+                    panel[x, i] = a[head, row & NATURAL, first + x]
+            elif first + x - HALF < b.shape[2]:
+                panel[x, i] = b[head, row & NATURAL, first + x - HALF]
 
 
 @inlined
 def gather_tile(x, y, tile, out, head, of, who, first_m):
     """``TILE`` columns of the rows ``of[who]`` of ``out[head]``; each thread the numbers that it has in registers."""
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
+    for r in range(EACH):
+        i = y + SIDE * r
+        for s in range(EACH):
+            j = x + SIDE * s
             tile[i, j] = 0
             if of[who, i] >= 0 and first_m + j < out.shape[2]:
                 tile[i, j] = out[head, of[who, i], first_m + j]
@@ -119,11 +123,11 @@ def scatter(x, y, acc, out, head, of, who, first_m):
 
 
 @inlined
-def multiply_gathered(x, y, t, acc, panel, a, b, head, of, who_a, who_b):
+def multiply_gathered(x, y, acc, panel, a, b, head, of, who_a, who_b):
     """``acc = a b^T``, of the rows ``of[who_a]`` of ``a[head]`` and ``of[who_b]`` of ``b[head]``."""
     clear(acc)
     for first in range(0, a.shape[2], HALF):
-        gather_strips(t, panel, a, b, head, of, who_a, who_b, first)
+        gather_strips(x, y, panel, a, b, head, of, who_a, who_b, first)
         syncthreads()
         add_strips(x, y, acc, panel)
         syncthreads()
@@ -136,7 +140,7 @@ def add_gathered(x, y, t, acc, tile, panel, u, head, of, who, count, first_m, la
         turn, turns = 0, 1
         while turn < turns:
             syncthreads()
-            odd = gather_panel(t, panel, u, head, of, who, first, first_m)
+            odd = gather_panel(x, y, panel, u, head, of, who, first, first_m)
             if syncthreads_or(odd):
                 turns = TURNS
                 take_turn(t, turn, tile, first, panel, largest)

@@ -19,7 +19,7 @@ from linattn_ref.kernels.cuda.loops.causal_states import scanned
 from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
 from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
 from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
-from linattn_ref.kernels.cuda.loops.rows import divided_rows, filled
+from linattn_ref.kernels.cuda.loops.rows import divided_rows
 
 
 def forward(phi_q, phi_k, v, state):
@@ -53,7 +53,7 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
     ones, g = None, words(call, d_out)
     if denominator is not None:
         denominator = call.flat(denominator, axes=1)
-        share = divided_rows(call, filled(call, (*denominator.shape[1:], 1), np.float32, 1), denominator)
+        share = divided_rows(call, call.full((*denominator.shape[1:], 1), np.float32, 1), denominator)
         ones = share.reshape(denominator.shape), dot_rows(call, numbers, g, words(call, out), sign=-1)
     widths, rows = (phi_k.shape[-1], v.shape[-1]), (words(call, x) for x in inputs)
     *gradients, d_s, d_z = backward_of_heads(call, numbers, widths, g, d_s, d_z, *rows, s, z, ones)
@@ -67,7 +67,7 @@ def normalised_backward(d_out, d_s, d_z, phi_q, phi_k, v, s, z, out, denominator
 def forward_of_heads(call, numbers, widths, phi_q, phi_k, v, s, z, eps):
     """``out`` in words, ``denominator, s, z``; there is a denominator if ``eps`` is not None. ``widths`` is C and M."""
     n, normalised = v.shape[1], eps is not None
-    one = filled(call, (n,), np.float32, 1)
+    one = call.full((n,), np.float32, 1)
     states, z_states, s, z = states_of_chunks(call, numbers, widths, phi_k, v, None, one, s, z)
     out, denominator = empty_words(call, n, widths[1]), call.empty((n,), np.float32)
     rest = states, z_states, np.float32(eps or 0), out, denominator, normalised
@@ -79,7 +79,7 @@ def backward_of_heads(call, numbers, widths, g, d_s, d_z, phi_q, phi_k, v, s, z,
     """``d_phi_q, d_phi_k, d_v`` in words, ``d_s, d_z``; ``ones`` is ``1 / denominator`` and ``e``, or None."""
     c, m = widths
     n = v.shape[1]
-    one, zero = filled(call, (n,), np.float32, 1), filled(call, (n,), np.float32, 0)
+    one, zero = call.full((n,), np.float32, 1), call.full((n,), np.float32, 0)
     share, e, v_beside = (one, zero, zero) if ones is None else (*ones, one)
     states, z_states, _, _ = states_of_chunks(call, numbers, widths, phi_k, v, None, v_beside, s, z)
     later, z_later, d_s, d_z = states_of_chunks(
@@ -105,8 +105,8 @@ def states_of_chunks(call, numbers, widths, b, u, weight, beside, s, z, *, backw
     """The states before each chunk ``(heads, chunks, C, M)`` and ``(heads, chunks, C)``, and those after the last."""
     count, (c, m) = edges(b.shape[1]), widths
     states, z_states = call.empty((count, c, m), np.float32), call.empty((count, c), np.float32)
-    weighted, one = weight is not None, filled(call, b.shape[1:2], np.float32, 1)
+    weighted, one = weight is not None, call.full(b.shape[1:2], np.float32, 1)
     grid = call.heads * count, edges(c), edges(m)
     rest = weight if weighted else one, beside, states, z_states, weighted
     launch(call, numbers, chunks.sums, grid, WARP_BLOCK, b, u, *rest)
-    return states, z_states, *(scanned(call, *each, backwards) for each in ((states, s), (z_states, z)))
+    return states, z_states, *scanned(call, states, z_states, s, z, backwards)

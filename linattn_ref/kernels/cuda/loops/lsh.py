@@ -30,7 +30,7 @@ import numpy as np
 
 from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.lsh_tiles import forward_tile, gradient_tile, write_chunks
-from linattn_ref.kernels.cuda.loops.rows import filled, finish
+from linattn_ref.kernels.cuda.loops.rows import finish
 from linattn_ref.kernels.cuda.loops.softmax import gradients
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, TILE, tiles
 
@@ -62,8 +62,8 @@ def forward(q, k, v, order, seen, chunk, causal, scale):
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     n, m = v.shape[1:]
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
-    out = filled(call, (n, m), dtype, 0)
-    with_it, so_far = (filled(call, (n, 2), dtype, -math.inf) for _ in range(2))
+    out = call.full((n, m), dtype, 0)
+    with_it, so_far = (call.full((n, 2), dtype, -math.inf) for _ in range(2))
     grid = call.heads * -(-n // rows), tiles(m)
     for current in range(order.shape[1]):
         with_it, so_far = so_far, with_it  # a round writes all tokens that take part; others stay -inf in both
@@ -81,7 +81,7 @@ def backward(d_out, q, k, v, out, m, share, order, seen, chunk, causal, scale):
     dtype, scale = dtype_of(q), dtype_of(q).type(scale)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
     m, share, out = call.flat(m, axes=1), call.flat(share, axes=1), call.flat(out)
-    d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
+    d_q, d_k, d_v = (call.full(x.shape[1:], dtype, 0) for x in (q, k, v))
     order, chunks, seen, chunk, rows = _meeting(call, order, seen, chunk)
 
     def add(d, a, b, a_value, b_value, u, factor, *, rows_are_queries, derivative, row_sum):

@@ -67,8 +67,9 @@ def look_up_key(of, t, order, head, current, place, inside):
 @inlined
 def hide_strangers(x, y, tile, of, causal, rows_are_queries):
     """``-inf`` for a pair that does not meet in this round."""
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
+    for r in range(EACH):
+        for s in range(EACH):
+            i, j = y + SIDE * r, x + SIDE * s
             query, key = (i, j) if rows_are_queries else (j, i)
             if not of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
                 tile[i, j] = -math.inf
@@ -79,8 +80,9 @@ def hide_strangers(x, y, tile, of, causal, rows_are_queries):
 @inlined
 def hide_met_before(x, y, tile, panel, rounds, rows_are_queries):
     """``-inf`` for a pair whose query was in the key's chunk, or the next, in one of the ``rounds`` in ``panel``."""
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
+    for r in range(EACH):
+        for s in range(EACH):
+            i, j = y + SIDE * r, x + SIDE * s
             query, key = (i, j) if rows_are_queries else (j, i)
             for c in range(rounds):
                 ahead = panel[c, query] - panel[HALF + c, key]
@@ -124,11 +126,11 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
         if t < TILE:
             look_up_key(of, t, order, head, current, column + t, column + t < stop)
         cuda.syncthreads()
-        multiply_gathered(x, y, t, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
+        multiply_gathered(x, y, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
         to_scores(x, y, scores, tile, scale, largest)
         hide_strangers(x, y, tile, of, causal, True)
         for first in range(0, current, HALF):
-            gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
+            gather_strips(x, y, panel, chunks, chunks, head, of, QUERY, KEY, first)
             cuda.syncthreads()
             hide_met_before(x, y, tile, panel, min(HALF, current - first), True)
             cuda.syncthreads()
@@ -188,22 +190,23 @@ def gradient_tile(
             if of[QUERY, t] >= 0:
                 state[MAXIMUM, t], state[ROW_SUM, t] = m[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
         cuda.syncthreads()
-        multiply_gathered(x, y, t, product, panel, a, b, head, of, of_row, of_column)  # scores
+        multiply_gathered(x, y, product, panel, a, b, head, of, of_row, of_column)  # scores
         to_scores(x, y, product, tile, scale, largest)
         hide_strangers(x, y, tile, of, causal, rows_are_queries)
         for first in range(0, current, HALF):
-            gather_strips(t, panel, chunks, chunks, head, of, QUERY, KEY, first)
+            gather_strips(x, y, panel, chunks, chunks, head, of, QUERY, KEY, first)
             cuda.syncthreads()
             hide_met_before(x, y, tile, panel, min(HALF, current - first), rows_are_queries)
             cuda.syncthreads()
-        for i in range(y, TILE, SIDE):
-            for j in range(x, TILE, SIDE):
+        for r in range(EACH):
+            for s in range(EACH):
+                i, j = y + SIDE * r, x + SIDE * s
                 if tile[i, j] == -math.inf:
                     tile[i, j] = 0
                 else:
                     tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, i if rows_are_queries else j])
         if derivative:
-            multiply_gathered(x, y, t, product, panel, a_value, b_value, head, of, of_row, of_column)  # d_P
+            multiply_gathered(x, y, product, panel, a_value, b_value, head, of, of_row, of_column)  # d_P
             for r in range(EACH):
                 for s in range(EACH):
                     i, j = y + SIDE * r, x + SIDE * s

@@ -30,13 +30,10 @@ def saturated(score, largest):
 
 @inlined
 def to_scores(x, y, acc, tile, scale, largest):
-    """Products of all threads to scores in shared memory, where conditions cost no registers."""
+    """Products of all threads to scores in shared memory."""
     for r in range(EACH):
         for s in range(EACH):
-            tile[y + SIDE * r, x + SIDE * s] = acc[r, s]
-    for i in range(y, TILE, SIDE):
-        for j in range(x, TILE, SIDE):
-            tile[i, j] = saturated(scale * tile[i, j], largest)
+            tile[y + SIDE * r, x + SIDE * s] = saturated(scale * acc[r, s], largest)
 
 
 @inlined
@@ -56,10 +53,11 @@ def go_on(t, state, so_far, head, query):
 @inlined
 def to_weights(x, y, t, tile, panel, state, acc):
     """A tile of scores to weights, (1) and (2), and what was added up so far to the new maximum."""
-    for i in range(y, TILE, SIDE):  # each thread's part of its rows
+    for r in range(EACH):  # each thread's part of its rows
+        i = y + SIDE * r
         panel[x, i] = -math.inf
-        for j in range(x, TILE, SIDE):
-            panel[x, i] = max(panel[x, i], tile[i, j])
+        for s in range(EACH):
+            panel[x, i] = max(panel[x, i], tile[i, x + SIDE * s])
     syncthreads()
     if t < TILE:
         highest = state[MAXIMUM, t]
@@ -70,9 +68,11 @@ def to_weights(x, y, t, tile, panel, state, acc):
             state[DECAY, t] = math.exp(state[MAXIMUM, t] - highest)
         state[MAXIMUM, t] = highest
     syncthreads()
-    for i in range(y, TILE, SIDE):
+    for r in range(EACH):
+        i = y + SIDE * r
         panel[x, i] = 0
-        for j in range(x, TILE, SIDE):
+        for s in range(EACH):
+            j = x + SIDE * s
             if tile[i, j] == -math.inf:  # also where the maximum is -inf
                 tile[i, j] = 0
             else:

@@ -28,7 +28,7 @@ from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.loops.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.loops.pattern_tiles import forward_tile, gradient_tile
-from linattn_ref.kernels.cuda.loops.rows import copied, filled, finish, mask_of
+from linattn_ref.kernels.cuda.loops.rows import copied, finish, mask_of
 from linattn_ref.kernels.cuda.loops.softmax import gradients
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
@@ -54,7 +54,7 @@ def forward(q, k, v, key_mask, pattern, scale):
     q, k, v = call.flat(q), call.flat(k), call.flat(v)
     mask, n, m = mask_of(call, key_mask, k), q.shape[1], v.shape[2]
     scale = dtype.type(scale), np.finfo(dtype).max
-    out, with_it = filled(call, (n, m), dtype, 0), filled(call, (n, 2), dtype, -math.inf)
+    out, with_it = call.full((n, m), dtype, 0), call.full((n, 2), dtype, -math.inf)
     for part in _with_pairs(pattern):
         work = tasks_of_queries(part, TILE)
         who = mask, *_on_gpu(call, work.tasks, work.runs, *_members(part))
@@ -71,7 +71,7 @@ def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
     call, dtype = Call(q.shape[:-2], d_out=d_out, **arrays), dtype_of(q)
     g, q, k, v = call.flat(d_out), call.flat(q), call.flat(k), call.flat(v)
     m, share, out = call.flat(m, axes=1), call.flat(share, axes=1), call.flat(out)
-    d_q, d_k, d_v = (filled(call, x.shape[1:], dtype, 0) for x in (q, k, v))
+    d_q, d_k, d_v = (call.full(x.shape[1:], dtype, 0) for x in (q, k, v))
     mask, scale = mask_of(call, key_mask, k), dtype.type(scale)
 
     def rows_of(part, numbers, work):
@@ -85,7 +85,7 @@ def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
         modes = rows_are_queries, derivative
         for work, numbers, who in by_query if rows_are_queries else by_key:
             grid = len(work.tasks) * call.heads, tiles(d.shape[2])
-            pieces = filled(call, (_room(work), d.shape[2]), dtype, 0)
+            pieces = call.full((_room(work), d.shape[2]), dtype, 0)
             call.launch(gradient_tile, grid, BLOCK, a, b, a_value, b_value, u, *who, *scores, factor, d, pieces, *modes)
             _join(call, add_pieces, work, numbers, pieces, d)
 

@@ -87,10 +87,11 @@ def forward_tile(
             column = runs[run, START] + start + t - runs[run, BEFORE]
             look_up_key(of, t, keys, column, start + t < columns, key_mask, head)
         cuda.syncthreads()
-        multiply_gathered(x, y, t, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
+        multiply_gathered(x, y, scores, panel, q, k, head, of, QUERY, KEY)  # (TILE, TILE)
         to_scores(x, y, scores, tile, scale, largest)
-        for i in range(y, TILE, SIDE):
-            for j in range(x, TILE, SIDE):
+        for r in range(EACH):
+            for s in range(EACH):
+                i, j = y + SIDE * r, x + SIDE * s
                 if not of[LOW, i] <= of[PLACE, j] < of[HIGH, i]:
                     tile[i, j] = -math.inf
         to_weights(x, y, t, tile, panel, state, acc)  # (1), (2)
@@ -146,17 +147,18 @@ def gradient_tile(
             if of[QUERY, t] >= 0:
                 state[MAXIMUM, t], state[ROW_SUM, t] = m[head, of[QUERY, t]], row_sum[head, of[QUERY, t]]
         cuda.syncthreads()
-        multiply_gathered(x, y, t, product, panel, a, b, head, of, rows, others)  # scores
+        multiply_gathered(x, y, product, panel, a, b, head, of, rows, others)  # scores
         to_scores(x, y, product, tile, scale, largest)
-        for i in range(y, TILE, SIDE):
-            for j in range(x, TILE, SIDE):
+        for r in range(EACH):
+            for s in range(EACH):
+                i, j = y + SIDE * r, x + SIDE * s
                 query, key = (i, j) if rows_are_queries else (j, i)
                 if of[LOW, query] <= of[PLACE, key] < of[HIGH, query]:
                     tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, query])  # (5)
                 else:
                     tile[i, j] = 0
         if derivative:
-            multiply_gathered(x, y, t, product, panel, a_value, b_value, head, of, rows, others)  # d_P
+            multiply_gathered(x, y, product, panel, a_value, b_value, head, of, rows, others)  # d_P
             for r in range(EACH):
                 for s in range(EACH):
                     i, j = y + SIDE * r, x + SIDE * s

@@ -2,19 +2,9 @@
 
 import math
 
-import numpy as np
-
 from linattn_ref.kernels.cuda.loops.arrays import dtype_of
 from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, PITCH, SIDE, THREADS
-
-
-def filled(call, shape, dtype, value):
-    """A new array ``(heads, *shape)`` of ``value``."""
-    x = call.empty(shape, dtype)
-    size = call.heads * math.prod(shape)
-    call.for_each(fill, size, x.reshape((size,)), np.dtype(dtype).type(value))
-    return x
 
 
 def copied(call, x):
@@ -60,19 +50,12 @@ def finish(call, out, so_far):
 
 def copy_or_zeros(call, state, k, v):
     """A state ``(heads, C, M)`` that may be written to."""
-    return filled(call, (k.shape[2], v.shape[2]), dtype_of(v), 0) if state is None else copied(call, call.flat(state))
+    return call.full((k.shape[2], v.shape[2]), dtype_of(v), 0) if state is None else copied(call, call.flat(state))
 
 
 def mask_of(call, key_mask, k):
     """``(heads, L)``; without one, all True."""
-    return filled(call, k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)
-
-
-@kernel
-def fill(x, value):
-    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
-    if i < x.shape[0]:
-        x[i] = value
+    return call.full(k.shape[1:2], bool, True) if key_mask is None else call.flat(key_mask, axes=1)
 
 
 @kernel

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.tile import (
@@ -19,12 +21,18 @@ from linattn_ref.kernels.cuda.loops.tile import (
     write,
 )
 
+QUERY, FIRST = 0, 1  # rows of `of`, a column for each place of a tile
+ROW_SUM = 1  # a row of `state` beside the maximum, a column for each query, in the backward pass
+
 
 @inlined
-def sees(query, key, n, n_keys, key_mask, head, causal):
-    """Whether a query may look at a key; False beyond the end of either."""
-    inside = query < n and key < n_keys
-    return inside and key_mask[head, key] and (not causal or key <= query + (n_keys - n))
+def look_up(of, t, query, key, n, n_keys, key_mask, head, causal):
+    """To place ``t``: the query's number, -1 beyond the end; the first query that sees the key, ``n`` for none."""
+    of[QUERY, t], of[FIRST, t] = -1, n
+    if query < n:
+        of[QUERY, t] = query
+    if key < n_keys and key_mask[head, key]:
+        of[FIRST, t] = max(key - (n_keys - n), 0) if causal else 0
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -33,6 +41,7 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, m, share):
     tile = cuda.shared.array((TILE, PITCH), q.dtype)
     panel = cuda.shared.array((STEP, PITCH), q.dtype)
     state = cuda.shared.array((3, TILE), q.dtype)
+    of = cuda.shared.array((2, TILE), np.int32)
     acc = cuda.local.array((EACH, EACH), q.dtype)
     scores = cuda.local.array((EACH, EACH), q.dtype)
     n, n_keys = q.shape[1], k.shape[1]
@@ -45,17 +54,20 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, m, share):
         begin(t, state)
     stop = min(n_keys, row + TILE + (n_keys - n)) if causal else n_keys
     for key in range(0, stop, TILE):
+        if t < TILE:
+            look_up(of, t, row + t, key + t, n, n_keys, key_mask, head, causal)
         clear(scores)
         for first in range(0, q.shape[2], STEP):
-            load_rows(t, tile, 0, q, head, row, first)
-            load_rows(t, tile, STEP, k, head, key, first)
+            load_rows(x, y, tile, 0, q, head, row, first)
+            load_rows(x, y, tile, STEP, k, head, key, first)
             cuda.syncthreads()
             add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE)
             cuda.syncthreads()
         to_scores(x, y, scores, tile, scale, largest)
-        for i in range(y, TILE, SIDE):
-            for j in range(x, TILE, SIDE):
-                if not sees(row + i, key + j, n, n_keys, key_mask, head, causal):
+        for r in range(EACH):
+            for s in range(EACH):
+                i, j = y + SIDE * r, x + SIDE * s
+                if of[QUERY, i] < of[FIRST, j]:
                     tile[i, j] = -math.inf
         to_weights(x, y, t, tile, panel, state, acc)  # (1), (2)
         add_product(x, y, t, acc, tile, panel, v, head, key, first_m, largest)  # (3)
@@ -84,6 +96,8 @@ def gradient_tile(
     """
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
+    state = cuda.shared.array((2, TILE), a.dtype)
+    of = cuda.shared.array((2, TILE), np.int32)
     product = cuda.local.array((EACH, EACH), a.dtype)
     acc = cuda.local.array((EACH, EACH), a.dtype)
     rows, columns = a.shape[1], b.shape[1]
@@ -97,30 +111,31 @@ def gradient_tile(
         stop = min(columns, row + TILE + (columns - rows))
     elif causal:
         start = max(0, row - (rows - columns)) // TILE * TILE
+    n, n_keys = (rows, columns) if rows_are_queries else (columns, rows)
     for column in range(start, stop, TILE):
-        multiply_strips(x, y, t, product, panel, a, b, head, row, column)  # scores
+        if t < TILE:
+            query, key = (row + t, column + t) if rows_are_queries else (column + t, row + t)
+            look_up(of, t, query, key, n, n_keys, key_mask, head, causal)
+            state[MAXIMUM, t], state[ROW_SUM, t] = 0, 0
+            if query < n:
+                state[MAXIMUM, t], state[ROW_SUM, t] = m[head, query], row_sum[head, query]
+        multiply_strips(x, y, product, panel, a, b, head, row, column)  # scores
         to_scores(x, y, product, tile, scale, largest)
-        for i in range(y, TILE, SIDE):
-            for j in range(x, TILE, SIDE):
-                query, key = (row + i, column + j) if rows_are_queries else (column + j, row + i)
-                n, n_keys = (rows, columns) if rows_are_queries else (columns, rows)
-                if sees(query, key, n, n_keys, key_mask, head, causal):
-                    tile[i, j] = math.exp(tile[i, j] - m[head, query])  # (5)
+        for r in range(EACH):
+            for s in range(EACH):
+                i, j = y + SIDE * r, x + SIDE * s
+                query, key = (i, j) if rows_are_queries else (j, i)
+                if of[QUERY, query] >= of[FIRST, key]:
+                    tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, query])  # (5)
                 else:
                     tile[i, j] = 0
         if derivative:
-            multiply_strips(x, y, t, product, panel, a_value, b_value, head, row, column)  # d_P
-            if t < TILE:
-                panel[0, t] = 0
-                query, n = (row + t, rows) if rows_are_queries else (column + t, columns)
-                if query < n:
-                    panel[0, t] = row_sum[head, query]
-            cuda.syncthreads()
+            multiply_strips(x, y, product, panel, a_value, b_value, head, row, column)  # d_P
             for r in range(EACH):
                 for s in range(EACH):
                     i, j = y + SIDE * r, x + SIDE * s
                     if tile[i, j] != 0:  # a pair that does not see one another stays 0, whatever d_P is
-                        tile[i, j] *= product[r, s] - panel[0, i if rows_are_queries else j]
+                        tile[i, j] *= product[r, s] - state[ROW_SUM, i if rows_are_queries else j]
         add_product(x, y, t, acc, tile, panel, u, head, column, first_m, largest)
     for r in range(EACH):
         for s in range(EACH):

@@ -58,45 +58,45 @@ def tiles(length):
 
 
 @inlined
-def load_rows(t, tile, column, x, head, row, first):
-    """``TILE`` rows and ``STEP`` columns of ``x[head]``, from ``(row, first)`` on; 0 beyond its end."""
-    for e in range(t, TILE * STEP, THREADS):
-        i, c = e // STEP, e % STEP
-        if row + i < x.shape[1] and first + c < x.shape[2]:
-            tile[i, column + c] = x[head, row + i, first + c]
-        else:
-            tile[i, column + c] = 0
+def load_rows(x, y, tile, column, a, head, row, first):
+    """``TILE`` rows and ``STEP`` columns of ``a[head]``, from ``(row, first)`` on; 0 beyond its end."""
+    head, row, first = head & NATURAL, row & NATURAL, first & NATURAL
+    for r in range(EACH):
+        i = y + SIDE * r
+        tile[i, column + x] = 0
+        if row + i < a.shape[1] and first + x < a.shape[2]:
+            tile[i, column + x] = a[head, row + i, first + x]
 
 
 @inlined
-def load_panel(t, panel, x, head, row, first):
-    """``STEP`` rows and ``TILE`` columns of ``x[head]``, from ``(row, first)`` on; 0 beyond its end.
+def load_panel(x, y, panel, a, head, row, first):
+    """``STEP`` rows and ``TILE`` columns of ``a[head]``, from ``(row, first)`` on; 0 beyond its end.
 
     Returns 1 if one of the thread's numbers is NaN or infinite, else 0.
     """
-    odd = 0
-    for e in range(t, TILE * STEP, THREADS):
-        c, j = e // TILE, e % TILE
-        if row + c < x.shape[1] and first + j < x.shape[2]:
-            panel[c, j] = x[head, row + c, first + j]
-            if not math.isfinite(panel[c, j]):
+    odd, head, row, first = 0, head & NATURAL, row & NATURAL, first & NATURAL
+    for s in range(EACH):
+        j = x + SIDE * s
+        panel[y, j] = 0
+        if row + y < a.shape[1] and first + j < a.shape[2]:
+            panel[y, j] = a[head, row + y, first + j]
+            if not math.isfinite(panel[y, j]):
                 odd = 1
-        else:
-            panel[c, j] = 0
     return odd
 
 
 @inlined
-def load_strips(t, panel, a, b, head, row, column, first):
+def load_strips(x, y, panel, a, b, head, row, column, first):
     """``HALF`` columns of ``TILE`` rows of ``a[head]`` and of ``b[head]``, transposed, one below the other."""
-    for e in range(t, TILE * HALF, THREADS):
-        i, c = e // HALF, e % HALF
-        panel[c, i], panel[HALF + c, i] = 0, 0
-        if first + c < a.shape[2]:
-            if row + i < a.shape[1]:
-                panel[c, i] = a[head, row + i, first + c]
-            if column + i < b.shape[1]:
-                panel[HALF + c, i] = b[head, column + i, first + c]
+    head, row, column, first = head & NATURAL, row & NATURAL, column & NATURAL, first & NATURAL
+    for r in range(EACH):
+        i = y + SIDE * r
+        panel[x, i] = 0
+        if x < HALF:
+            if row + i < a.shape[1] and first + x < a.shape[2]:
+                panel[x, i] = a[head, row + i, first + x]
+        elif column + i < b.shape[1] and first + x - HALF < b.shape[2]:
+            panel[x, i] = b[head, column + i, first + x - HALF]
 
 
 # --- Products -------------------------------------------------------------------------------------------------------
@@ -112,19 +112,23 @@ def clear(acc):
 @inlined
 def add_rows_by_rows(x, y, acc, tile):
     """``acc += a b^T``, of ``a`` and ``b`` the first and second ``STEP`` columns of ``tile``."""
-    for c in range(STEP):
+    c = 0
+    while c < STEP:
         for r in range(EACH):
             for s in range(EACH):
                 acc[r, s] += tile[y + SIDE * r, c] * tile[x + SIDE * s, STEP + c]
+        c += 1
 
 
 @inlined
 def add_rows_by_panel(x, y, acc, tile, column, panel):
     """``acc += a @ panel``, of ``a`` the ``STEP`` columns of ``tile`` from ``column`` on."""
-    for c in range(STEP):
+    c = 0
+    while c < STEP:
         for r in range(EACH):
             for s in range(EACH):
                 acc[r, s] += tile[y + SIDE * r, column + c] * panel[c, x + SIDE * s]
+        c += 1
 
 
 @inlined
@@ -163,10 +167,12 @@ def take_turn(t, turn, tile, column, panel, largest):
 @inlined
 def add_panel_by_panel(x, y, acc, left, right):
     """``acc += left^T @ right``, of two panels."""
-    for c in range(STEP):
+    c = 0
+    while c < STEP:
         for r in range(EACH):
             for s in range(EACH):
                 acc[r, s] += left[c, y + SIDE * r] * right[c, x + SIDE * s]
+        c += 1
 
 
 @inlined
@@ -182,15 +188,18 @@ def add_seen_panel(x, y, acc, left, right):
 @inlined
 def add_strips(x, y, acc, panel):
     """``acc += a b^T``, of what :func:`load_strips` has loaded."""
-    for c in range(HALF):
+    c = 0
+    while c < HALF:
         for r in range(EACH):
             for s in range(EACH):
                 acc[r, s] += panel[c, y + SIDE * r] * panel[HALF + c, x + SIDE * s]
+        c += 1
 
 
 @inlined
 def write(x, y, acc, out, head, row, first_m):
     """The tile ``acc`` to ``out``, from ``(row, first_m)`` on."""
+    head, row, first_m = head & NATURAL, row & NATURAL, first_m & NATURAL
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
@@ -203,11 +212,11 @@ def write(x, y, acc, out, head, row, first_m):
 
 
 @inlined
-def multiply_strips(x, y, t, acc, panel, a, b, head, row, column):
+def multiply_strips(x, y, acc, panel, a, b, head, row, column):
     """``acc = a b^T``, of ``TILE`` rows of ``a[head]`` and of ``b[head]``, from ``row`` and from ``column`` on."""
     clear(acc)
     for first in range(0, a.shape[2], HALF):
-        load_strips(t, panel, a, b, head, row, column, first)
+        load_strips(x, y, panel, a, b, head, row, column, first)
         syncthreads()
         add_strips(x, y, acc, panel)
         syncthreads()
@@ -220,7 +229,7 @@ def add_product(x, y, t, acc, tile, panel, u, head, row, first_m, largest):
         turn, turns = 0, 1
         while turn < turns:
             syncthreads()
-            odd = load_panel(t, panel, u, head, row + first, first_m)
+            odd = load_panel(x, y, panel, u, head, row + first, first_m)
             if syncthreads_or(odd):
                 turns = TURNS
                 take_turn(t, turn, tile, first, panel, largest)
