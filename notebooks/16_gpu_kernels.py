@@ -61,6 +61,7 @@ from linattn_ref.kernels.cuda.loops import (
     tile,
 )
 from linattn_ref.kernels.cuda.loops import softmax as softmax_loop
+from linattn_ref.kernels.cuda.loops.arrays import Call
 
 assert device.SIMULATED
 EPS_32 = np.finfo(np.float32).eps
@@ -431,13 +432,16 @@ assert rows[2][3] == 2 * rows[0][3]  # T = C = M: twice the arithmetic
 # %% native="It runs a kernel of the GPU in Numba's simulator, and a browser has neither Numba nor threads."
 def bytes_made(function, *arguments):
     """Bytes of all device arrays made by a call; copies of NumPy's arrays are not among them."""
-    make, made = cuda.device_array, []
+    made = []
 
-    def noted(shape, dtype, stream=0):
-        made.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
-        return make(shape, dtype, stream=stream)
+    def noted(make):
+        def noting(call, shape, dtype, *value):
+            made.append(call.heads * int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            return make(call, shape, dtype, *value)
 
-    with mock.patch.object(device.cuda, "device_array", noted):
+        return noting
+
+    with mock.patch.multiple(Call, empty=noted(Call.empty), full=noted(Call.full)):
         function(*arguments)
     return sum(made)
 
@@ -473,7 +477,8 @@ chapter.source(tile.load_rows, tile.load_panel, tile.add_rows_by_rows, tile.add_
 
 # %% [markdown]
 # `@inlined` puts a function in place of its call. Loops `for r in range(EACH)` are unrolled by the compiler, since
-# registers have no addresses; that is why their bodies are so short.
+# registers have no addresses; that is why their bodies are so short. Why other loops say `while`, and what `& NATURAL`
+# is for, a profiler showed: see "What a profiler saw" below.
 #
 # ### Sums and scan
 
@@ -483,7 +488,7 @@ chapter.source(causal_states.sums, causal_states.scan)
 # %% [markdown]
 # In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the column
 # of ones of chapter 7). In `scan` a thread has one number of the state. This is the only loop from chunk to chunk, and
-# it reads eight chunks ahead, so that eight reads are in flight at a time.
+# it reads 32 chunks ahead, so that 32 reads are in flight at a time.
 #
 # ### A chunk's output
 
@@ -825,20 +830,21 @@ for row in compiled.rows:
 # $$\text{blocks} = \min\Big(\Big\lfloor \frac{65\,536}{8 \cdot 256 \lceil 32 r / 256 \rceil} \Big\rfloor,\;
 # \Big\lfloor \frac{\text{shared memory}}{\text{of a block} + 1\,\text{KiB}} \Big\rfloor,\; 8\Big)$$
 #
-# Registers decide: tiles of $4 \times 4$ for scores and output at once need about a hundred. The kernels are compiled
-# with a bound of 128, with which two blocks, i.e. 16 warps, just fit. With one register more, only one block fits.
+# Registers decide: tiles of $4 \times 4$ for scores and output at once need about a hundred. These kernels are compiled
+# with a bound of 128, with which two blocks, i.e. 16 warps, just fit. With one register more, only one block fits. The
+# scan has no such bound: the 32 numbers that a thread waits for need their registers, and serve the same end as warps.
 
 # %%
 chapter.show(
     cuda_occupancy.draw,
     compiled,
     alt="Staircases of warps over registers per thread and over shared memory per block. The tile kernels lie "
-    "left of the step at 128 registers, at 16 warps; their shared memory alone would allow 64 warps in float32",
+    "left of the step at 128 registers, at 16 to 32 warps; their shared memory alone would allow 64 warps in float32",
 )
 limits = cuda_occupancy.LIMITS["sm_90"]
 assert cuda_occupancy.resident_warps(limits, 128, 20_800) == 16
 assert cuda_occupancy.resident_warps(limits, 129, 20_800) == 8
-assert min(row.warps for row in compiled.rows) == 16
+assert min(row.warps for row in compiled.rows if row.kernel != "scan") == 16
 
 # %% [markdown]
 # The compiler's numbers are a record, but two of them can be computed without it. For the shared memory, count the
@@ -847,13 +853,13 @@ assert min(row.warps for row in compiled.rows) == 16
 
 # %%
 STRIP, SQUARE = 16 * 65, 64 * 65  # numbers of (STEP, PITCH) and of (TILE, PITCH)
-ASKS = {  # of a block's shared memory, and of a thread's own: numbers
-    ("causal_states", "sums"): (2 * STRIP, 16),  # left, right; acc
-    ("causal_states", "scan"): (0, 0),
-    ("causal_chunks", "forward"): (SQUARE + STRIP, 32),  # tile, panel; scores, acc
-    ("causal_chunks", "gradient"): (SQUARE + STRIP, 32),
-    ("softmax_tiles", "forward_tile"): (SQUARE + STRIP + 3 * 64, 32),  # and maxima, sums, decays of the rows
-    ("softmax_tiles", "gradient_tile"): (SQUARE + STRIP, 32),
+ASKS = {  # of a block's shared memory: numbers, and int32 beside them; of a thread's own: numbers
+    ("causal_states", "sums"): (2 * STRIP + 16, 0, 16),  # left, right, factors; acc
+    ("causal_states", "scan"): (0, 0, 32),  # ahead
+    ("causal_chunks", "forward"): (SQUARE + STRIP + 16, 0, 32),  # tile, panel, beside; scores, acc
+    ("causal_chunks", "gradient"): (SQUARE + STRIP, 0, 32),
+    ("softmax_tiles", "forward_tile"): (SQUARE + STRIP + 3 * 64, 2 * 64, 32),  # and state, of
+    ("softmax_tiles", "gradient_tile"): (SQUARE + STRIP + 2 * 64, 2 * 64, 32),
 }
 
 
@@ -870,10 +876,11 @@ def warps_that_fit(registers, shared, shared_there):
 
 
 for row in compiled.rows:
-    shared, own = ASKS[row.module, row.kernel]
+    shared, integers, own = ASKS[row.module, row.kernel]
     words = 2 if row.dtype == "float64" else 1
-    assert row.shared == 4 * words * shared
-    assert words * own <= row.registers <= 128
+    assert row.shared == 4 * (words * shared + integers)
+    assert words * own <= row.registers
+    assert row.registers <= 128 or row.kernel == "scan"
     assert row.warps == warps_that_fit(row.registers, row.shared, {"sm_80": 164, "sm_90": 228}[row.architecture] * 1024)
 print(f"{len(compiled.rows)} rows of the record: shared memory and warps as counted")
 
@@ -1090,9 +1097,64 @@ print(f"{len(sums)} chunks in {steps} steps; last sum by doubling {states[-1, 0,
 # softmax with the arguments of the kernel behind it; a test in the simulator now runs those lines on any machine. And
 # numba-cuda could not be imported with NumPy 2.5, which is why the extras ask for an older one.
 #
-# How fast are they? `linattn-ref bench cuda` compared them with PyTorch's attention (SDPA) and with
-# flash-linear-attention's kernels in Triton: causal, one sequence, 8 heads of 64, output and gradients. The times are
-# those of the record, from that GPU. The launches are counted here, by a launch that only counts:
+# How fast are they? On that day `linattn-ref bench cuda` compared them with PyTorch's attention (SDPA) and with
+# flash-linear-attention's kernels in Triton: causal, one sequence, 8 heads of 64, output and gradients. Its record is
+# kept; what a launch costs can be divided from it, since in it linear attention took 24.
+
+# %% jupyter={"source_hidden": true}
+NAMES = [name + form for name in ("linear", "flash-linear-attention", "softmax", "SDPA") for form in ("", " bfloat16")]
+
+
+def times(record):
+    """Milliseconds of both passes, by kernel and length."""
+    both = (row for row in record["results"]["rows"] if row["task"] == "forward + backward")
+    return {(row["kernel"], row["length"]): row["median_ms"] for row in both}
+
+
+def show(ms, names):
+    lines = [[f"{ms[name, 4**n]:.3g}" if (name, 4**n) in ms else "" for name in names] for n in range(5, 11)]
+    chapter.table(("milliseconds, N =", *names), [(4**n, *line) for n, line in zip(range(5, 11), lines, strict=True)])
+
+
+# %%
+first_day = times(chapter.record("records/gpu_first_day"))
+show(first_day, NAMES)
+print(f"linear, N = 1024: {first_day['linear', 1024] / 24:.2f} ms per launch")
+
+# %% [markdown]
+# An empty cell means that a call at a shorter length, or the forward pass alone at this one, had taken more than a
+# second. Four things can be read:
+#
+# - **Up to 16 384 tokens linear attention takes the same time, whatever $N$ is.** The GPU waits for Python, which
+#   spends a third of a millisecond on each launch. flash-linear-attention waits too, but less than half as long. To
+#   make this faster, join the kernels.
+# - From 262 144 tokens on the kernels count. In bfloat16 ours is the faster of the two. In float32 it takes twice as
+#   long, since Triton rounds the factors of its products to TF32, 10 binary digits for the fraction, to have them done
+#   by tensor cores. The loops for bfloat16 are called by themselves here: `linear.forward(..., kernels=cuda)` takes
+#   16 bits too, but widens them to float32 first.
+# - Softmax by our tiles takes 6 to 11 times as long as PyTorch's from 4096 tokens on. The tile of this chapter is what
+#   one can read in an evening. PyTorch's is written for this GPU: it loads the next tile while it multiplies.
+# - Linear attention in bfloat16 overtakes PyTorch's softmax between 16 384 and 65 536 tokens. At 262 144 it is 40 times
+#   as fast.
+#
+# ## What a profiler saw
+#
+# Two days later a GPU was there for a quarter of an hour, and Nsight Compute could watch. In `sums`, which does 67
+# million multiply-adds of a warp at $N = 65\,536$, it counted 461 million instructions. The busiest unit was the one
+# for integers. So each multiply-add brought six others along, and most of them computed addresses. The machine code,
+# which the compiler writes on any machine, shows what they were:
+#
+# - **Indices that might be negative.** In Python `x[-1]` is the last number, so a compiled `x[i]` asks whether $i < 0$
+#   and adds the length, at every access. That threads count from 0 the compiler knows; that a row of a chunk does, it
+#   does not. `i & NATURAL` takes the sign away, and with it the question.
+# - **Loops whose end is not seen.** A `for` over a `range` of 4 is unrolled, one of 16 is not. It counts down an
+#   iterator of 64 bits each time, and no address in it is a constant. A `while` up to 16 is unrolled.
+# - **Divisions.** A block filled a tile by counting $e = t, t + 256, \dots$ and took row and column from $e / 16$ and
+#   its remainder. But the threads stand in a square, which names row and column.
+#
+# Two more were no matter of instructions. The scan read 8 chunks ahead, too few to keep the memory busy, and took two
+# launches, for $S$ and for $Z$. And each array of zeros or ones was made by a launch of ours, where CuPy or PyTorch
+# make them too. No formula has changed, and no sum has another order.
 
 
 # %% native="It counts launches of the GPU's kernels, which need Numba, and a browser has none."
@@ -1104,35 +1166,24 @@ def launches(mechanism):
     return launch.call_count
 
 
-counts = {"linear": launches(linear), "softmax": launches(softmax)}
-print("launches:", counts)
-ms = {
-    (row["kernel"], row["length"]): row["median_ms"]
-    for row in chapter.record("bench_cuda")["results"]["rows"]
-    if row["task"] == "forward + backward"
-}
-names = [name + form for name in ("linear", "flash-linear-attention", "softmax", "SDPA") for form in ("", " bfloat16")]
-chapter.table(
-    ("milliseconds, N =", *names),
-    [(4**n, *(f"{ms[name, 4**n]:.3g}" if (name, 4**n) in ms else "" for name in names)) for n in range(5, 11)],
-)
-print(f"linear, N = 1024: {ms['linear', 1024] / counts['linear']:.2f} ms per launch")
+print("launches:", {"linear": launches(linear), "softmax": launches(softmax)})
+
+# %%
+now = times(chapter.record("bench_cuda"))
+show(now, [name for name in NAMES if any(name == kernel for kernel, _ in now)])
+for name, n in (("linear", 4**10), ("linear bfloat16", 4**10), ("softmax", 4**8), ("SDPA", 4**8)):
+    print(f"{name}, N = {n}: {first_day[name, n]:.4g} ms, now {now[name, n]:.4g} ms")
 
 # %% [markdown]
-# An empty cell means that a call at a shorter length, or the forward pass alone at this one, had taken more than a
-# second. Four things can be read:
+# PyTorch's attention, which nobody has touched, took the same in both runs to a hundredth, so they can be compared.
+# Linear attention takes 0.38 of its first time in float32 and 0.69 in bfloat16, softmax in float32 0.67. In bfloat16
+# softmax takes longer than on the first day: each weight is multiplied by its query's share, apart from the largest
+# score, so that large equal scores have the right gradients. The quarter of an hour was over before
+# flash-linear-attention's turn, so a ratio from one run is missing. Two days apart, at a million tokens in float32, it
+# took 101 ms and ours take 78, without its rounding.
 #
-# - **Up to 16 384 tokens linear attention takes the same time, whatever $N$ is.** The GPU waits for Python, which
-#   spends a third of a millisecond on each of 24 launches. flash-linear-attention waits too, but less than half as
-#   long. To make this faster, join the kernels.
-# - From 262 144 tokens on the kernels count. In bfloat16 ours is the faster of the two. In float32 it takes twice as
-#   long, since Triton rounds the factors of its products to TF32, 10 binary digits for the fraction, to have them done
-#   by tensor cores. The loops for bfloat16 are called by themselves here: `linear.forward(..., kernels=cuda)` takes
-#   16 bits too, but widens them to float32 first.
-# - Softmax by our tiles takes 6 to 11 times as long as PyTorch's from 4096 tokens on. The tile of this chapter is what
-#   one can read in an evening. PyTorch's is written for this GPU: it loads the next tile while it multiplies.
-# - Linear attention in bfloat16 overtakes PyTorch's softmax between 16 384 and 65 536 tokens. At 262 144 it is 40 times
-#   as fast.
+# At 262 144 tokens linear attention in bfloat16 is 58 times as fast as PyTorch's softmax. Up to 16 384 tokens Python is
+# what takes time, and fewer launches gained nothing that could be told from the noise between two hosts.
 #
 # The roofline says how much is left. For its bandwidth and rate take those of a copy and of a product of matrices,
 # which were measured in the same run. Forward, any kernel has to make the products $\phi(K)^\top V$ and $\phi(Q)\, S$,
@@ -1163,8 +1214,8 @@ for name, size, rate in (("linear", 4, "matrix_tflops"), ("linear bfloat16", 2, 
 chapter.table((f"milliseconds, N = {LONGEST:,}", "any kernel, at least", "our three steps, at least", "measured"), rows)
 
 # %% [markdown]
-# Any kernel needs at least 2.7 ms in float32 and 1.0 ms in bfloat16, and our three steps at least 6.6 and 3.6 ms. They
-# took 61 and 19 ms, with the feature map and the denominator, which are not counted here.
+# Any kernel needs at least 2.7 ms in float32 and 1.0 ms in bfloat16, and our three steps at least 6.7 and 3.7 ms. They
+# took 23 and 12 ms, with the feature map and the denominator, which are not counted here.
 
 # %% [markdown]
 # ## Where to go from here

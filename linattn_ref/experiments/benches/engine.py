@@ -263,10 +263,10 @@ TOLD = "jit: CPU time, median; the others: times jit's, median (least)."
 
 
 def compared(versions: Mapping[str, str], wanted: Iterable[str]) -> str:
-    """Which packages took part, and which of ``wanted`` are missing."""
+    """Which packages took part, and which of ``wanted`` did not."""
     there = ", ".join(f"{name} {version}" for name, version in versions.items())
     missing = ", ".join(name for name in wanted if name not in versions)
-    parts = (there and f"{there}.", missing and f"Not installed, so not compared: {missing}.")
+    parts = (there and f"{there}.", missing and f"Not compared here: {missing}.")
     return " ".join(filter(None, parts))
 
 

@@ -25,7 +25,7 @@ BOUND = 128  # registers per thread, which the compiler is told
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
     ("causal_states", "sums", "x3 x3 x2 x4 x3"),
-    ("causal_states", "scan", "x3 x2 x2 bool"),
+    ("causal_states", "scan", "x3 x3 x2 x2 x2 x2 bool"),
     ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
     ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
     ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2"),

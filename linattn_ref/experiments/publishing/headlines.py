@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.experiments.publishing import markdown, record
+from linattn_ref.experiments.benches import bench_cuda
+from linattn_ref.experiments.publishing import catalogue, markdown, record
 
 __all__ = ["table"]
 
@@ -59,23 +60,24 @@ def shares(figures: Path) -> str:
 
 
 def gpu(figures: Path) -> str:
-    """The same ratio on a GPU, at the greatest length that both kernels came to."""
-    results = record.read(figures / "bench_cuda.json")["results"]
-    rows = (row for row in results["rows"] if row["task"] == BOTH)
-    ms = {(row["kernel"], row["length"]): row["median_ms"] for row in rows}
+    """The same ratio on a GPU, at the greatest length that both kernels came to; linear attention beside its limit."""
+    results = catalogue.results_of("bench_cuda", record.read(figures / "bench_cuda.json"))
+    ms = {(row.kernel, row.length): row.median_ms for row in results.rows if row.task == BOTH}
 
-    def ratio(ours: str, theirs: str) -> str:
-        length = max(length for kernel, length in ms if kernel == ours and (theirs, length) in ms)
-        return f"{ms[theirs, length] / ms[ours, length]:.2f} (N = {length})"
+    def longest(*kernels: str) -> int:
+        return max(length for _, length in ms if all((kernel, length) in ms for kernel in kernels))
 
-    peers = {"linear": "flash-linear-attention", "softmax": "SDPA"}
-    found = [
-        f"{ours} attention {ratio(ours, theirs)}, in bfloat16 {ratio(f'{ours} bfloat16', f'{theirs} bfloat16')}, "
-        f"against {theirs}"
-        for ours, theirs in peers.items()
-    ]
-    told = f"On an {results['device']}, causal, {BOTH}: {'; '.join(found)}."
-    return f"{told} Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
+    ratios, limits = [], []
+    for form in ("", " bfloat16"):
+        n = longest(f"softmax{form}", f"SDPA{form}")
+        ratios.append(f"{ms[f'SDPA{form}', n] / ms[f'softmax{form}', n]:.2f} (N = {n})")
+        n = longest(f"linear{form}")
+        limits.append(f"{ms[f'linear{form}', n] / bench_cuda.limit_ms(results, BOTH, n, f'limit of linear{form}'):.0f}")
+    return (
+        f"On an {results.device}, causal, {BOTH}: softmax attention {ratios[0]}, in bfloat16 {ratios[1]}, against SDPA; "
+        f"linear attention takes {limits[0]} times (bfloat16 {limits[1]}) what moving its arrays and its products need "
+        f"at least (N = {n}). Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
+    )
 
 
 def table(figures: Path) -> str:

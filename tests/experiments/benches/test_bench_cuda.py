@@ -141,7 +141,7 @@ def test_table(results):
     assert lines[1].count("---") == 7
     assert lines[2].startswith("| forward | 1024 | 1.02 | 1.02 | 1.02 | ")
     assert lines[3].startswith("| forward | 2048 | 2.05 | 2.05 |  | ")
-    assert "Not installed, so not compared: flash-linear-attention, fast-transformers." in lines[-1]
+    assert "Not compared here: flash-linear-attention, fast-transformers." in lines[-1]
 
 
 def test_limit(results):

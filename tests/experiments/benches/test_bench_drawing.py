@@ -48,7 +48,7 @@ def test_the_table_says_the_best_batch_and_what_is_missing(monkeypatch):
     text = bench_drawing.table(results)
     assert text.count(f"| {bench_drawing.OURS} |") == 10
     assert "| linear | linattn-ref | 784 | 1 | 256 | 0.327 | 64 | 5.5 | 1 | 143 | 317 |" in text
-    assert "Not installed, so not compared: PyTorch, fast-transformers." in text
+    assert "Not compared here: PyTorch, fast-transformers." in text
 
 
 def test_measurements_are_kept_and_taken_over(monkeypatch, tmp_path):

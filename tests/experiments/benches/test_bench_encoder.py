@@ -42,7 +42,7 @@ def test_the_table_multiplies_sequences():
     assert "| 2 layers on one sequence, s |" in text
     assert "| linear | jit | 1.5 | 1.00 (1.00) | 15 | 10 |" in text
     assert "| linear | pytorch | 3.1 | 2.07 (2.00) | 31 | 10 |" in text
-    assert "PyTorch 3. Not installed, so not compared: fast-transformers." in text
+    assert "PyTorch 3. Not compared here: fast-transformers." in text
     with style.use():
         bars, _ = bench_encoder.draw(results).axes
     assert [bar.get_width() for bar in bars.patches] == [1.5, 3.1]

@@ -31,7 +31,7 @@ def test_without_peers_the_table_says_so(monkeypatch, tmp_path):
     for each in results.images:
         assert each.images_per_second * each.seconds == pytest.approx(each.batch)
     text = bench_generation.table(results)
-    assert "Not installed, so not compared: PyTorch, ONNX Runtime, fast-transformers." in text
+    assert "Not compared here: PyTorch, ONNX Runtime, fast-transformers." in text
     with style.use():
         document = record.document(results, "bench", command="", seed=0)
         record.write(bench_generation.draw(results), document, tmp_path)

@@ -89,7 +89,7 @@ def test_the_command_measures_prints_and_draws(name, tmp_path, capsys):
         assert row.ratio_min <= row.ratio_median
         if "jit" in row.values():
             assert row.ratio_min == row.ratio_median == 1
-    assert "Not installed, so not compared: " in module.table(results)
+    assert "Not compared here: " in module.table(results)
     assert not any("pytorch" in str(word) for row in results.rows for word in row.values())
     with style.use("projector"):
         module.draw(results).draw_without_rendering()

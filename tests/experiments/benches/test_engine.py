@@ -128,8 +128,8 @@ def test_the_table_has_a_line_a_setting_and_a_column_a_kernel():
 
 def test_who_took_part_is_said_and_who_did_not():
     assert engine.compared({"a": "1", "b": "2"}, ["b"]) == "a 1, b 2."
-    assert engine.compared({"a": "1"}, ["a", "b", "c"]) == "a 1. Not installed, so not compared: b, c."
-    assert engine.compared({}, ["b"]) == "Not installed, so not compared: b."
+    assert engine.compared({"a": "1"}, ["a", "b", "c"]) == "a 1. Not compared here: b, c."
+    assert engine.compared({}, ["b"]) == "Not compared here: b."
 
 
 @pytest.mark.parametrize("log", [False, True])

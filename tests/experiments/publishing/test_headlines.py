@@ -39,15 +39,19 @@ def test_a_row_is_the_records(tmp_path):
         (tmp_path / f"{bench}.json").write_text(json.dumps(record), encoding="utf-8")
     rows = [
         {"task": "forward + backward", "kernel": kernel + form, "length": length, "median_ms": ms * length}
-        for kernel, ms in {"linear": 4.0, "flash-linear-attention": 1.0, "softmax": 1.0, "SDPA": 2.0}.items()
+        for kernel, ms in {"linear": 4.0, "softmax": 1.0, "SDPA": 2.0}.items()
         for form in ("", " bfloat16")
-        for length in ((16, 32) if kernel == "linear" else (16,))
+        for length in ((16, 32) if kernel in ("linear", "SDPA") else (16,))
     ]
-    record = {"results": {"device": "NVIDIA chip", "rows": rows}}
+    sizes = {"batch": 1, "heads": 2, "width": 4, "matrix_tflops": 1e9, "bfloat16_tflops": 1e9, "copy_gb_s": 3.072e-3}
+    record = {"results": {"device": "NVIDIA chip", "rows": rows, **sizes}}
     (tmp_path / "bench_cuda.json").write_text(json.dumps(record), encoding="utf-8")
     lines, below = table(tmp_path).split("\n\n")
     shares, gpu = below.split("On an NVIDIA chip")
-    assert re.findall(r"\d\.\d\d \(N = \d+\)", gpu) == ["0.25 (N = 16)"] * 2 + ["2.00 (N = 16)"] * 2
+    assert re.findall(r"\d\.\d\d \(N = \d+\)", gpu) == ["2.00 (N = 16)"] * 2
+    # 2 heads of 32 rows move 12 arrays of 4 numbers: 12,288 bytes, or half of that, in 4 and 2 ms; it takes 128
+    assert "takes 32 times (bfloat16 64) what" in gpu
+    assert "at least (N = 32)" in gpu
     lines = lines.splitlines()[2:]
     assert len(lines) == len(WANTED)
     assert all(line.endswith("| Peer 1.5, by hand | 2.3 (2.0) | a chip |") for line in lines)

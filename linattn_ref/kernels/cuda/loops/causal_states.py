@@ -18,7 +18,7 @@ from linattn_ref.kernels.cuda.loops.tile import (
     load_panel,
 )
 
-AHEAD = 32  # chunks that a thread of `scan` reads before it needs them: memory takes long to answer
+AHEAD = 32  # chunks that a thread of `scan` reads before it needs them, each in a register: memory answers late
 
 
 @kernel(threads=THREADS, blocks=2)

@@ -4,9 +4,6 @@ A block has one task (`pattern_tasks`) of one head. Its rows stay, and tiles of 
 the task's runs. Who is in them stands in ``of`` (`gather`).
 
 Blocks start with the first task of all heads, then comes the second: long tasks stand first.
-
-``max(cuda.threadIdx.x, 0)`` tells the compiler that no index is negative. In Python those count from the end, and the
-sums that would take keep 40 registers busy.
 """
 
 import math

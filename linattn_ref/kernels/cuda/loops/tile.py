@@ -19,7 +19,13 @@ or a square of scores, and ``panel (STEP, PITCH)``. Rows are ``PITCH = TILE + 1`
 a column find their numbers in different banks. In float64 that is 41 600 bytes, in float32 half of it.
 
 A loop over ``acc`` is written with ``range(EACH)`` and a short body, so that the compiler counts it out: registers have
-no addresses. What needs conditions goes over ``tile`` instead.
+no addresses. Of a ``range`` as long as ``STEP`` it does not see the end, and counts on with a dozen instructions each
+time; the end of a ``while`` it sees.
+
+An index below 0 counts from the end, in Python, and what that takes is computed at every access, unless the compiler
+knows better. ``x & NATURAL`` is ``x``, and tells it; so does ``max(cuda.threadIdx.x, 0)``. A thread loads those places
+of a tile that its own ``x`` and ``y`` name, without a division. Before these three rules a profiler counted seven
+instructions for each multiply-add of `causal_states.sums`; with them it takes 0.28 of the time.
 
 Python's numbers in a kernel are int64 and float64, and float64 arithmetic is 2 to 64 times slower: sums start from an
 integer 0 stored to an array of the inputs' type, and every other factor is read from one or is an argument.
