@@ -151,7 +151,7 @@ class Call:
     def __init__(self, leading, **arrays):
         self.library = library_of(**arrays)
         self.leading, self.heads = tuple(leading), math.prod(leading)
-        self.views = {}  # by the array's id, with the array: to make one takes a third of a launch
+        self.views = {}  # by the array's id, with the array: making one takes a fifth of a launch
 
     def flat(self, x, axes=2):
         """``(..., rows, width)`` as a device array ``(heads, rows, width)``; with ``axes=1``, ``(..., rows)``."""
