@@ -308,8 +308,8 @@ MUTANTS = (
     Mutant(
         "a causal query that does not see itself",
         "kernels/cuda/loops/softmax_tiles.py",
-        "key <= query + (n_keys - n)",
-        "key < query + (n_keys - n)",
+        "max(key - (n_keys - n), 0)",
+        "max(key + 1 - (n_keys - n), 0)",
         "test_both_passes_are_the_references",
         "kernels/cuda/test_simulator.py",
     ),

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.experiments.benches import bench_cuda
 from linattn_ref.experiments.publishing import catalogue, markdown, record
 
 __all__ = ["table"]
@@ -62,6 +61,7 @@ def shares(figures: Path) -> str:
 def gpu(figures: Path) -> str:
     """The same ratio on a GPU, at the greatest length that both kernels came to; linear attention beside its limit."""
     results = catalogue.results_of("bench_cuda", record.read(figures / "bench_cuda.json"))
+    limit_ms = catalogue.module_of("bench_cuda").limit_ms
     ms = {(row.kernel, row.length): row.median_ms for row in results.rows if row.task == BOTH}
 
     def longest(*kernels: str) -> int:
@@ -72,11 +72,11 @@ def gpu(figures: Path) -> str:
         n = longest(f"softmax{form}", f"SDPA{form}")
         ratios.append(f"{ms[f'SDPA{form}', n] / ms[f'softmax{form}', n]:.2f} (N = {n})")
         n = longest(f"linear{form}")
-        limits.append(f"{ms[f'linear{form}', n] / bench_cuda.limit_ms(results, BOTH, n, f'limit of linear{form}'):.0f}")
+        limits.append(f"{ms[f'linear{form}', n] / limit_ms(results, BOTH, n, f'limit of linear{form}'):.0f}")
     return (
-        f"On an {results.device}, causal, {BOTH}: softmax attention {ratios[0]}, in bfloat16 {ratios[1]}, against SDPA; "
-        f"linear attention takes {limits[0]} times (bfloat16 {limits[1]}) what moving its arrays and its products need "
-        f"at least (N = {n}). Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
+        f"On an {results.device}, causal, {BOTH}: softmax attention {ratios[0]}, in bfloat16 {ratios[1]}, against SDPA;"
+        f" linear attention takes {limits[0]} times (bfloat16 {limits[1]}) what moving its arrays and its products need"
+        f" at least (N = {n}). Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
     )
 
 
