@@ -61,7 +61,7 @@ from linattn_ref.kernels.cuda.loops import (
     tile,
 )
 from linattn_ref.kernels.cuda.loops import softmax as softmax_loop
-from linattn_ref.kernels.cuda.loops.arrays import Call
+from linattn_ref.kernels.cuda.loops.arrays import Call, fill
 
 assert device.SIMULATED
 EPS_32 = np.finfo(np.float32).eps
@@ -483,7 +483,7 @@ chapter.source(tile.load_rows, tile.load_panel, tile.add_rows_by_rows, tile.add_
 # ### Sums and scan
 
 # %%
-chapter.source(causal_states.sums, causal_states.scan)
+chapter.source(causal_states.sums, causal_states.scan_number, causal_states.scan)
 
 # %% [markdown]
 # In `sums` a block has one chunk and one tile of the state; `z` is the sum of the keys, for the denominator (the column
@@ -1099,7 +1099,7 @@ print(f"{len(sums)} chunks in {steps} steps; last sum by doubling {states[-1, 0,
 #
 # How fast are they? On that day `linattn-ref bench cuda` compared them with PyTorch's attention (SDPA) and with
 # flash-linear-attention's kernels in Triton: causal, one sequence, 8 heads of 64, output and gradients. Its record is
-# kept; what a launch costs can be divided from it, since in it linear attention took 24.
+# kept. In it a call of linear attention launched 24 kernels of ours.
 
 # %% jupyter={"source_hidden": true}
 NAMES = [name + form for name in ("linear", "flash-linear-attention", "softmax", "SDPA") for form in ("", " bfloat16")]
@@ -1119,15 +1119,15 @@ def show(ms, names):
 # %%
 first_day = times(chapter.record("records/gpu_first_day"))
 show(first_day, NAMES)
-print(f"linear, N = 1024: {first_day['linear', 1024] / 24:.2f} ms per launch")
+print(f"linear, N = 1024: {first_day['linear', 1024] / 24:.2f} ms of the call for each launch")
 
 # %% [markdown]
 # An empty cell means that a call at a shorter length, or the forward pass alone at this one, had taken more than a
 # second. Four things can be read:
 #
 # - **Up to 16 384 tokens linear attention takes the same time, whatever $N$ is.** The GPU waits for Python, which
-#   spends a third of a millisecond on each launch. flash-linear-attention waits too, but less than half as long. To
-#   make this faster, join the kernels.
+#   took a third of a millisecond for each launch and what lies around it. flash-linear-attention waits too, but less
+#   than half as long, although its times here include bringing the arrays into its own order.
 # - From 262 144 tokens on the kernels count. In bfloat16 ours is the faster of the two. In float32 it takes twice as
 #   long, since Triton rounds the factors of its products to TF32, 10 binary digits for the fraction, to have them done
 #   by tensor cores. The loops for bfloat16 are called by themselves here: `linear.forward(..., kernels=cuda)` takes
@@ -1139,31 +1139,51 @@ print(f"linear, N = 1024: {first_day['linear', 1024] / 24:.2f} ms per launch")
 #
 # ## What a profiler saw
 #
-# Two days later a GPU was there for a quarter of an hour, and Nsight Compute could watch. In `sums`, which does 67
-# million multiply-adds of a warp at $N = 65\,536$, it counted 461 million instructions. The busiest unit was the one
-# for integers. So each multiply-add brought six others along, and most of them computed addresses. The machine code,
-# which the compiler writes on any machine, shows what they were:
+# Two days later a GPU was there for a quarter of an hour, and Nsight Compute could watch. A warp's multiply-adds can be
+# counted by hand; the profiler counted everything else as well:
+
+# %%
+profile = chapter.record("records/gpu_profile")["results"]
+of_sums = profile["sums"]
+by_hand = 8 * of_sums["length"] * 64 * 64 // 32  # H N C M, 32 at a time
+counted = of_sums["instructions"]
+print(f"sums, N = {of_sums['length']}: {by_hand:,} multiply-adds of a warp, {counted:,} instructions")
+print(f"{counted / by_hand:.1f} instructions for each; the busiest unit is the {of_sums['busiest']}, for integers")
+
+# %% [markdown]
+# So each multiply-add brought six others along, and most of them computed addresses. The machine code, which the
+# compiler writes on any machine, shows what they were:
 #
 # - **Indices that might be negative.** In Python `x[-1]` is the last number, so a compiled `x[i]` asks whether $i < 0$
-#   and adds the length, at every access. That threads count from 0 the compiler knows; that a row of a chunk does, it
-#   does not. `i & NATURAL` takes the sign away, and with it the question.
-# - **Loops whose end is not seen.** A `for` over a `range` of 4 is unrolled, one of 16 is not. It counts down an
-#   iterator of 64 bits each time, and no address in it is a constant. A `while` up to 16 is unrolled.
+#   and adds the length, at every access, unless the compiler knows better. `i & NATURAL` clears the sign, and with it
+#   the question. For a thread's own place `max(cuda.threadIdx.x, 0)` does it, and costs nothing, since the compiler
+#   knows that number's range and drops the `max`.
+# - **Loops that stay loops.** A `for` over a `range` of 4 is unrolled, one of 16 is not. It counts down an iterator of
+#   64 bits each time, and no address in it is a constant. A `while` up to 16 is unrolled.
 # - **Divisions.** A block filled a tile by counting $e = t, t + 256, \dots$ and took row and column from $e / 16$ and
 #   its remainder. But the threads stand in a square, which names row and column.
 #
-# Two more were no matter of instructions. The scan read 8 chunks ahead, too few to keep the memory busy, and took two
-# launches, for $S$ and for $Z$. And each array of zeros or ones was made by a launch of ours, where CuPy or PyTorch
-# make them too. No formula has changed, and no sum has another order.
+# Two more findings had nothing to do with instructions. The scan read 8 chunks ahead, too few to keep the memory busy,
+# and took two launches, for $S$ and for $Z$. And arrays of zeros or ones were made by launches of ours, though CuPy
+# and PyTorch can make their own. No formula has changed, and no sum has another order.
+
+# %%
+rows = [
+    (f"`{row['kernel']}`", *(row[f"{what}_{when}"] for when in ("before", "after") for what in ("launches", "ms")))
+    for row in profile["rows"]
+]
+chapter.table(
+    (f"linear, float32, N = {profile['length']}", "launches", "ms for each", "launches now", "ms for each now"), rows
+)
 
 
 # %% native="It counts launches of the GPU's kernels, which need Numba, and a browser has none."
 def launches(mechanism):
-    """Of kernels, for the output and the gradients."""
+    """Of kernels, for the output and the gradients, where a library makes arrays of zeros and ones itself."""
     with mock.patch.object(device, "launch") as launch:
         out, saved = mechanism.forward(*heads[:3], causal=True, kernels=gpu)
         mechanism.backward(out, saved)
-    return launch.call_count
+    return sum(each.args[0] is not fill for each in launch.call_args_list)
 
 
 print("launches:", {"linear": launches(linear), "softmax": launches(softmax)})
@@ -1175,15 +1195,19 @@ for name, n in (("linear", 4**10), ("linear bfloat16", 4**10), ("softmax", 4**8)
     print(f"{name}, N = {n}: {first_day[name, n]:.4g} ms, now {now[name, n]:.4g} ms")
 
 # %% [markdown]
-# PyTorch's attention, which nobody has touched, took the same in both runs to a hundredth, so they can be compared.
-# Linear attention takes 0.38 of its first time in float32 and 0.69 in bfloat16, softmax in float32 0.67. In bfloat16
-# softmax takes longer than on the first day: each weight is multiplied by its query's share, apart from the largest
-# score, so that large equal scores have the right gradients. The quarter of an hour was over before
-# flash-linear-attention's turn, so a ratio from one run is missing. Two days apart, at a million tokens in float32, it
-# took 101 ms and ours take 78, without its rounding.
+# From 65 536 tokens on PyTorch's attention, which nobody has touched, took the same on both days to a hundredth, so
+# that these rows can be compared. At a million tokens linear attention takes 0.38 of its first time in float32. In
+# bfloat16, whose loops were unrolled before, the scan alone makes it 0.69. Softmax in float32 takes 0.67 of its time at
+# 65 536 tokens, in bfloat16 more than on the first day: the largest score and the share of a row are two numbers now,
+# for the sake of large equal scores, so each weight takes one more multiplication. At 262 144 tokens linear attention
+# in bfloat16 is 58 times as fast as PyTorch's softmax.
 #
-# At 262 144 tokens linear attention in bfloat16 is 58 times as fast as PyTorch's softmax. Up to 16 384 tokens Python is
-# what takes time, and fewer launches gained nothing that could be told from the noise between two hosts.
+# The quarter of an hour was over before flash-linear-attention's turn, so a ratio from one run is missing. Two days
+# apart, at a million tokens in float32, it took 101 ms, bringing arrays into its order included, and ours take 78,
+# without rounding to TF32. It was also over before the last 123 of 1,777 tests; those that had run had passed.
+#
+# Up to 16 384 tokens, where Python is what takes time, ours took up to one and a half times as long as on the first
+# day, with fewer launches. Whether that is the host, nobody has measured.
 #
 # The roofline says how much is left. For its bandwidth and rate take those of a copy and of a product of matrices,
 # which were measured in the same run. Forward, any kernel has to make the products $\phi(K)^\top V$ and $\phi(Q)\, S$,

@@ -48,6 +48,10 @@ def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
             raise ValueError(
                 f"state: expected {dtype} with (B, H) = {leading}, got {one[0].dtype} of shape {one[0].shape}"
             )
+    if state.blocks:  # whose last axis is a width that all blocks share
+        own = multi_head.init_state(1, params.blocks[0].attention, inside, heads=model.heads, capacity=1)[0]
+        if state.blocks[0][0].shape[-1] != own.shape[-1]:
+            raise ValueError(f"state: expected a width of {own.shape[-1]}, got shape {state.blocks[0][0].shape}")
 
 
 def look_at_step(tokens_t: Any, params: Any, state: Any, model: Any) -> None:

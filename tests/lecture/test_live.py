@@ -72,6 +72,8 @@ def test_each_slider_asks_for_a_guess_first():
         for text in (text for each in asked.values() for text in (each["guess"], each["answer"])):
             assert text.endswith((".", "?"))
         assert all("?" in each["guess"] for each in asked.values())
+    with pytest.raises(ValueError, match=r"guesses\.toml: .* each slider of chapter 99, found no \[99\]"):
+        frames.guesses("99")
 
 
 def test_data_cannot_end_its_element():

@@ -174,6 +174,7 @@ def test_a_state_of_something_else_is_refused(inside, other):
     _, state = causal.step(np.array([1, 2, 3]), params, causal.init_state(3, params, model), model)
     single = map_arrays(lambda array: array.astype(np.float32), params)
     four, another = model._replace(heads=4), model._replace(mechanism=mechanism.of(other, causal=True))
+    wide = causal.draw(np.random.default_rng(0), tokens=5, places=TOKENS, width=16, hidden=16, layers=2)
     for rows, its, given, error, message in (
         (1, params, state, ValueError, r"expected float64 with \(B, H\) = \(1, 2\), got float64 of shape \(3, 2, "),
         (4, params, state, ValueError, r"expected float64 with \(B, H\) = \(4, 2\), got float64 of shape \(3, 2, "),
@@ -181,6 +182,7 @@ def test_a_state_of_something_else_is_refused(inside, other):
         (3, params, state._replace(place=-1), ValueError, "a place of at least 0, got 2 and -1"),
         (3, params, state._replace(blocks=state.blocks[1:]), ValueError, "expected one of 2 blocks .*, got 1 and 1"),
         (3, params, causal.init_state(3, params, four), ValueError, r"= \(3, 2\), got float64 of shape \(3, 4, "),
+        (3, params, causal.init_state(3, wide, model), ValueError, r"expected a width of 4, got shape \(3, 2, \d, 8\)"),
         (3, params, causal.init_state(3, params, another), TypeError, r"expected a \w+\.State for each block, got a"),
     ):
         for tokens, call in ((np.zeros(rows, int), causal.step), (np.zeros((rows, 2), int), causal.read)):

@@ -309,8 +309,8 @@ def about(*what: Any) -> Iterator[None]:
         raise
 
 
-def assert_close(actual: Any, expected: Any, case: Case, what: str = "", beside: float = 0.0) -> None:
-    """Equal to rounding: see ``Case.roundings``; to these and what else ``expected`` may be off by."""
+def assert_close(actual: Any, expected: Any, case: Case, what: str = "", more: float = 0.0) -> None:
+    """Equal up to ``Case.roundings`` of the largest number, and ``more``."""
     largest = max(1.0, float(abs(expected).max()))
-    atol = case.roundings * np.finfo(actual.dtype).eps * largest + beside
+    atol = case.roundings * np.finfo(actual.dtype).eps * largest + more
     np.testing.assert_allclose(actual, expected, rtol=0, atol=atol, err_msg=what)

@@ -138,7 +138,7 @@ def draw(results: Results) -> Figure:
     """Registers and shared memory of the CUDA kernels, as NVIDIA's assembler reports them for compute capability 9.0.
     The staircases tell how many warps of blocks of 256 threads fit on a multiprocessor by either alone; a mark is a
     kernel of linear or of softmax attention. Filled: float32; hollow: float64. Dotted: what the compiler was told to
-    stay below. Registers decide. Compiled; nothing was run.
+    stay below, but for the scan. Registers decide. Compiled; nothing was run.
     """
     figure, axes = style.figure(1, 2, height=0.42, sharey=True)
     limits = LIMITS["sm_90"]

@@ -67,16 +67,15 @@ def gpu(figures: Path) -> str:
     def longest(*kernels: str) -> int:
         return max(length for _, length in ms if all((kernel, length) in ms for kernel in kernels))
 
-    ratios, limits = [], []
+    ratios, limits, far = [], [], longest("linear", "linear bfloat16")
     for form in ("", " bfloat16"):
         n = longest(f"softmax{form}", f"SDPA{form}")
         ratios.append(f"{ms[f'SDPA{form}', n] / ms[f'softmax{form}', n]:.2f} (N = {n})")
-        n = longest(f"linear{form}")
-        limits.append(f"{ms[f'linear{form}', n] / limit_ms(results, BOTH, n, f'limit of linear{form}'):.0f}")
+        limits.append(f"{ms[f'linear{form}', far] / limit_ms(results, BOTH, far, f'limit of linear{form}'):.0f}")
     return (
         f"On an {results.device}, causal, {BOTH}: softmax attention {ratios[0]}, in bfloat16 {ratios[1]}, against SDPA;"
-        f" linear attention takes {limits[0]} times (bfloat16 {limits[1]}) what moving its arrays and its products need"
-        f" at least (N = {n}). Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
+        f" linear attention takes {limits[0]} times (bfloat16 {limits[1]}) the least time that its arrays and products"
+        f" need (N = {far}). Those in bfloat16 are the loops by themselves: `kernels=cuda` widens 16 bits to float32."
     )
 
 

@@ -118,7 +118,10 @@ def pages(*, home: str | None = None) -> dict[str, str]:
 
 def guesses(number: str) -> dict[str, dict[str, str]]:
     """What a reader of a chapter guesses before moving a slider: ``guess`` and ``answer`` by the slider's name."""
-    return dict(tomllib.loads(GUESSES.read_text(encoding="utf-8"))[number])
+    asked = tomllib.loads(GUESSES.read_text(encoding="utf-8"))
+    if number not in asked:
+        raise ValueError(f"{GUESSES}: expected a guess for each slider of chapter {number}, found no [{number}]")
+    return dict(asked[number])
 
 
 def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:

@@ -20,7 +20,8 @@ def read_by(name):
 READ = {name: read for name in catalogue.FIGURES if (read := read_by(name))}
 # Beside them: what is said of the networks that come with the package, and of a page.
 OTHERS = {"images_bits.json", "images_bits_softmax.json", "live_head.json"}
-OTHERS |= {"conform_confusion.json", "gpu_first_day.json"}  # what the judge found; `bench_cuda` of an earlier day
+OTHERS |= {"conform_confusion.json"}  # what the judge found
+OTHERS |= {"gpu_first_day.json", "gpu_profile.json"}  # `bench_cuda` of an earlier day; what a profiler counted
 # Sums of few numbers of float64, whose last bits depend on the processor. Where a network is asked anew, in float32,
 # weights are rounded to three digits, and of 512 words one may be told otherwise.
 CLOSE = 1e-9

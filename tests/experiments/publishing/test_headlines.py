@@ -50,8 +50,8 @@ def test_a_row_is_the_records(tmp_path):
     shares, gpu = below.split("On an NVIDIA chip")
     assert re.findall(r"\d\.\d\d \(N = \d+\)", gpu) == ["2.00 (N = 16)"] * 2
     # 2 heads of 32 rows move 12 arrays of 4 numbers: 12,288 bytes, or half of that, in 4 and 2 ms; it takes 128
-    assert "takes 32 times (bfloat16 64) what" in gpu
-    assert "at least (N = 32)" in gpu
+    assert "takes 32 times (bfloat16 64) the least" in gpu
+    assert "need (N = 32)" in gpu
     lines = lines.splitlines()[2:]
     assert len(lines) == len(WANTED)
     assert all(line.endswith("| Peer 1.5, by hand | 2.3 (2.0) | a chip |") for line in lines)

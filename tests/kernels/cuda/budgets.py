@@ -14,6 +14,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
+    Budget("arrays", "fill", "x1 x", 16, 0),
     Budget("rows", "copy", "x1 x1", 24, 0),
     Budget("rows", "divide", "x2 x1 x2", 48, 0),
     Budget("rows", "multiply", "x2 x1 x2", 48, 0),

@@ -28,6 +28,7 @@ import numpy as np
 
 SIZES = {"SIDE": 3, "EACH": 2, "TILE": 6, "PITCH": 7, "STEP": 3, "HALF": 1, "THREADS": 9, "BLOCK": (3, 3), "SHORT": 12}
 SIZES |= {"WARPS": 2, "EDGE": 32, "PARTS": 4, "STEPS": 2, "WORDS": 16, "LANES": 64, "ROUNDS": 8, "WARP_BLOCK": (32, 2)}
+SIZES |= {"AHEAD": 2}  # of three chunks
 TESTS = Path(__file__).parents[2]
 
 

@@ -23,6 +23,7 @@ from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 HALF = {name for name in EXPECTED if name[0].startswith("half_")}
+ALSO = {("arrays", "fill"): ["b1 bool"]}  # a mask without a masked key
 MODES = list(np.ndindex(2, 2, 2))
 
 
@@ -38,7 +39,7 @@ def launches(monkeypatch):
         seen.add((name, tuple(numba.typeof(x) for x in arguments)))
 
     def library(model):
-        return arrays.Library(np.ascontiguousarray, np.zeros, np.full, lambda x: x, np.ascontiguousarray, 0)
+        return arrays.Library(np.ascontiguousarray, np.zeros, None, lambda x: x, np.ascontiguousarray, 0)
 
     monkeypatch.setitem(arrays._LIBRARIES, "numpy", library)
     monkeypatch.setattr(device, "check_gpu", lambda: None)
@@ -153,4 +154,5 @@ def test_types_of_16_bits(launches, numbers):
 
 def check_types(launches, real):
     for name, types in launches:
-        assert types == signature_of(EXPECTED[name], real), name
+        known = [EXPECTED[name], *ALSO.get(name, ())]
+        assert types in [signature_of(words, real) for words in known], name

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops import device
+from linattn_ref.kernels.cuda.loops.device import cuda
 from linattn_ref.kernels.cuda.loops.tile import THREADS
 from linattn_ref.op.libraries import as_cupy, check_one_origin, is_numba_array
 from linattn_ref.op.libraries import is_on_gpu as on_gpu
@@ -31,7 +32,7 @@ class Library(NamedTuple):
 
     put: Any  # x -> a contiguous device array with its numbers; not a copy, if x is one already
     empty: Any  # shape, dtype -> a new array on the GPU
-    full: Any  # shape, value, dtype -> one full of that value
+    full: Any  # shape, value, dtype -> one full of that value; None if that takes a kernel of ours
     get: Any  # a new array on the GPU -> what the caller is given
     constant: Any  # a NumPy array, such as indices -> the same on the GPU
     stream: Any  # a Numba stream
@@ -77,10 +78,7 @@ def _numpy(model):
     def get(x):
         return x.copy_to_host()  # GPU to host, after all that was launched before
 
-    def full(shape, value, dtype):
-        return put(np.full(shape, value, dtype))
-
-    return Library(put, device.cuda.device_array, full, get, put, device.default_stream())
+    return Library(put, device.cuda.device_array, None, get, put, device.default_stream())
 
 
 def _numba(model):
@@ -94,16 +92,13 @@ def _numba(model):
     def empty(shape, dtype):
         return device.cuda.device_array(shape, dtype, stream=stream)
 
-    def full(shape, value, dtype):
-        return constant(np.full(shape, value, dtype))
-
     def constant(x):
         return device.cuda.to_device(dense(x), stream=stream)
 
     def get(x):
         return x.bind(stream)  # a new shape has lost it
 
-    return Library(put, empty, full, get, constant, stream)
+    return Library(put, empty, None, get, constant, stream)
 
 
 def _torch(model):
@@ -151,7 +146,6 @@ class Call:
     def __init__(self, leading, **arrays):
         self.library = library_of(**arrays)
         self.leading, self.heads = tuple(leading), math.prod(leading)
-        self.views = {}  # by the array's id, with the array: making one takes a fifth of a launch
 
     def flat(self, x, axes=2):
         """``(..., rows, width)`` as a device array ``(heads, rows, width)``; with ``axes=1``, ``(..., rows)``."""
@@ -164,14 +158,16 @@ class Call:
 
     def full(self, shape, dtype, value):
         """A new array ``(heads, *shape)`` of ``value``."""
-        return self.library.full((self.heads, *shape), value, dtype)
+        shape = self.heads, *shape
+        if self.library.full is not None:
+            return self.library.full(shape, value, dtype)
+        x, size = self.library.empty(shape, dtype), math.prod(shape)
+        self.for_each(fill, size, x.reshape((size,)), np.dtype(dtype).type(value))
+        return x
 
     def launch(self, kernel, grid, block, *arguments):
         """Start a kernel; arrays of any library may be among its arguments."""
-        for x in arguments:
-            if on_gpu(x) and id(x) not in self.views:
-                self.views[id(x)] = device.as_device_array(x), x
-        views = (self.views.get(id(x), (x,))[0] for x in arguments)
+        views = (device.as_device_array(x) if on_gpu(x) else x for x in arguments)
         device.launch(kernel, grid, block, self.library.stream, *views)
 
     def for_each(self, kernel, count, *arguments):
@@ -194,3 +190,10 @@ class Call:
         for view, x in zip(views, arrays, strict=True):
             if isinstance(x, np.ndarray):
                 x[...] = self.library.get(view).reshape(x.shape)  # GPU to host
+
+
+@device.kernel
+def fill(x, value):
+    i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+    if i < x.shape[0]:
+        x[i] = value

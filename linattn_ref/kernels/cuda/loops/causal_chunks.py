@@ -15,8 +15,7 @@ Going from the end, as gradients do, "before" means the chunk after, and sums ar
 With a denominator there is one more column, beside ``u`` or beside ``a`` and ``b``: the arguments called ``beside``.
 """
 
-from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -68,7 +67,7 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
     """``out (heads, N, M)`` and, if ``normalised``, what it is divided by. Grid: heads * chunks, tiles of ``M``."""
     tile = cuda.shared.array((TILE, PITCH), a.dtype)
     panel = cuda.shared.array((STEP, PITCH), a.dtype)
-    beside = cuda.shared.array(STEP, a.dtype)
+    part = cuda.shared.array(STEP, a.dtype)  # of Z
     scores = cuda.local.array((EACH, EACH), a.dtype)
     acc = cuda.local.array((EACH, EACH), a.dtype)
     total = cuda.local.array(1, a.dtype)
@@ -85,16 +84,16 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
         load_rows(x, y, tile, STEP, b, head, row, first)
         load_state(x, y, panel, states, head, chunk, first, first_m, False)
         if t < STEP:
-            beside[t] = 0
+            part[t] = 0
             if first + t < z.shape[2]:
-                beside[t] = z[head, chunk, first + t]
+                part[t] = z[head, chunk, first + t]
         cuda.syncthreads()
         add_rows_by_rows(x, y, scores, tile)  # (TILE, TILE): a b^T
         add_rows_by_panel(x, y, acc, tile, 0, panel)  # (TILE, TILE): a S
         if normalised and t < TILE:
             c = 0
             while c < STEP:
-                total[0] += tile[t, c] * beside[c]
+                total[0] += tile[t, c] * part[c]
                 c += 1
         cuda.syncthreads()
 

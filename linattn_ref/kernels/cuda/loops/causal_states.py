@@ -4,8 +4,7 @@ The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chun
 """
 
 from linattn_ref.kernels.cuda.loops.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -29,7 +28,7 @@ def sums(b, u, beside, states, z):
     """
     left = cuda.shared.array((STEP, PITCH), b.dtype)
     right = cuda.shared.array((STEP, PITCH), b.dtype)
-    factors = cuda.shared.array(STEP, b.dtype)
+    weights = cuda.shared.array(STEP, b.dtype)
     acc = cuda.local.array((EACH, EACH), b.dtype)
     total = cuda.local.array(1, b.dtype)
     n, chunks = b.shape[1], states.shape[1]
@@ -43,14 +42,14 @@ def sums(b, u, beside, states, z):
         load_panel(x, y, left, b, head, row, first_c)
         load_panel(x, y, right, u, head, row, first_m)
         if t < STEP:
-            factors[t] = 0
+            weights[t] = 0
             if row + t < n:
-                factors[t] = beside[head, row + t]
+                weights[t] = beside[head, row + t]
         cuda.syncthreads()
         if t < TILE and cuda.blockIdx.z == 0:
             j = 0
             while j < STEP:
-                total[0] += left[j, t] * factors[j]
+                total[0] += left[j, t] * weights[j]
                 j += 1
         add_panel_by_panel(x, y, acc, left, right)
         cuda.syncthreads()
@@ -66,20 +65,22 @@ def sums(b, u, beside, states, z):
 
 
 @inlined
-def scan_number(x, start, end, ahead, head, e, backwards):
-    """Number ``e`` of a state: in place of each chunk's sum what stood there before it."""
-    chunks, total = x.shape[1], start[head, e]
+def scan_number(states, start, end, ahead, head, e, backwards):
+    """Number ``e`` of a state: each chunk's sum is replaced by what it was before that chunk."""
+    chunks, total = states.shape[1], start[head, e]
     first, onward = (chunks - 1, -1) if backwards else (0, 1)
     for done in range(0, chunks, AHEAD):
         turn = 0
         while turn < AHEAD:
+            chunk = (first + onward * (done + turn)) & NATURAL
             if done + turn < chunks:
-                ahead[turn] = x[head, (first + onward * (done + turn)) & NATURAL, e]
+                ahead[turn] = states[head, chunk, e]
             turn += 1
         turn = 0
         while turn < AHEAD:
+            chunk = (first + onward * (done + turn)) & NATURAL
             if done + turn < chunks:
-                x[head, (first + onward * (done + turn)) & NATURAL, e] = total
+                states[head, chunk, e] = total
                 total += ahead[turn]
             turn += 1
     end[head, e] = total
@@ -102,12 +103,13 @@ def scan(states, z, s_start, z_start, s_end, z_end, backwards):
         scan_number(z, z_start, z_end, ahead, head, e - size, backwards)
 
 
-def scanned(call, states, z, s, z_0, backwards):
+def scanned(call, states, z, s_start, z_start, backwards):
     """The states after the last chunk; in ``states`` and ``z``, in place of each chunk's sums, those before it."""
     count, c, m = states.shape[1:]
-    s = call.full((c * m,), dtype_of(states), 0) if s is None else call.flat(s).reshape((call.heads, c * m))
-    z_0 = call.full((c,), dtype_of(states), 0) if z_0 is None else call.flat(z_0, axes=1)
+    s_start = call.full((c, m), dtype_of(states), 0) if s_start is None else call.flat(s_start)
+    z_start = call.full((c,), dtype_of(states), 0) if z_start is None else call.flat(z_start, axes=1)
     s_end, z_end = call.empty((c, m), dtype_of(states)), call.empty((c,), dtype_of(states))
-    views = states.reshape((call.heads, count, c * m)), z, s, z_0, s_end.reshape((call.heads, c * m)), z_end
-    call.launch(scan, (call.heads * -(-(c * m + c) // THREADS),), (THREADS,), *views, backwards)
+    s_flat, s_end_flat = (x.reshape((call.heads, c * m)) for x in (s_start, s_end))
+    arrays = states.reshape((call.heads, count, c * m)), z, s_flat, z_start, s_end_flat, z_end
+    call.launch(scan, (call.heads * -(-(c * m + c) // THREADS),), (THREADS,), *arrays, backwards)
     return s_end, z_end

@@ -16,8 +16,7 @@ backward pass:
 """
 
 from linattn_ref.kernels.cuda.loops.causal_chunks import load_state
-from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
@@ -122,10 +121,12 @@ def correct(x_rows, a, b, pairs, whole, states, s, u, backwards):
                     tile[i, x + SIDE * each] += x_rows[head, row + i, m]
         cuda.syncthreads()
         solve(x, y, t, tile, panel, acc, pairs, head, row, backwards)  # (13), (16)
-        for e in range(t, TILE * TILE, THREADS):
-            i, m = e // TILE, first_m + e % TILE
-            if row + i < n and m < u.shape[2]:
-                u[head, row + i, m] = tile[i, e % TILE]
+        for r in range(EACH):
+            i = y + SIDE * r
+            for each in range(EACH):
+                m = first_m + x + SIDE * each
+                if row + i < n and m < u.shape[2]:
+                    u[head, row + i, m] = tile[i, x + SIDE * each]
         cuda.syncthreads()  # the block reads what it has just written
         for first in range(0, a.shape[2], TILE):
             clear(acc)

@@ -28,6 +28,9 @@ if not SIMULATED and cuda.implementation != "NVIDIA":
     told = "; NUMBA_ENABLE_CUDASIM was set too late" if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0" else ""
     raise ImportError(f"linattn_ref.kernels.cuda needs the package numba-cuda{told}: {INSTALL}")
 
+# x & NATURAL is x, 0 <= x < 2^31, and tells the compiler that an index is not one from the end.
+NATURAL = 0x7FFFFFFF
+
 if SIMULATED:  # where `cuda` has barriers in the kernel's own module only
 
     def syncthreads():

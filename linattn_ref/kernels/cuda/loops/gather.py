@@ -12,8 +12,7 @@ For the kernels of `pattern_softmax` and `lsh`.
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads, syncthreads_or
-from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined, syncthreads, syncthreads_or
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
@@ -29,7 +28,6 @@ from linattn_ref.kernels.cuda.loops.tile import (
 
 QUERY, LOW, HIGH, KEY, PLACE, PIECE = 0, 1, 2, 3, 4, 5  # rows of `of`
 NUMBER, FIRST, LAST = 0, 1, 2  # of `queries (rows, 3)`: the query's number, and what it sees
-ROW_SUM = 1  # a row of `state` beside the maximum, a column for each query, in a backward pass
 
 
 # --- Who is in a tile -----------------------------------------------------------------------------------------------
@@ -89,23 +87,14 @@ def gather_strips(x, y, panel, a, b, head, of, who_a, who_b, first):
 
 
 @inlined
-def gather_tile(x, y, tile, out, head, of, who, first_m):
-    """``TILE`` columns of the rows ``of[who]`` of ``out[head]``; each thread the numbers that it has in registers."""
+def gather_tile(x, y, acc, out, head, of, who, first_m):
+    """``TILE`` columns of the rows ``of[who]`` of ``out[head]``; each thread has its own numbers in registers."""
     for r in range(EACH):
         i = y + SIDE * r
         for s in range(EACH):
-            j = x + SIDE * s
-            tile[i, j] = 0
-            if of[who, i] >= 0 and first_m + j < out.shape[2]:
-                tile[i, j] = out[head, of[who, i], first_m + j]
-
-
-@inlined
-def take(x, y, acc, tile):
-    """Numbers of ``tile`` to the registers of the threads that compute with them."""
-    for r in range(EACH):
-        for s in range(EACH):
-            acc[r, s] = tile[y + SIDE * r, x + SIDE * s]
+            acc[r, s] = 0
+            if of[who, i] >= 0 and first_m + x + SIDE * s < out.shape[2]:
+                acc[r, s] = out[head, of[who, i], first_m + x + SIDE * s]
 
 
 @inlined

@@ -25,7 +25,7 @@ ROUNDS`` of ``2, 32, 4, 2, 16, 64, 8``.
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.device import inlined
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined
 from linattn_ref.kernels.cuda.loops.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds
 
 WARPS = 4
@@ -39,7 +39,6 @@ LANES = 128  # 32 WARPS, all threads of a block
 WARP_BLOCK = (32, WARPS)
 AT_ONCE = 4  # LANES / WORDS, rows of words that the threads of a block load at a time
 ROUNDS = 16  # EDGE / AT_ONCE
-NATURAL = 0x7FFFFFFF  # x & NATURAL is x, and tells the compiler that an index is not one from the end
 ZERO, ONE = np.float32(0), np.float32(1)
 
 

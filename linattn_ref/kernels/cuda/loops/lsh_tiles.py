@@ -22,15 +22,13 @@ from linattn_ref.kernels.cuda.loops.gather import (
     LOW,
     PLACE,
     QUERY,
-    ROW_SUM,
     add_gathered,
     gather_strips,
     gather_tile,
     multiply_gathered,
     scatter,
-    take,
 )
-from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, go_on, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, go_on, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.tile import EACH, HALF, PITCH, SIDE, STEP, THREADS, TILE, clear
 
 # --- Who meets whom -------------------------------------------------------------------------------------------------
@@ -117,8 +115,7 @@ def forward_tile(q, k, v, order, chunks, seen, current, rows, chunk, causal, sca
         if of[QUERY, t] >= 0:
             go_on(t, state, so_far, head, of[QUERY, t])
     cuda.syncthreads()
-    gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-    take(x, y, acc, tile)
+    gather_tile(x, y, acc, out, head, of, QUERY, first_m)
     start, stop = max(row // chunk - 1, 0) * chunk, 0
     if row < last_row:
         stop = min(((last_row - 1) // chunk + 1) * chunk, seen[head])

@@ -18,16 +18,14 @@ from linattn_ref.kernels.cuda.loops.gather import (
     PIECE,
     PLACE,
     QUERY,
-    ROW_SUM,
     add_gathered,
     gather_tile,
     look_up_key,
     look_up_query,
     multiply_gathered,
     scatter,
-    take,
 )
-from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, go_on, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, go_on, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.pattern_tasks import (
     BEFORE,
     COLUMN,
@@ -74,8 +72,7 @@ def forward_tile(
     cuda.syncthreads()
     clear(acc)
     if slot < 0:
-        gather_tile(x, y, tile, out, head, of, QUERY, first_m)
-        take(x, y, acc, tile)
+        gather_tile(x, y, acc, out, head, of, QUERY, first_m)
     run, last_run, columns = tasks[task, RUN], tasks[task, LAST_RUN], tasks[task, LAST_COLUMN]
     for start in range(tasks[task, COLUMN], columns, TILE):
         if t < TILE:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, SUM, begin, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -21,18 +21,17 @@ from linattn_ref.kernels.cuda.loops.tile import (
     write,
 )
 
-QUERY, FIRST = 0, 1  # rows of `of`, a column for each place of a tile
-ROW_SUM = 1  # a row of `state` beside the maximum, a column for each query, in the backward pass
+QUERY, SEEN_FROM = 0, 1  # rows of `of`, a column for each place of a tile
 
 
 @inlined
 def look_up(of, t, query, key, n, n_keys, key_mask, head, causal):
     """To place ``t``: the query's number, -1 beyond the end; the first query that sees the key, ``n`` for none."""
-    of[QUERY, t], of[FIRST, t] = -1, n
+    of[QUERY, t], of[SEEN_FROM, t] = -1, n
     if query < n:
         of[QUERY, t] = query
     if key < n_keys and key_mask[head, key]:
-        of[FIRST, t] = max(key - (n_keys - n), 0) if causal else 0
+        of[SEEN_FROM, t] = max(key - (n_keys - n), 0) if causal else 0
 
 
 @kernel(threads=THREADS, blocks=2)
@@ -67,7 +66,7 @@ def forward_tile(q, k, v, key_mask, causal, scale, largest, out, m, share):
         for r in range(EACH):
             for s in range(EACH):
                 i, j = y + SIDE * r, x + SIDE * s
-                if of[QUERY, i] < of[FIRST, j]:
+                if of[QUERY, i] < of[SEEN_FROM, j]:
                     tile[i, j] = -math.inf
         to_weights(x, y, t, tile, panel, state, acc)  # (1), (2)
         add_product(x, y, t, acc, tile, panel, v, head, key, first_m, largest)  # (3)
@@ -125,7 +124,7 @@ def gradient_tile(
             for s in range(EACH):
                 i, j = y + SIDE * r, x + SIDE * s
                 query, key = (i, j) if rows_are_queries else (j, i)
-                if of[QUERY, query] >= of[FIRST, key]:
+                if of[QUERY, query] >= of[SEEN_FROM, key]:
                     tile[i, j] = math.exp(tile[i, j] - state[MAXIMUM, query])  # (5)
                 else:
                     tile[i, j] = 0

@@ -18,14 +18,14 @@ Shared memory is two arrays: ``tile (TILE, PITCH)``, which holds two such strips
 or a square of scores, and ``panel (STEP, PITCH)``. Rows are ``PITCH = TILE + 1`` apart, so that threads that read down
 a column find their numbers in different banks. In float64 that is 41 600 bytes, in float32 half of it.
 
-A loop over ``acc`` is written with ``range(EACH)`` and a short body, so that the compiler counts it out: registers have
-no addresses. Of a ``range`` as long as ``STEP`` it does not see the end, and counts on with a dozen instructions each
-time; the end of a ``while`` it sees.
+A loop over ``acc`` is written with ``range(EACH)`` and a short body, so that the compiler unrolls it: registers have no
+addresses. It does not unroll ``for c in range(STEP)``, and spends a dozen instructions on each turn; a ``while`` it
+unrolls. Where that is rare, as with NaN, loops stay ``for``.
 
-An index below 0 counts from the end, in Python, and what that takes is computed at every access, unless the compiler
-knows better. ``x & NATURAL`` is ``x``, and tells it; so does ``max(cuda.threadIdx.x, 0)``. A thread loads those places
-of a tile that its own ``x`` and ``y`` name, without a division. Before these three rules a profiler counted seven
-instructions for each multiply-add of `causal_states.sums`; with them it takes 0.28 of the time.
+In Python a negative index counts from the end, and compiled code allows for that at every access, unless the compiler
+knows that the index is not negative. ``x & NATURAL`` tells it, and of what begins as 32 bits ``max(cuda.threadIdx.x,
+0)``, which takes no instruction. A thread loads those places of a tile that its own ``x`` and ``y`` name, without a
+division. Chapter 16 has what a profiler said before and after these three rules.
 
 Python's numbers in a kernel are int64 and float64, and float64 arithmetic is 2 to 64 times slower: sums start from an
 integer 0 stored to an array of the inputs' type, and every other factor is read from one or is an argument.
@@ -40,16 +40,15 @@ The simulator does not, and a test sets smaller ones there: ``SIDE, EACH, TILE, 
 
 import math
 
-from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads, syncthreads_or
-from linattn_ref.kernels.cuda.loops.half_tiles import NATURAL
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined, syncthreads, syncthreads_or
 from linattn_ref.kernels.cuda.loops.tensor_cores import here
 
 SIDE = 16  # threads along either side of a block
 EACH = 4  # numbers per thread, along either side
 TILE = 64  # SIDE * EACH
 PITCH = 65  # TILE + 1
-STEP = 16  # SIDE: `delta_chunks.solve` and the parts of `online_softmax`; divides TILE, at most half of it
-HALF = 8  # STEP / 2
+STEP = 16  # SIDE: a thread loads the row of its y, or the column of its x; at most half of TILE
+HALF = 8  # STEP / 2; the threads of the other half of x, or y, load what lies below
 THREADS = 256  # SIDE * SIDE; at least TILE
 BLOCK = (SIDE, SIDE)
 TURNS = 3  # of a product with NaN or infinity in it
