@@ -9,6 +9,7 @@ from cases import CASES
 from kernels.cuda.on_gpu import both_passes, on_host, prefill_and_steps
 
 from linattn_ref.attention import linear, softmax
+from linattn_ref.kernels import reference
 
 pytestmark = pytest.mark.gpu
 SIZES = [
@@ -133,6 +134,16 @@ def test_called_twice_the_same_bits(cuda):
             results.append([to_host(x) for x in arrays if x is not None])
         for first, second in zip(*results, strict=True):
             np.testing.assert_array_equal(first, second)
+
+
+def test_more_chunks_than_the_scan_reads_ahead(cuda):
+    q, k, v, d_out = np.random.default_rng(0).standard_normal((4, 2, 2500, 8))
+    results = []
+    for kernels in (reference, cuda):
+        out, saved = linear.forward(q, k, v, causal=True, kernels=kernels)
+        results.append([out, *linear.backward(d_out, saved)[:3]])
+    for expected, actual in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
 
 
 def test_a_mix_of_libraries_is_one_clear_error(cuda):
