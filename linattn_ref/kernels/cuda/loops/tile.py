@@ -20,7 +20,7 @@ a column find their numbers in different banks. In float64 that is 41 600 bytes,
 
 A loop over ``acc`` is written with ``range(EACH)`` and a short body, so that the compiler unrolls it: registers have no
 addresses. It does not unroll ``for c in range(STEP)``, and spends a dozen instructions on each turn; a ``while`` it
-unrolls. Where that is rare, as with NaN, loops stay ``for``.
+unrolls. Loops that rarely run, as with NaN, stay ``for``, and so does the recurrence in `delta_chunks.gradient`.
 
 In Python a negative index counts from the end, and compiled code allows for that at every access, unless the compiler
 knows that the index is not negative. ``x & NATURAL`` tells it, and of what begins as 32 bits ``max(cuda.threadIdx.x,
