@@ -2,8 +2,6 @@
 
 import argparse
 import inspect
-import typing
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,22 +53,10 @@ def run_plan(arguments: argparse.Namespace) -> None:
             say(f"{one.name}: {plan.steps_done(one, out)} steps, about {one.hours} hours: {plan.command(one, out)}")
 
 
-def options_of(module: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Of a task: an option's name, its type or what it may be, its default, and the `options.Option`."""
-    from linattn_ref.experiments.learning.options import Option
-
-    hints = typing.get_type_hints(module.begin, include_extras=True)
-    hints |= typing.get_type_hints(module.Shape, include_extras=True)
-    defaults = {name: one.default for name, one in inspect.signature(module.begin).parameters.items()}
-    for name, hint in hints.items():
-        for said in getattr(hint, "__metadata__", ()):
-            if isinstance(said, Option):
-                kinds = typing.get_args(hint.__origin__) or (hint.__origin__,)
-                yield name, kinds, {**defaults, **module.Shape._field_defaults}[name], said
-
-
 def add_options(name: str, command: argparse.ArgumentParser) -> None:
     """What all tasks have, and this one's own."""
+    from linattn_ref.experiments.learning.options import options_of
+
     module, option = module_of(name), command.add_argument
     steps = inspect.signature(module.begin).parameters["steps"].default
     option("--out", type=Path, default=Path("out") / name, metavar="DIR", help="(default: %(default)s)")
@@ -94,6 +80,7 @@ def add_options(name: str, command: argparse.ArgumentParser) -> None:
 def run_task(name: str, arguments: argparse.Namespace) -> None:
     """Learn, and say what came of it."""
     from linattn_ref.experiments.learning import learn
+    from linattn_ref.experiments.learning.options import options_of
 
     for option in ("plan", "plan_out", "only", "list", "workers", "dask"):
         if getattr(arguments, option):

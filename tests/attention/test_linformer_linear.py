@@ -101,6 +101,7 @@ def test_similarities_are_no_longer_positive(rng):
     assert fraction(q, k, np.eye(60)) == 0  # linear attention itself
     assert fraction(q, k, linformer.mean_pool(R, 60)) == 0
     assert fraction(q, k, -np.eye(60)) == 1
+    assert fraction(q, k, 0 * e) == 0  # similarities of 0 are not below it
     identity = np.eye(60)
     inside, _ = linformer_linear.forward(q, k, v, identity, identity)
     assert (inside.max(axis=-2) <= v.max(axis=-2)).all()  # averages of the values

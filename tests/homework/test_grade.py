@@ -257,6 +257,9 @@ def test_values_cross_as_json():
         decode({"array": [1], "dtype": "O", "shape": [1]}, lambda name: None)
     for dtype, other in ((np.float16, "float64"), (np.longdouble, "float64"), (">f4", "float64"), (np.uint8, "int64")):
         assert json.loads(dumps(encode(np.ones(2, dtype)))) == {"array": [1, 1], "dtype": other, "shape": [2]}
+    assert json.loads(dumps(encode(np.full(1, 2**63 - 1, np.uint64))))["array"] == [2**63 - 1]
+    with pytest.raises(TypeError, match="got a larger one in uint64"):
+        encode(np.full(1, 2**63, np.uint64))
     for unreal in (1j, np.ones(2, np.complex64)):
         with pytest.raises(TypeError, match="expected an array of real numbers, got one of complex"):
             encode(unreal)

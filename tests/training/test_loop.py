@@ -583,3 +583,8 @@ def test_a_watch_is_told_how_long_it_takes_and_what_each_evaluation_finds(tmp_pa
     assert seconds == [40 * 2 + 7 * 5]
     assert lines == folder.read_record(tmp_path / "watched")[1:]
     np.testing.assert_array_equal(watched.inner.w, alone.inner.w)
+    again = {"facts": small_run.FACTS, "watch": watch, "resume": True}
+    loop.run(*learned, tmp_path / "watched", **again)  # it has ended: nobody looks at the clock
+    clock = iter((1.0, 3.0, 8.0))
+    loop.run(*learned[:2], small_run.settings(every=6, steps=52), tmp_path / "watched", **again)
+    assert seconds[1:] == [12 * 2 + 2 * 5]

@@ -24,9 +24,17 @@ def compute(*, record: Path = runs.RECORDS / "finetune.json") -> Results:
 
 
 def rows_of(source: Results) -> dict[str, Results]:
-    """Softmax attention and every Linformer, by what is told of them."""
+    """Softmax attention and every Linformer, by what is told of them.
+
+    Raises
+    ------
+    ValueError
+        Softmax attention, which the others are compared with, was not run.
+    """
     found = [one for one in source.networks.values() if one.attention in ("softmax", "linformer")]
     found.sort(key=lambda one: (-(one.k or source.length), one.fitted, one.sharing or ""))
+    if not found or found[0].attention != "softmax":
+        raise ValueError(f"record: {source.name}, {source.length} tokens, has no run with softmax attention")
     return {_title(one): one for one in found}
 
 
@@ -61,6 +69,8 @@ def draw(results: Results) -> Figure:
         for i, (fitted, when) in enumerate(((True, "after"), (False, "after"), (True, "before"), (False, "before"))):
             drawn = [one for one in others if one.fitted == fitted and one.sharing != "layerwise"]
             found = [(one[when].accuracy, one[when].low, one[when].high) for one in drawn]
+            if not found:
+                continue
             middle, low, high = 100 * np.array(found).T
             name = f"{'fitted' if fitted else 'pooled'}, {'trained' if when == 'after' else 'at once'}"
             look = {"color": style.BLUE if fitted else style.SKY, "elinewidth": 1, "label": name}

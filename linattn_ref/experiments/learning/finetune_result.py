@@ -20,11 +20,10 @@ SOURCES = {"imdb": "IMDB", "imdb256": "IMDB", "rt": "Rotten Tomatoes"}  # of the
 
 
 def read(record: Path = runs.RECORDS / "finetune.json") -> Results:
-    """All sources in a file of `runs.gather`."""
+    """All sources in a file of `runs.gather` of which a network was begun, and others went on from it."""
     found = runs.gathered(record)
-    return Results(
-        {key: source_of(key, found) for key in SOURCES if any(name.startswith(f"{key}-start") for name in found)}
-    )
+    begun = {key: {name.startswith(f"{key}-start") for name in found if name.startswith(f"{key}-")} for key in SOURCES}
+    return Results({key: source_of(key, found) for key, kinds in begun.items() if kinds == {True, False}})
 
 
 def source_of(key: str, found: dict[str, runs.Run]) -> Results:

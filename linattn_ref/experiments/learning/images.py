@@ -215,6 +215,8 @@ def begin(
     check_heads(shape)
     check_peak(peak)
     found = read(data, collection)
+    if len(found.training) < 2:
+        raise ValueError(f"data: expected at least 2 training images, got {len(found.training)}: one is held out")
     side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
     held_out = min(HELD_OUT, -(-len(found.training) // 10))
     training, watched = np.split(middle(found.training, side), [-held_out])

@@ -102,9 +102,19 @@ def _kind(run: runs.Run) -> tuple[Any, ...]:
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
-    """Which curves each panel has, by the names that stand at their ends."""
-    short, *_, long = sorted({c.length for c in results.find(attention="softmax")})
+    """Which curves each panel has, by the names that stand at their ends.
+
+    Raises
+    ------
+    ValueError
+        There is no softmax attention at two lengths, or no Linformer.
+    """
+    lengths = sorted({c.length for c in results.find(attention="softmax")})
     linformer = results.find(attention="linformer", drawn=False)
+    if len(lengths) < 2 or not linformer:
+        told = f"softmax at the lengths {lengths} and {len(linformer)} curves of Linformer"
+        raise ValueError(f"record: expected softmax attention at two lengths, and Linformer; got {told}")
+    short, *_, long = lengths
     places = Counter((c.length, c.k, c.own_rate) for c in linformer if c.sharing != "headwise")
     length, k, own_rate = places.most_common(1)[0][0]
     shared = {_shared(c): c for c in linformer if (c.length, c.k, c.own_rate) == (length, k, own_rate)}

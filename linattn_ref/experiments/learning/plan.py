@@ -23,17 +23,18 @@ import json
 import math
 import shlex
 import tomllib
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from linattn_ref.atomic import write_all
 from linattn_ref.experiments.learning import learn, runs
+from linattn_ref.experiments.learning.options import options_of
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.experiments.measuring.spread import spread
 from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say, silent
+from linattn_ref.training import checkpoint
 from linattn_ref.training.folder import LAST, RECORD, RESULT
 
 __all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
@@ -119,12 +120,8 @@ def _is_whole(x: Any) -> bool:
 
 
 def _allowed(task: str) -> list[str]:
-    """The options of the task's command, which are annotated; where a run goes on from is asked for by ``start``."""
-    module = module_of(task)
-    hints = typing.get_type_hints(module.begin, include_extras=True)
-    hints |= typing.get_type_hints(module.Shape, include_extras=True)
-    options = [name for name, hint in hints.items() if name == "steps" or hasattr(hint, "__metadata__")]
-    return [name for name in options if name != "start_from"]
+    """The options of the task's command; where a run goes on from is asked for by ``start``."""
+    return ["steps", *(name for name, *_ in options_of(module_of(task)) if name != "start_from")]
 
 
 def _given(planned: Planned, out: Path) -> dict[str, Any]:
@@ -142,12 +139,14 @@ def command(planned: Planned, out: Path) -> str:
 
 
 def steps_done(planned: Planned, out: Path) -> int:
-    """Steps that a run has taken until its last checkpoint. If it has come to its end, its record is enough."""
+    """Steps that a run has taken until its last checkpoint; without one, its record is enough if it is whole."""
     folder = out / planned.name
     if not (folder / RECORD).is_file():
         return 0
+    if (folder / LAST).is_file():
+        return int(checkpoint.load(folder / LAST).facts["step"])
     steps = int(max(runs.read(folder).steps, default=0))
-    return steps if steps >= _steps(planned) or (folder / LAST).is_file() else 0
+    return steps if steps >= _steps(planned) else 0
 
 
 def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:

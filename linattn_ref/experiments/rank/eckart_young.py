@@ -33,11 +33,18 @@ def compute(*, seed: int = 0, matrix: Array | None = None, length: int = 256, dr
     length : int
     draws : int
         Competitors of each kind, of which the nearest counts.
+
+    Raises
+    ------
+    ValueError
+        ``matrix`` is 0 everywhere: errors are drawn as shares of its norm.
     """
     rng = np.random.default_rng(seed)
     if matrix is None:
         q, k = rng.standard_normal((2, length, WIDTH))
         matrix = softmax.matrix(q, k, scale=DEVIATION / np.sqrt(WIDTH))
+    if not matrix.any():
+        raise ValueError("matrix: expected one that is not 0 everywhere")
     ranks = [k for k in RANKS if k < min(matrix.shape)]
     errors = rank_errors(matrix, ranks, rng=rng, draws=draws)
     return Results(

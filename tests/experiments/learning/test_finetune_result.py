@@ -85,6 +85,21 @@ def test_linformers_stand_by_k_softmax_first(found):
     }
 
 
+def test_a_record_of_some_of_the_runs(found, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune_result.runs, "gathered", lambda _: found)
+    del found["imdb-linformer-4-fitted"]
+    with style.use():
+        (axis,) = downstream.draw(finetune_result.read()).axes
+    assert [each.get_label() for each in axis.containers] == ["pooled, trained", "pooled, at once"]
+    del found["imdb-softmax"]
+    with pytest.raises(ValueError, match="record: IMDB, 16 tokens, has no run with softmax attention"):
+        downstream.draw(finetune_result.read())
+    for name in ("imdb-linear", "imdb-linformer", "imdb-linformer-8"):
+        assert "imdb" in finetune_result.read()
+        del found[name]
+    assert finetune_result.read() == {}  # the start alone
+
+
 def test_runs_of_other_settings_do_not_stand_together(found):
     found["imdb-linear"].facts["steps"] = 41
     with pytest.raises(ValueError, match=r"imdb-linear: steps is 41, not 40 as in the others"):

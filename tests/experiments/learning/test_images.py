@@ -111,6 +111,12 @@ def test_held_out_images_are_looked_at_and_not_learned(digits):
     assert ready.task.evaluate(ready.params)["bits"] == pytest.approx(each.mean(), rel=1e-6)
 
 
+def test_one_image_cannot_be_held_out_and_learned(digits, monkeypatch):
+    monkeypatch.setattr(images, "read", lambda *_: digits._replace(training=digits.training[:1]))
+    with pytest.raises(ValueError, match="data: expected at least 2 training images, got 1"):
+        images.begin(shape=TINY, cut=4)
+
+
 def test_a_head_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="head: expected one of softmax, mixture, got 'gauss'"):
         images.begin(head="gauss")

@@ -88,6 +88,13 @@ def test_drawn(results):
     assert names == ["softmax", "k = 2, E, F fixed", "k = 2", "k = 2, E, F rate 1"]
 
 
+@pytest.mark.parametrize("left_out", ["softmax-8", "linformer"])
+def test_a_record_without_what_is_compared_is_told(made_up, tmp_path, left_out):
+    some = {name: run for name, run in made_up.items() if not name.startswith(left_out)}
+    with pytest.raises(ValueError, match="record: expected softmax attention at two lengths, and Linformer; got"):
+        mlm_curves.draw(_computed(some, tmp_path))
+
+
 def test_runs_that_cannot_be_compared_are_told(made_up, tmp_path):
     made_up["softmax-8-None-None-None-None-1"]["facts"]["peak"] = 0.02
     with pytest.raises(ValueError, match="record: softmax-8-None-None-None-None-1 is not of the size"):

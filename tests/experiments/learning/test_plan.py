@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from linattn_ref import cli
-from linattn_ref.cli import train
-from linattn_ref.experiments.learning import learn, plan, runs
+from linattn_ref.experiments.learning import learn, options, plan, runs
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
+from linattn_ref.training import checkpoint
 from linattn_ref.training.folder import LAST, RECORD, RESULT, TIMES
 
 PLANS = sorted(Path(plan.__file__).parent.glob("*.toml"))
@@ -70,10 +70,10 @@ def test_the_commands_of_a_committed_plan_are_understood(path):
         ('["linear", "softmax"]', '["../up"]', "attention: expected a list of what a folder can be called by"),
         ('["linear", "softmax"]', "[]", "attention: expected a list of what a folder can be called by"),
         ("steps = 40", "steps = 0", "steps: expected a whole number of at least 1, got 0"),
-        ("width", "breadth", r"\[copying\]: breadth: expected, once, one of attention, steps, reduce_after, width"),
+        ("width", "breadth", r"\[copying\]: breadth: expected, once, one of steps, attention, reduce_after, width"),
         ("width = 16", 'attention = "linear"', "attention: expected, once"),
         ("hours", 'start = "copying"\nhours', "start: no run of duplication can go on from a run 'copying-0' above"),
-        ('"duplication"', '"characters"', "width: expected, once, one of text, attention, peak, steps$"),  # no --width
+        ('"duplication"', '"characters"', "width: expected, once, one of steps, text, attention, peak$"),  # no --width
     ],
 )
 def test_what_is_no_plan_is_told(small, old, new, error):
@@ -90,7 +90,7 @@ def begin(*_, **options):
     lines = [facts, {"step": 40, "loss": 0.5 + options["seed"]}]
     (folder / RECORD).write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / TIMES).write_text('{"step": 40, "cpu_seconds": 1}\n')
-    (folder / LAST).write_bytes(b"")
+    checkpoint.save(folder / LAST, (), {"step": 40})
     return learn.Learned(None, runs.read(folder), None)
 
 
@@ -104,8 +104,8 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
         "copying-linear-0: loss 0.5 after 40 steps and 1 CPU seconds",
         "copying-linear-1: loss 1.5 after 40 steps and 1 CPU seconds",
     ]
-    for checkpoint in (tmp_path / "runs").glob(f"*/{LAST}"):
-        checkpoint.unlink()  # what is kept of a run that has come to its end is its record
+    for path in (tmp_path / "runs").glob(f"*/{LAST}"):
+        path.unlink()  # what is kept of a run that has come to its end is its record
     assert cli.main(words) == 0
     assert "2 of 4 runs are left: about 1.0 hours, 1 at a time\ncopying-softmax-0" in capsys.readouterr().err
     assert cli.main([*words, "--list"]) == 0
@@ -203,8 +203,16 @@ def test_a_run_without_its_checkpoint_begins_anew(small, tmp_path):
     folder.mkdir()
     (folder / RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 39, "loss": 1}\n')
     assert plan.steps_done(one, tmp_path) == 0
-    (folder / LAST).write_bytes(b"")
+    checkpoint.save(folder / LAST, (), {"step": 39})
     assert plan.steps_done(one, tmp_path) == 39
+
+
+def test_a_run_killed_between_its_last_line_and_its_last_checkpoint_goes_on(small, tmp_path):
+    one, folder = plan.read(small)[0], tmp_path / "copying-linear-0"
+    folder.mkdir()
+    (folder / RECORD).write_text('{"facts": {"steps": 40}}\n{"step": 20, "loss": 2}\n{"step": 40, "loss": 1}\n')
+    checkpoint.save(folder / LAST, (), {"step": 20})
+    assert plan.missing([one], tmp_path) == [one]
 
 
 def test_a_run_without_its_test_has_not_come_to_its_end(small, tmp_path, monkeypatch):
@@ -226,8 +234,8 @@ def test_tasks_that_end_with_a_test_are_known():
 
 
 def test_tasks_that_go_on_from_a_folder_are_known():
-    options = [(task, name, option) for task in TASKS for name, *_, option in train.options_of(module_of(task))]
-    found = {task for task, name, option in options if name == "start_from" and option.metavar == "DIR"}
+    found = [(task, name, option) for task in TASKS for name, *_, option in options.options_of(module_of(task))]
+    found = {task for task, name, option in found if name == "start_from" and option.metavar == "DIR"}
     assert found == plan.GO_ON
 
 

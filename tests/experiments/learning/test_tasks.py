@@ -17,7 +17,7 @@ import pytest
 
 from linattn_ref import cli
 from linattn_ref.cli import train
-from linattn_ref.experiments.learning import runs
+from linattn_ref.experiments.learning import options, runs
 from linattn_ref.experiments.learning.tasks import TASKS
 from linattn_ref.training.folder import LAST, RECORD, TIMES
 
@@ -53,7 +53,7 @@ def content(out):
 def test_what_is_said_of_its_options_is_so(task):
     """Defaults that stand in the words of a help; and what is otherwise with ``--quick`` can be chosen."""
     module = importlib.import_module(f"linattn_ref.experiments.learning.{task}")
-    for name, _, default, option in train.options_of(module):
+    for name, _, default, option in options.options_of(module):
         if said := re.search(r"\(default: (\d[\d.]*)[,;)]", option.help):
             assert type(default)(said[1]) == default, name
     begin = inspect.signature(module.begin).parameters

@@ -77,3 +77,5 @@ def test_eckart_young_takes_any_matrix():
     for each in got.errors:
         assert each.measured_frobenius == pytest.approx(each.stated_frobenius, rel=1e-5)
         assert each.measured_frobenius < min(each.competitors_frobenius.values())
+    with pytest.raises(ValueError, match="matrix: expected one that is not 0 everywhere"):
+        module("eckart_young").compute(matrix=0 * matrix, draws=1)
