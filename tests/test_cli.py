@@ -11,17 +11,32 @@ import subprocess
 import sys
 import time
 import zipfile
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from linattn_ref import cli
 from linattn_ref.cli import options
 from linattn_ref.experiments.learning.tasks import TASKS
 from linattn_ref.experiments.publishing import catalogue, gallery
 from linattn_ref.experiments.publishing.registry import BENCHES
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_parser_and_one_format():
+    """The options of all commands are put together once, and figures drawn as SVG alone: `test_new_figure` has all."""
+    print_to = Figure.savefig
+
+    def savefig(self, path, *, format, **how):
+        print_to(self, path, format=format, **how) if format == "svg" else path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "parser", cache(cli.parser))
+        patch.setattr(Figure, "savefig", savefig)
+        yield
 
 
 def save_matrices(folder):
@@ -167,8 +182,6 @@ def test_file_names_that_are_no_mathematics_and_no_text(own_matrices, out, capfd
 
 
 def test_full_disk(own_matrices, out, capsys, monkeypatch):
-    from matplotlib.figure import Figure
-
     def full(self, path, **options):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -328,7 +341,7 @@ def test_figures_elsewhere_stop_before_the_first_is_drawn(tmp_path, monkeypatch,
 
 
 def test_figures_quick_goes_beside_the_committed_ones(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.touch())
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
     monkeypatch.chdir(tmp_path)
     assert cli.main(["figures", "--only", "eckart_young", "--quick", "--workers", "1"]) == 0
     assert (tmp_path / "out" / "figures" / "eckart_young.svg").exists()
@@ -354,7 +367,7 @@ def test_a_bench_that_cannot_write_does_not_measure(tmp_path, capsys, monkeypatc
 @pytest.mark.usefixtures("float32_in_numpy")
 def test_bench_patterns_prints_a_table_and_draws(out, capsys, monkeypatch):
     monkeypatch.setattr("linattn_ref.experiments.benches.engine.find", lambda name: None)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: path.touch())
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
     sizes = ["--lengths", "32", "--heads", "1", "--width", "4", "--window", "4", "--block", "4", "--drawn", "1"]
     assert cli.main(["bench", "patterns", *sizes, "--repeats", "1", "--out", str(out)]) == 0
     assert {path.suffix for path in out.iterdir()} == {".svg", ".png", ".pdf", ".json"}

@@ -174,6 +174,7 @@ WRONG = {
     "one entry": lambda gradient: np.where(abs(gradient) == abs(gradient).max(), 0, gradient),
 }
 SCALES = [1e-6, 1e-3, 1.0, 1e3, 1e7]
+EXTREMES = [size if size in (1e-6, 1.0, 1e7) else pytest.param(size, marks=pytest.mark.slow) for size in SCALES]
 wrong_gradients = pytest.mark.parametrize("wrong", WRONG)
 
 
@@ -202,8 +203,8 @@ def spoiled(backward, wrong, name="x"):
 
 
 @CHECKS
-@pytest.mark.parametrize("size_out", SCALES)
-@pytest.mark.parametrize("size_in", SCALES)
+@pytest.mark.parametrize("size_out", EXTREMES)
+@pytest.mark.parametrize("size_in", EXTREMES)
 def test_any_size_of_inputs_and_outputs(check, size_in, size_out, x, w):
     pair = scaled(size_in, size_out)
     check(*pair, size_in * x, w, rng=1).assert_ok()
@@ -302,8 +303,8 @@ def test_an_input_lost_beside_another_is_inconclusive(check, x, w):
 @CHECKS
 def test_saturated_softmax(check, size, rng):
     """Queries and keys move next to nothing, and one key alone nothing at all."""
-    for n_keys in (7, 1):
-        q, k, v = (rng.standard_normal(shape) for shape in [(5, 4), (n_keys, 4), (n_keys, 3)])
+    for n_keys in (5, 1):
+        q, k, v = (rng.standard_normal(shape) for shape in [(3, 4), (n_keys, 4), (n_keys, 2)])
         check(softmax.forward, softmax.backward, size * q, k, v, rng=1).assert_ok()
         for wrong in WRONG:
             assert check(softmax.forward, spoiled(softmax.backward, wrong, "v"), size * q, k, v, rng=1).failed, wrong

@@ -273,7 +273,7 @@ def test_what_is_a_path_of_this_machine(text):
 def test_a_failing_cell_leaves_the_notebook_as_it_was(small):
     source, target, _ = small
     before = target.read_bytes()
-    source.write_text(CHAPTER + "\nraise ValueError('on purpose')\n", encoding="utf-8")
+    source.write_text("# %%\nprint('done')\n\n# %%\nraise ValueError('on purpose')\n", encoding="utf-8")
     with pytest.raises(execute.ChapterError, match=r"09_small.py(.|\n)*on purpose"):
         execute.execute(source, target)
     assert target.read_bytes() == before

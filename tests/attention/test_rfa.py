@@ -141,7 +141,7 @@ def test_a_masked_key_leaves_the_state_as_it_is():
 @KINDS
 def test_gradients_of_both_kinds(kind, kernels):
     """Elementwise, at a point where no product with a direction is within a step of the kink of (2)."""
-    q, k, v, omega, gate = draw(6, leading=(2,), seed=3)
+    q, k, v, omega, gate = draw(4, leading=(2,), seed=3)
     for x in (unit(q), unit(k)):
         assert abs(x @ omega.T).min() > 1e-4
     for gates, options in (((), {}), ((), {"causal": True}), ((gate,), {"causal": True})):

@@ -1,12 +1,14 @@
 """``linattn-ref conform``: what it runs, says, writes and returns."""
 
 import json
+import multiprocessing
+from types import SimpleNamespace
 
 import pytest
 
 from linattn_ref.attention import softmax
 from linattn_ref.cli import main
-from linattn_ref.conform import NotATarget
+from linattn_ref.conform import NotATarget, run
 from linattn_ref.conform.target import load
 
 KERNELS = """
@@ -50,11 +52,21 @@ def kernels(tmp_path):
     return path
 
 
+@pytest.fixture(autouse=True)
+def imported_before(monkeypatch):
+    """Each process of the judge comes from one that has imported it already; tests of the process itself undo this."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload([run.__name__])
+        monkeypatch.setattr(run, "multiprocessing", SimpleNamespace(get_context=lambda method: server))
+
+
 def conform(*words):
     return main(["conform", *map(str, words)])
 
 
-def test_a_kernel_that_is_right(kernels, tmp_path, capsys):
+def test_a_kernel_that_is_right(kernels, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "multiprocessing", multiprocessing)
     page, record = tmp_path / "report.html", tmp_path / "report.json"
     assert (
         conform(
@@ -175,7 +187,9 @@ def test_a_module_is_given_by_its_name(capsys):
         ("nothing", "RAISED", "expected an array, or an array and what is kept, got NoneType"),
     ],
 )
-def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys):
+def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys, monkeypatch):
+    if function in ("hangs", "ends"):
+        monkeypatch.setattr(run, "multiprocessing", multiprocessing)
     checks, seconds = (("output",), 1) if function == "hangs" else (("output", "same_twice"), 1000)
     assert conform(f"{kernels}:{function}", "--op", "softmax", "--only", *checks, "--timeout", seconds) == 1
     out = capsys.readouterr().out
@@ -225,7 +239,8 @@ def test_the_error_by_gate_is_drawn_also_behind_one_that_fails(tmp_path):
     assert text.count("8 times the error of an honest implementation") == 1
 
 
-def test_nothing_is_imported_that_a_target_does_not_need(tmp_path):
+def test_nothing_is_imported_that_a_target_does_not_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "multiprocessing", multiprocessing)
     (tmp_path / "kernels.py").write_text(
         "import sys\n"
         "from linattn_ref.attention.softmax import forward\n"

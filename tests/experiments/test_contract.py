@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_record_gives_the_results_back_and_the_drawing(name):
     assert record.plain(results) == stored["results"]
     with style.use():
         assert catalogue.module_of(name).draw(results).axes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _an_integral_once():
+    """One for each angle at which two vectors share a bucket, whatever the seed."""
+    module = catalogue.module_of("lsh_recall")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "collision_probability", cache(module.collision_probability))
+        yield
 
 
 each_quick = pytest.mark.parametrize(

@@ -116,9 +116,12 @@ def test_the_graders_own_time_is_not_the_submissions(tmp_path, monkeypatch):
             assert submission.call("softmax", (1,), {}) == 1
 
 
-def test_commands(tmp_path, capsys):
+def test_commands(tmp_path, capsys, monkeypatch):
+    """With 10,000 rows, two tiles, where the sheet has 100,000."""
+    fewer = [replace(x, check=x.check.replace("100_000", "10_000")) for x in SOFTMAX.items]
     assert main(["assignment", "--list"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == names()
+    monkeypatch.setattr("linattn_ref.homework.read", lambda name: replace(read(name), items=fewer))
     for words in ([], ["--instructor"]):
         assert main(["assignment", "softmax", "--out", str(tmp_path / f"out{len(words)}"), *words]) == 0
     assert main(["assignment", "softmax", "--out", str(tmp_path / "out0")]) == 2
@@ -356,6 +359,8 @@ def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
     text = (sheet.FOLDER / "01_softmax.toml").read_text(encoding="utf-8")
     text = re.sub(r"^(judge|checks) = .*\n", "", text, flags=re.MULTILINE)  # which takes the longest
     text = text.replace("hours =", "memory = 1\nhours =", 1).replace("100_000", "100")
+    some = "columns|not_normalised|scale_missing|scale_of_value_gradient|scale_of_queries|sum_not_rescaled"
+    text = re.sub(rf'\[\[mistakes\]\]\nitem = .*\nname = "(?!({some})").*\n(?:[^\[\n].*\n|\n)*', "", text)
     text = text.replace('new = "p = p / 1"', 'new = "p = p / p.sum(axis=-1, keepdims=True)"', 1)
     text = text.replace('line = "scale = q.shape"', 'line = "(99)"', 1)
     text = text.replace('item = "values"', 'item = "keys"', 1)

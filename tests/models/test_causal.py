@@ -12,7 +12,9 @@ from linattn_ref.models import causal
 from linattn_ref.nested import map_arrays
 from linattn_ref.nn import mechanism, no_norm, positions, post_norm, pre_norm, relu
 
-STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
+# A step shorter than for a layer: the third derivatives of a network are some hundred times as large. Two directions:
+# there are some thirty arrays, and a wrong gradient agrees with one direction only by chance.
+TWICE = {"rng": 0, "step": 1e-6, "directions": 2}
 CAUSAL = [inside for inside in MECHANISMS if inside.causal]
 RECURRENT = [inside for inside in CAUSAL if inside.mechanism.step]
 NETWORKS = {"pre": {}, "post": {"block": post_norm, "activation": relu}, "none": {"block": no_norm}}
@@ -57,7 +59,7 @@ def test_gradients(more, inside):
         return forward(tokens, params)
 
     params = drawn(inside, block=more.get("block", pre_norm))
-    check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(of, causal.backward, READ, params, **TWICE).assert_ok()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_gradients_with_dropout(more):
     def of(tokens, params):
         return causal.forward(tokens, params, model, rng=np.random.default_rng(5))
 
-    check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(of, causal.backward, READ, params, **TWICE).assert_ok()
     assert not np.allclose(of(READ, params)[0], causal.forward(READ, params, model)[0])
     plain = causal.forward(READ, params, model_of(inside, **more))[0]
     np.testing.assert_array_equal(causal.forward(READ, params, model)[0], plain)
@@ -162,7 +164,7 @@ def test_heads_of_keys_may_be_shared(inside, kernels):
     def of(tokens, params):
         return causal.forward(tokens, params, model)
 
-    check_directions(of, causal.backward, READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(of, causal.backward, READ, params, **TWICE).assert_ok()
     with pytest.raises(ValueError, match=r"^heads: 4 heads of 3 projections need a multiple of as many columns"):
         causal.forward(READ, params, model._replace(groups=4))
 

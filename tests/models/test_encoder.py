@@ -15,7 +15,9 @@ from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import affine, feed_forward, mechanism, multi_head, post_norm, pre_norm
 from linattn_ref.training import parameters
 
-STEP = 1e-6  # shorter than for a layer: the third derivatives of a network are some hundred times as large
+# A step shorter than for a layer: the third derivatives of a network are some hundred times as large. Two directions:
+# there are some thirty arrays, and a wrong gradient agrees with one direction only by chance.
+TWICE = {"rng": 0, "step": 1e-6, "directions": 2}
 READ = np.random.default_rng(0).integers(0, 5, (2, TOKENS))
 TYPES = (np.arange(TOKENS) > 3) * np.ones_like(READ)
 MASK = np.arange(TOKENS) < np.array([[TOKENS], [4]])
@@ -77,17 +79,17 @@ def pair_of(head, model, **options):
 @everywhere
 def test_gradients(inside, block):
     check_directions(
-        *pair_of(encoder, model_of(inside, **block), types=TYPES, key_mask=MASK), READ, drawn(inside), rng=0, step=STEP
+        *pair_of(encoder, model_of(inside, **block), types=TYPES, key_mask=MASK), READ, drawn(inside), **TWICE
     ).assert_ok()
 
 
 @heads
 def test_every_gradient_of_a_tiny_network(head, options):
-    """Entry by entry, with the rows of one type and padding."""
+    """Entry by entry, with the rows of one type and padding. A norm of two columns would leave only their signs."""
     model, options = model_of(INSIDE["softmax"], block=post_norm), dict(options, key_mask=MASK[:, :4])
     options |= {"chosen": CHOSEN[:2]} if "chosen" in options else {}
-    params = above(head, drawn(width=2, layers=1))
-    check_elementwise(*pair_of(head, model, **options), READ[:, :4], params, rng=0, step=STEP).assert_ok()
+    params = above(head, drawn(width=4, layers=1))
+    check_elementwise(*pair_of(head, model, **options), READ[:, :4], params, rng=0, step=TWICE["step"]).assert_ok()
 
 
 @pytest.mark.parametrize("room", ["linattn_ref.kernels.reference", "linattn_ref.kernels.jit"])
@@ -98,7 +100,7 @@ def test_masked_tokens_by_their_formulas_and_their_gradients(untie, room):
         params = params._replace(u=np.random.default_rng(3).standard_normal((8, 5)))
     model = model_of(INSIDE["linear"], kernels=room)
     pair = pair_of(masked_tokens, model, chosen=CHOSEN)
-    check_directions(*pair, READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(*pair, READ, params, **TWICE).assert_ok()
     a = encoder.forward(READ, params.encoder, model)[0].reshape(-1, 8)[CHOSEN] @ params.inner.w + params.inner.b
     h = a * ndtr(a)
     h = (h - h.mean(axis=-1, keepdims=True)) / np.sqrt(h.var(axis=-1, keepdims=True) + model.eps)
@@ -109,7 +111,7 @@ def test_masked_tokens_by_their_formulas_and_their_gradients(untie, room):
 
 def test_the_first_row_is_a_pool_too():
     pair = pair_of(classifier, model_of(INSIDE["linear"]), pool="first", key_mask=MASK)
-    check_directions(*pair, READ, above(classifier, drawn()), rng=0, step=STEP).assert_ok()
+    check_directions(*pair, READ, above(classifier, drawn()), **TWICE).assert_ok()
 
 
 def test_gradients_of_a_classifier_with_berts_pooler_and_dropout():
@@ -121,7 +123,7 @@ def test_gradients_of_a_classifier_with_berts_pooler_and_dropout():
     def forward(tokens, params):
         return classifier.forward(tokens, params, model, pool="first", rng=np.random.default_rng(7))
 
-    check_directions(forward, classifier.backward, READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(forward, classifier.backward, READ, params, **TWICE).assert_ok()
     scores, _ = classifier.forward(READ, params, model, pool="first")
     rows, _ = encoder.forward(READ, params.encoder, model)
     expected = np.tanh(rows[:, 0] @ params.pooler.w + params.pooler.b) @ params.head.w + params.head.b
@@ -192,7 +194,7 @@ def test_each_block_may_have_a_mechanism_of_its_own():
     mixed = of_one._replace(mechanism=(mechanism.of(softmax), mechanism.of(linear)))
     _, saved = encoder.forward(READ, params, mixed)
     assert [one.attention.backward for one in saved.blocks] == [softmax.backward, linear.backward]
-    check_directions(*pair_of(encoder, mixed), READ, params, rng=0, step=STEP).assert_ok()
+    check_directions(*pair_of(encoder, mixed), READ, params, **TWICE).assert_ok()
     with pytest.raises(ValueError, match=r"model\.mechanism: expected one, or one for each of 2 blocks, got 1"):
         encoder.forward(READ, params, mixed._replace(mechanism=mixed.mechanism[:1]))
 
@@ -214,7 +216,7 @@ def test_shared_projections_are_learned_as_one(sharing):
     def backward(d_rows, saved):
         return parameters.flatten(parameters.tied(params, encoder.backward(d_rows, saved).params))[0]
 
-    check_directions(forward, backward, flat, rng=0, step=STEP).assert_ok()
+    check_directions(forward, backward, flat, **TWICE).assert_ok()
 
 
 def test_wrong_arguments_are_named():

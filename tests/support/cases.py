@@ -6,7 +6,7 @@ says too much, a test will tell.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import case
 import numpy as np
@@ -86,6 +86,7 @@ def few_landmarks(rng, s, dtype):
     return {"landmarks": min(REDUCED, s.n, s.n_keys)}
 
 
+@cache
 def directions(d):
     """Always the same, so that the oracle knows them too."""
     return np.random.default_rng(1).standard_normal((FEATURES, d))

@@ -3,7 +3,7 @@
 Nothing of the package is imported here: its patterns, features, hashes, landmarks and default scale are written down
 again, so that a mistake in one of them cannot be on both sides of a comparison. A function takes the arrays of one
 head, ``(N, D)``, ``(L, D)``, ``(L, M)``, and what else its formula has, under the names of ``forward``; it goes through
-the queries one by one, and asks for each which keys it may see, one by one. It is slow, so give it little.
+the queries one by one, and asks for each which keys it may see. It is slow, so give it little.
 """
 
 from functools import cache
@@ -14,12 +14,12 @@ import numpy as np
 # --- One query ------------------------------------------------------------------------------------------------------
 
 
-def attend(q, k, v, sees=lambda i, j: True, key_mask=None, scale=None):
-    """Softmax attention of each query ``i`` to the keys ``j`` that it sees: ``(N, M)``."""
+def attend(q, k, v, sees=lambda i, j: np.full(len(j), True), key_mask=None, scale=None):
+    """Softmax attention of each query ``i`` to the keys that it sees, ``sees(i, j)`` for all ``j``: ``(N, M)``."""
     scale = 1 / sqrt(q.shape[1]) if scale is None else scale
-    out = np.zeros((len(q), v.shape[1]))
+    out, j = np.zeros((len(q), v.shape[1])), np.arange(len(k))
     for i in range(len(q)):
-        seen = np.array([(key_mask is None or key_mask[j]) and sees(i, j) for j in range(len(k))], bool)
+        seen = sees(i, j) if key_mask is None else sees(i, j) & key_mask
         out[i] = mean(scale * (k[seen] @ q[i]), v[seen])
     return out
 
@@ -42,7 +42,7 @@ def unmasked(x, key_mask):
 
 def softmax(q, k, v, *, causal=False, key_mask=None, scale=None):
     shift = len(k) - len(q)
-    return attend(q, k, v, lambda i, j: not causal or j <= i + shift, key_mask, scale)
+    return attend(q, k, v, lambda i, j: (j <= i + shift) | (not causal), key_mask, scale)
 
 
 def local(q, k, v, *, window, dilation=1, causal=False, key_mask=None, scale=None):
@@ -50,23 +50,25 @@ def local(q, k, v, *, window, dilation=1, causal=False, key_mask=None, scale=Non
 
     def sees(i, j):
         away = i + shift - j
-        return abs(away) <= window * dilation and away % dilation == 0 and not (causal and away < 0)
+        return (abs(away) <= window * dilation) & (away % dilation == 0) & ((away >= 0) | (not causal))
 
     return attend(q, k, v, sees, key_mask, scale)
 
 
 def block_local(q, k, v, *, block, causal=False, key_mask=None, scale=None):
     shift = len(k) - len(q) if causal else 0
-    return attend(
-        q, k, v, lambda i, j: (i + shift) // block == j // block and not (causal and j > i + shift), key_mask, scale
-    )
+
+    def sees(i, j):
+        return ((i + shift) // block == j // block) & ((j <= i + shift) | (not causal))
+
+    return attend(q, k, v, sees, key_mask, scale)
 
 
 def longformer(q, k, v, q_global, k_global, v_global, *, window, global_tokens, dilation=1, key_mask=None, scale=None):
-    chosen = {token % len(k) for token in global_tokens}
+    chosen = [token % len(k) for token in global_tokens]
 
     def sees(i, j):
-        return j in chosen or (abs(i - j) <= window * dilation and (i - j) % dilation == 0)
+        return np.isin(j, chosen) | ((abs(i - j) <= window * dilation) & ((i - j) % dilation == 0))
 
     out = attend(q, k, v, sees, key_mask, scale)
     for i in chosen:
@@ -76,12 +78,12 @@ def longformer(q, k, v, q_global, k_global, v_global, *, window, global_tokens, 
 
 def bigbird(q, k, v, *, block, window_blocks=3, global_blocks=(0, -1), random_blocks=None, key_mask=None, scale=None):
     blocks = -(-len(k) // block)
-    chosen = {number % blocks for number in global_blocks}
+    chosen = [number % blocks for number in global_blocks]
 
     def sees(i, j):
         own, other = i // block, j // block
         drawn = () if random_blocks is None else random_blocks[own] % blocks
-        return own in chosen or other in chosen or abs(own - other) <= window_blocks // 2 or other in drawn
+        return (own in chosen) | np.isin(other, [*chosen, *drawn]) | (abs(own - other) <= window_blocks // 2)
 
     return attend(q, k, v, sees, key_mask, scale)
 
@@ -94,13 +96,13 @@ def sparse_transformer(q, k, v, *, kind, stride, summary=1, key_mask=None, scale
         near, column = j > i - stride, (i - j) % stride == 0
         same, summarises = i // stride == j // stride, j % stride >= stride - summary
         allowed = {
-            "strided": near or column,
+            "strided": near | column,
             "local_only": near,
             "strided_only": column,
-            "fixed": same or summarises,
+            "fixed": same | summarises,
             "fixed_summary": summarises,
         }
-        return j <= i and allowed[kind]
+        return (j <= i) & allowed[kind]
 
     return attend(q, k, v, sees, key_mask, scale)
 
@@ -131,11 +133,11 @@ def relu(x, omega):
 
 def linear(q, k, v, *, phi=elu_plus_one, causal=False, key_mask=None, eps=1e-6):
     """``sum_j (phi(q_i) . phi(k_j)) v_j / (sum_j phi(q_i) . phi(k_j) + eps)``"""
-    out, shift = np.zeros((len(q), v.shape[1])), len(k) - len(q)
+    out, j, shift = np.zeros((len(q), v.shape[1])), np.arange(len(k)), len(k) - len(q)
     exponents_k, factors_k = map(np.array, zip(*map(phi, k), strict=True))
     for i in range(len(q)):
-        seen = [j for j in range(len(k)) if (key_mask is None or key_mask[j]) and not (causal and j > i + shift)]
-        if not seen:
+        seen = ((j <= i + shift) | (not causal)) & (True if key_mask is None else key_mask)
+        if not seen.any():
             continue
         exponents, factors = phi(q[i])
         exponents = exponents + exponents_k[seen]

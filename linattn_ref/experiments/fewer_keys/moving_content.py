@@ -30,7 +30,7 @@ STRENGTH, NOISE = 4.0, 0.3  # of the mark along u, and of each other entry of a 
 WINDOW = 4  # w of long_short; what is near a query it sees directly
 
 
-QUICK = {"reduced": (1, 4), "length": 32, "steps": 200}
+QUICK = {"reduced": (1, 4), "length": 32, "steps": 60}
 
 
 def compute(

@@ -46,7 +46,7 @@ RULES = {"add": "add", "fade": "fade", "delta": "delta rule"}
 SOFTMAX = (*RULES, "softmax")  # compared with softmax attention
 
 
-QUICK = {"draws": 8, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
+QUICK = {"draws": 4, "length": 384, "counts": (8, 64, 192), "betas": (0.1, 1.0)}
 
 
 def compute(

@@ -17,8 +17,9 @@ from linattn_ref.experiments.publishing import chapter
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What is displayed, with its metadata."""
+    """What is displayed, with its metadata; of few pixels."""
     things = []
+    monkeypatch.setattr(chapter, "DPI", 40)
     monkeypatch.setattr(chapter, "display", lambda thing, metadata=None: things.append((thing, metadata)))
     return things
 

@@ -91,6 +91,8 @@ def test_no_caption_fixes_what_is_an_option(name):
 
 
 def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeypatch):
+    for name, little in (("METADATA", {"png": {}}), ("PNG_WIDTH", 400)):  # drawn as that alone, and small
+        monkeypatch.setattr(f"linattn_ref.experiments.publishing.record.{name}", little)
     gallery.make(["eckart_young"], out=tmp_path, quick=True)
     path = tmp_path / "eckart_young.json"
     before = json.loads(path.read_text(encoding="utf-8"))
@@ -104,7 +106,8 @@ def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeyp
     assert (tmp_path / "eckart_young.png").read_bytes() == drawn
 
 
-def test_a_bench_drawn_again_gets_its_table_anew(tmp_path):
+def test_a_bench_drawn_again_gets_its_table_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
     before = json.loads((FIGURES / "bench_softmax.json").read_text(encoding="utf-8"))
     path = tmp_path / "bench_softmax.json"
     path.write_text(json.dumps({**before, "table": "old"}), encoding="utf-8")

@@ -25,11 +25,11 @@ class Pair:
     right: Path
 
 
-def drawing(scale=1.0):
+def drawing():
     with style.use("paper"):
         figure, axes = style.figure(1, 2)
         for i, colour in enumerate(style.sequence(3)):
-            axes[0].plot([0, 1], [0, scale * i], color=colour, label=f"línea {i}")
+            axes[0].plot([0, 1], [0, i], color=colour, label=f"línea {i}")
             axes[0].fill_between([0, 1], [0, i], alpha=0.2)
         axes[0].legend()
         axes[1].imshow(np.arange(6.0).reshape(2, 3))
@@ -50,16 +50,18 @@ def test_four_files_the_same_bytes_every_time_without_a_date(tmp_path):
         assert not re.search(rb"CreationDate|ModDate|dc:date|tIME|20\d\d-\d\d-\d\d", path.read_bytes()), path
 
 
-def test_png_is_as_wide_for_print_as_for_a_slide(tmp_path):
+def test_png_is_as_wide_for_print_as_for_a_slide(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "METADATA", {"png": record.METADATA["png"]})  # nothing else is drawn
     for name in style.STYLES:
         with style.use(name):
-            png = save(tmp_path / name, figure=style.figure()[0])[1]
+            png = save(tmp_path / name, figure=style.figure()[0])[0]
         assert int.from_bytes(png.read_bytes()[16:20], "big") == record.PNG_WIDTH
 
 
-def test_record_says_where_the_figure_comes_from(tmp_path):
+def test_record_says_where_the_figure_comes_from(tmp_path, monkeypatch):
     results = Point(np.float32([0.1, 2]), "é")
-    path = save(tmp_path, results, caption="What is seen.", seed=7, model_sha256="ab")[3]
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
+    path = save(tmp_path, results, Figure(), caption="What is seen.", seed=7, model_sha256="ab")[3]
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["results"] == {"x": [0.1, 2.0], "note": "é"}
     assert (document["command"], document["seed"]) == ("linattn-ref figures", 7)
@@ -109,17 +111,18 @@ def full_disk(*_, **__):
 
 
 def test_full_disk_changes_nothing_and_is_told_with_the_file(tmp_path, monkeypatch):
-    before = {path: path.read_bytes() for path in save(tmp_path)}
-    print_to = Figure.savefig
+    saved = []
 
-    def savefig(self, path, **options):
-        print_to(self, path, **options)
-        if options["format"] == "pdf":
+    def savefig(self, path, *, format, **_):
+        saved.append(format)
+        path.write_text(f"drawing {len(saved)}")
+        if saved.count("pdf") == 2:
             full_disk()
 
     monkeypatch.setattr(Figure, "savefig", savefig)
+    before = {path: path.read_bytes() for path in save(tmp_path, figure=Figure())}
     with pytest.raises(OSError, match=r"\[Errno 28\] cannot write: No space left on device: .*name\.pdf"):
-        save(tmp_path, {"x": 2}, drawing(scale=2))
+        save(tmp_path, {"x": 2}, Figure())
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

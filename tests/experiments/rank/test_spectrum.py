@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from looks import each_look
+from matplotlib.figure import Figure
 
 from linattn_ref import cli
 from linattn_ref.experiments.publishing import record, style
@@ -44,8 +45,9 @@ def _tokens_of(tiny_model, tiny_text):
     return [task.arguments[1] for task in inputs.tasks["given"]]
 
 
-def test_prose_of_short_paragraphs_is_joined_and_what_it_makes_is_recorded(tiny_model, tmp_path, capsys):
+def test_prose_of_short_paragraphs_is_joined_and_what_it_makes_is_recorded(tiny_model, tmp_path, capsys, monkeypatch):
     """A licence or a novel was refused: none of its paragraphs had 510 word pieces."""
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: path.touch())
     prose = tmp_path / "prose.txt"
     prose.write_text("\n\n".join(["a b c d\ne f g", "h i", "j k l\nm n o p q"] * 10), encoding="utf-8")  # 170 words
     words = ["spectrum", "--workers", "1", "--model", tiny_model, "--text", prose, "--length", 32, "--baselines", 0]

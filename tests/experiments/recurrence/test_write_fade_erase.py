@@ -15,7 +15,7 @@ def results():
 def test_errors_are_the_formulas(results):
     for rule, errors in results.stream.items():
         expected = write_fade_erase.expected_error(rule, results.ages, results.length, results.width)
-        # Of 16 draws of a key; an error of size 1 is a sum over 64 channels, and its deviation about a fifth
+        # An error of size 1 is a sum over 64 channels, and its deviation about a fifth: of 4 draws a tenth
         np.testing.assert_allclose(errors, expected, rtol=0.35, atol=0.05, err_msg=rule)
 
 

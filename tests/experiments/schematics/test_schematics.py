@@ -27,6 +27,8 @@ def results_of(name):
 def sheet_of(monkeypatch):
     """What a picture puts on its sheet, without drawing it."""
     monkeypatch.setattr(Sheet, "figure", lambda self, title: self)
+    for drawing in ("_frame", "text"):
+        monkeypatch.setattr(Sheet, drawing, lambda *_, **__: None)
 
     def sheet(name):
         module, results = results_of(name)

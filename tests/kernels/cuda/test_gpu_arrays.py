@@ -9,6 +9,7 @@ import inspect
 import operator
 import sys
 import types
+from functools import cache
 from pathlib import Path
 
 import causal_page
@@ -58,7 +59,7 @@ def asked(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _strict_room(monkeypatch):
-    """The pages of `cuda`, their text read anew, around NumPy's loops behind the door of a GPU's."""
+    """The pages of `cuda`, made anew, around NumPy's loops behind the door of a GPU's."""
 
     def module(name, package=None):
         made = types.ModuleType(name)
@@ -83,9 +84,18 @@ def _strict_room(monkeypatch):
         for title, function in inspect.getmembers(numpys, inspect.isfunction):
             setattr(kernel, title, of_strict_arrays(function))
         setattr(strict, name, kernel)
+    for name, code in pages().items():
+        exec(code, vars(module(f"{ROOM}.{name}", strict)))
+
+
+@cache
+def pages():
+    """The code of each page of `cuda`, which takes what it imports from the strict room."""
+    found = {}
     for path in sorted((Path(linattn_ref.__file__).parent / "kernels" / "cuda").glob("[a-z]*.py")):
         text = path.read_text(encoding="utf-8").replace("linattn_ref.kernels.cuda", ROOM)
-        exec(compile(text, path, "exec"), vars(module(f"{ROOM}.{path.stem}", strict)))
+        found[path.stem] = compile(text, path, "exec")
+    return found
 
 
 def room():
