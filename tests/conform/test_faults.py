@@ -9,7 +9,7 @@ import pytest
 
 from linattn_ref import conform
 from linattn_ref.attention import delta, gated_linear, linear, softmax
-from linattn_ref.conform import HYPOTHESES, checks, faults
+from linattn_ref.conform import HYPOTHESES, checks, faults, judge
 from linattn_ref.conform.questions import OPS
 
 RECORD = Path(__file__).parents[2] / "figures" / "records" / "conform_confusion.json"
@@ -68,6 +68,14 @@ def zeros_for(gradient):
 def test_zeros_never_pass(gradient):
     report = conform.check(zeros_for(gradient), "gated_linear", only=("gradients", "gates"))
     assert report["gradients"].verdict == report["gates"].verdict == "FAILED"
+
+
+def test_right_answers_do_not_pass_where_zeros_would():
+    """More than half of what is not 0 may be off by all of it."""
+    right = np.array([1.0, 2.0, 3.0, 0.0, 0.0])
+    blind, seeing = (judge.compare("", "out", right, right, budget) for budget in (2.0, 1.5))
+    assert (blind.ok, str(blind)) == (False, "out: cannot be judged, zeros would pass")
+    assert seeing.ok
 
 
 @pytest.mark.parametrize("found", [{"q": 0, "v": 0}, (0,)])
