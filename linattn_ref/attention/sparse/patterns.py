@@ -177,7 +177,7 @@ def check_window_blocks(window_blocks: Any) -> None:
 # --- Sparse Transformer ---------------------------------------------------------------------------------------------
 
 
-def check_kind(kind: Any, stride: Any, summary: Any = 1, **_: Any) -> None:
+def check_kind(kind: Any, stride: Any, summary: Any, **_: Any) -> None:
     """A pattern of a Sparse Transformer; a block has at least as many places as it has summaries."""
     check_choice("kind", kind, KINDS)
     check_sizes(stride=stride, summary=summary)
