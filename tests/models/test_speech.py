@@ -10,7 +10,7 @@ from linattn_ref.gradcheck import check_directions
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.kernels import reference
 from linattn_ref.models import speech, speech_lstm
-from linattn_ref.nn import mechanism
+from linattn_ref.nn import affine, layer_norm, mechanism, positions
 
 FRAMES = np.random.default_rng(0).standard_normal((2, 6, 3))
 LENGTHS = np.array([6, 4])
@@ -50,6 +50,13 @@ def test_gradients_with_dropout(module, params, forward):
     plain = forward(FRAMES, params, lengths=LENGTHS)[0]
     assert not np.allclose(dropping(FRAMES, params)[0], plain)
     np.testing.assert_array_equal(forward(FRAMES, params, lengths=LENGTHS, dropout=0.3)[0], plain)
+
+
+def test_a_network_without_blocks_is_its_formulas():
+    _, _, params, forward = next(networks())
+    x = FRAMES @ params.stem.w + params.stem.b + positions.sinusoidal(6, 8)  # (1)
+    expected, _ = affine.forward(layer_norm.forward(x, params.norm)[0], params.head)  # (3)
+    np.testing.assert_allclose(forward(FRAMES, params._replace(blocks=()))[0], expected, rtol=1e-12)
 
 
 @everyone
