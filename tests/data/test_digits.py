@@ -39,6 +39,18 @@ def test_a_pickle_that_calls_something_is_refused(tmp_path):
         digits.read_package(path)
 
 
+def test_fractions_are_the_bytes_that_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits, "_check", lambda *_: None)  # these are other digits
+    rng, path = np.random.default_rng(0), tmp_path / "mnist.pkl.gz"
+    pixels, labels = rng.integers(0, 256, (6, 784)), rng.integers(0, 10, 6)
+    parts = [((pixels[i : i + 2] / 256).astype(np.float32), labels[i : i + 2]) for i in (0, 2, 4)]
+    path.write_bytes(gzip.compress(pickle.dumps(parts, protocol=3)))
+    images = pixels.astype(np.uint8).reshape(6, 28, 28)
+    for got, expected in zip(digits.read_package(path), (images[:4], labels[:4], images[4:], labels[4:]), strict=True):
+        np.testing.assert_array_equal(got, expected)
+        assert got.dtype == np.uint8
+
+
 def test_other_digits_are_refused(tmp_path):
     path = tmp_path / "mnist.pkl.gz"
     part = (np.zeros((2, 784), np.float32), np.zeros(2, np.int64))
