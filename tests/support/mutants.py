@@ -302,7 +302,7 @@ MUTANTS = (
         "kernels/cuda/loops/delta_rows.py",
         "if i > j:\n                    key[c]",
         "if i >= j:\n                    key[c]",
-        "test_both_passes_are_the_references",
+        "test_both_passes_numbers_at_the_edges",
         "kernels/cuda/test_simulator.py",
     ),
     Mutant(
@@ -310,7 +310,7 @@ MUTANTS = (
         "kernels/cuda/loops/softmax_tiles.py",
         "max(key - (n_keys - n), 0)",
         "max(key + 1 - (n_keys - n), 0)",
-        "test_both_passes_are_the_references",
+        "test_both_passes_numbers_at_the_edges",
         "kernels/cuda/test_simulator.py",
     ),
     # --- Experiments ---
