@@ -30,7 +30,7 @@ def encode(x: Any) -> Any:
             raise TypeError(f"expected an array of real numbers, got one of {x.dtype}")
         if str(x.dtype) not in DTYPES:  # float16, say: JSON needs no other precision
             if x.dtype == np.uint64 and (x > np.iinfo(np.int64).max).any():
-                raise TypeError("expected integers of at most 64 bits with their sign, got a larger one in uint64")
+                raise TypeError("expected integers that int64 can hold, got a larger one in uint64")
             x = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
         return {"array": np.array(x), "dtype": str(x.dtype), "shape": list(x.shape)}
     if hasattr(x, "_fields"):

@@ -22,8 +22,11 @@ SOURCES = {"imdb": "IMDB", "imdb256": "IMDB", "rt": "Rotten Tomatoes"}  # of the
 def read(record: Path = runs.RECORDS / "finetune.json") -> Results:
     """All sources in a file of `runs.gather` of which a network was begun, and others went on from it."""
     found = runs.gathered(record)
-    begun = {key: {name.startswith(f"{key}-start") for name in found if name.startswith(f"{key}-")} for key in SOURCES}
-    return Results({key: source_of(key, found) for key, kinds in begun.items() if kinds == {True, False}})
+
+    def has(key: str, start: bool) -> bool:
+        return any(x.startswith(f"{key}-") and x.startswith(f"{key}-start") == start for x in found)
+
+    return Results({key: source_of(key, found) for key in SOURCES if has(key, True) and has(key, False)})
 
 
 def source_of(key: str, found: dict[str, runs.Run]) -> Results:

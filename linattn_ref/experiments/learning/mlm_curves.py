@@ -107,18 +107,21 @@ def panels(results: Results) -> dict[str, dict[str, Curve]]:
     Raises
     ------
     ValueError
-        There is no softmax attention at two lengths, or no Linformer.
+        A panel would be empty: there is no softmax attention at two lengths, or too little of Linformer.
     """
     lengths = sorted({c.length for c in results.find(attention="softmax")})
     linformer = results.find(attention="linformer", drawn=False)
-    if len(lengths) < 2 or not linformer:
-        told = f"softmax at the lengths {lengths} and {len(linformer)} curves of Linformer"
-        raise ValueError(f"record: expected softmax attention at two lengths, and Linformer; got {told}")
+    if len(lengths) < 2:
+        raise ValueError(f"record: expected softmax attention at two lengths, got {lengths}")
     short, *_, long = lengths
     places = Counter((c.length, c.k, c.own_rate) for c in linformer if c.sharing != "headwise")
+    if not places:
+        raise ValueError("record: expected Linformer with E and F shared in another way than by heads, got none")
     length, k, own_rate = places.most_common(1)[0][0]
     shared = {_shared(c): c for c in linformer if (c.length, c.k, c.own_rate) == (length, k, own_rate)}
     usual = [c for c in linformer if c.k == k and _shared(c) == HEADS and not c.rate]
+    if not usual:
+        raise ValueError(f"record: expected Linformer whose heads share E and F at k = {k}, got none")
     return {
         "a": _by_k(results.find(length=short)),
         "b": _by_k(results.find(length=long)),

@@ -88,10 +88,18 @@ def test_drawn(results):
     assert names == ["softmax", "k = 2, E, F fixed", "k = 2", "k = 2, E, F rate 1"]
 
 
-@pytest.mark.parametrize("left_out", ["softmax-8", "linformer"])
-def test_a_record_without_what_is_compared_is_told(made_up, tmp_path, left_out):
+@pytest.mark.parametrize(
+    ("left_out", "error"),
+    [
+        ("softmax-8", r"softmax attention at two lengths, got \[16\]"),
+        ("linformer", "Linformer with E and F shared in another way than by heads"),
+        ("linformer-16-4-layerwise", "Linformer with E and F shared in another way than by heads"),
+        (("linformer-16-4-headwise-True", "linformer-32"), "Linformer whose heads share E and F at k = 4"),
+    ],
+)
+def test_a_record_without_what_is_compared_is_told(made_up, tmp_path, left_out, error):
     some = {name: run for name, run in made_up.items() if not name.startswith(left_out)}
-    with pytest.raises(ValueError, match="record: expected softmax attention at two lengths, and Linformer; got"):
+    with pytest.raises(ValueError, match=f"^record: expected {error}"):
         mlm_curves.draw(_computed(some, tmp_path))
 
 
