@@ -40,8 +40,8 @@ from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import causal_cost, rewind
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit.loops import causal_product as jit_kernel
-from linattn_ref.kernels.jit.loops import causal_product_plain
+from linattn_ref.kernels.jit.loops.linear import causal_product as jit_kernel
+from linattn_ref.kernels.jit.loops.linear import causal_product_plain
 
 # Numbers of size 1 that have gone through some hundred roundings of 2.2e-16 each agree to this.
 same = partial(np.testing.assert_allclose, rtol=0, atol=1e-13)

@@ -25,7 +25,7 @@ import numpy as np
 from linattn_ref.attention import bigbird, feature_maps, linear, linformer, local, nystromformer, patterns, softmax
 from linattn_ref.data import reported
 from linattn_ref.experiments.cost import comparison, comparison_calls
-from linattn_ref.experiments.learning import every_mechanism, mechanism_time
+from linattn_ref.experiments.learned import every_mechanism, mechanism_time
 from linattn_ref.experiments.measuring import heads
 from linattn_ref.experiments.publishing import chapter, style, tables
 

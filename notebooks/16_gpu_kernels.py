@@ -48,20 +48,11 @@ from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import cuda as gpu
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.cuda.loops import (
-    causal_chunks,
-    causal_product,
-    causal_product_plain,
-    causal_states,
-    device,
-    half_softmax_tiles,
-    half_tiles,
-    simulated_warp,
-    softmax_tiles,
-    tile,
-)
-from linattn_ref.kernels.cuda.loops import softmax as softmax_loop
-from linattn_ref.kernels.cuda.loops.arrays import Call, fill
+from linattn_ref.kernels.cuda.loops.linear import causal_chunks, causal_product, causal_product_plain, causal_states
+from linattn_ref.kernels.cuda.loops.machine import device, half_tiles, simulated_warp, tile
+from linattn_ref.kernels.cuda.loops.machine.arrays import Call, fill
+from linattn_ref.kernels.cuda.loops.softmax import half_softmax_tiles, softmax_tiles
+from linattn_ref.kernels.cuda.loops.softmax import softmax as softmax_loop
 
 assert device.SIMULATED
 EPS_32 = np.finfo(np.float32).eps
@@ -1247,8 +1238,8 @@ chapter.table((f"milliseconds, N = {LONGEST:,}", "any kernel, at least", "our th
 #
 # - On a machine with a GPU, `python -m pytest -m gpu` runs the tests of all mechanisms on it, and `linattn-ref bench
 #   cuda` measures your own.
-# - `linattn_ref/kernels/cuda/loops/pattern_tiles.py` and `lsh_tiles.py` are the softmax tile for chapters 12 and 14,
-#   whose keys are not neighbours.
+# - `linattn_ref/kernels/cuda/loops/sparse/pattern_tiles.py` and `lsh_tiles.py` are the softmax tile for chapters 12 and
+#   14, whose keys are not neighbours.
 # - Yang et al. (2024), *Gated linear attention transformers with hardware-efficient training*, sections 3.3 and 4.3:
 #   the chunks on tensor cores. Dao et al. (2022), *FlashAttention*: softmax by tiles.
 

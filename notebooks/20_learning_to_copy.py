@@ -30,14 +30,8 @@ import numpy as np
 from linattn_ref.attention import patterns, reformer
 from linattn_ref.data import duplication as words
 from linattn_ref.experiments.cost import model_resources
-from linattn_ref.experiments.learning import (
-    causal_attention,
-    duplication,
-    duplication_attention,
-    duplication_curves,
-    learn,
-    runs,
-)
+from linattn_ref.experiments.learned import duplication_attention, duplication_curves
+from linattn_ref.experiments.learning import causal_attention, duplication, learn, runs
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.models import causal
 from linattn_ref.nn import positions

@@ -27,15 +27,8 @@ from linattn_ref import clone
 from linattn_ref.attention import linear as linear_page
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_drawing
-from linattn_ref.experiments.learning import (
-    drawing,
-    images,
-    images_drawn,
-    images_learned,
-    images_short,
-    images_state,
-    runs,
-)
+from linattn_ref.experiments.learned import drawing, images_drawn, images_learned, images_short, images_state
+from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.models import decoding
 from linattn_ref.nn import cross_entropy, logistic_mixture

@@ -28,7 +28,8 @@ from IPython.display import Audio, display
 from linattn_ref.attention import linear, reformer, softmax
 from linattn_ref.data import filterbank, reported
 from linattn_ref.experiments.benches import bench_speech
-from linattn_ref.experiments.learning import causal_attention, runs, speech_curves, speech_utterance
+from linattn_ref.experiments.learned import speech_curves, speech_utterance
+from linattn_ref.experiments.learning import causal_attention, runs
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.gradcheck import check_elementwise
 from linattn_ref.kernels import reference

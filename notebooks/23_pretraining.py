@@ -31,7 +31,8 @@ from scipy.optimize import linprog
 
 from linattn_ref.attention import linformer, linformer_projections, softmax
 from linattn_ref.data import subwords
-from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_curves, mlm_start, ngrams, plan, runs
+from linattn_ref.experiments.learned import mlm_curves
+from linattn_ref.experiments.learning import encoder_attention, mlm, mlm_start, ngrams, plan, runs
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import encoder, masked_tokens

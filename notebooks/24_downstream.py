@@ -30,7 +30,8 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.data import reported
 from linattn_ref.experiments.benches import bench_encoder
 from linattn_ref.experiments.cost import layer_savings
-from linattn_ref.experiments.learning import downstream, finetune, finetune_fit, runs
+from linattn_ref.experiments.learned import downstream
+from linattn_ref.experiments.learning import finetune, finetune_fit, runs
 from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.models import classifier, encoder
 from linattn_ref.nn import mechanism, pooling, post_norm

@@ -111,8 +111,10 @@ def float32_in_numpy(request):
         return function
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in loops.__all__ if "not slow" in request.config.option.markexpr else ():
-            kernel = getattr(loops, name)
+        groups = [getattr(loops, group) for group in loops.__all__]
+        names = [(group, name) for group in groups for name in group.__all__]
+        for group, name in names if "not slow" in request.config.option.markexpr else ():
+            kernel = getattr(group, name)
             twin = pages.get(name) or getattr(common, name, None)
             for word, compiled in list(vars(kernel).items()):
                 if isfunction(compiled) and hasattr(twin, word):

@@ -20,7 +20,10 @@ for words in (["live", "--head"], ["live", "--draw", "02"], ["live"], ["slides",
     print(*words, "ends with", cli.main(words))
 """
 LIBRARY = """
-from linattn_ref.experiments.learning import drawing, duplication_attention, mlm_curves, runs
+from linattn_ref.experiments.learned import drawing
+from linattn_ref.experiments.learned import duplication_attention
+from linattn_ref.experiments.learned import mlm_curves
+from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.lecture.live import head
 

@@ -19,7 +19,7 @@ def run_generate(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from linattn_ref.atomic import check_writable
-    from linattn_ref.experiments.learning import drawing
+    from linattn_ref.experiments.learned import drawing
 
     drawing.check_png(arguments.out)  # before minutes of drawing
     network = drawing.load(arguments.weights or drawing.SHIPPED)
@@ -51,7 +51,8 @@ def run_bits(arguments: argparse.Namespace) -> None:
     numbers with their standard errors over the images as JSON.
     """
     from linattn_ref.atomic import check_writable, write_all
-    from linattn_ref.experiments.learning import drawing, runs
+    from linattn_ref.experiments.learned import drawing
+    from linattn_ref.experiments.learning import runs
     from linattn_ref.experiments.publishing.record import json_text, plain
 
     weights = arguments.weights or drawing.SHIPPED

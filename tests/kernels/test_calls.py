@@ -7,7 +7,7 @@ import pytest
 
 from linattn_ref.attention import linear
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit.loops import causal_scan, elu_plus_one
+from linattn_ref.kernels.jit.loops.linear import causal_scan, elu_plus_one
 
 LOOPS = causal_scan.scan, elu_plus_one.write_phi, elu_plus_one.multiply_by_slope
 

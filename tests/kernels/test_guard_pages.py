@@ -34,6 +34,9 @@ IN_NUMPY = {
     "elu_plus_one": elu_page,
 }
 
+GROUPS = [getattr(loops, name) for name in loops.__all__]
+MODULES = {name: getattr(group, name) for group in GROUPS for name in group.__all__}
+
 LAYERS = (
     "layer_norm",
     "gelu",
@@ -119,7 +122,7 @@ class Rooms:
 
     def __call__(self, kernel, function, *arguments, into=None, written=(), expected=None, **options):
         """``into`` are names of buffers with arrays like what they get; ``written`` are places of what is changed."""
-        compiled = getattr(getattr(loops, kernel), function)
+        compiled = getattr(MODULES[kernel], function)
         self.called.add(compiled)
         first = len(self.place.pieces)
         given = [self.put(x) for x in arguments]
@@ -129,7 +132,7 @@ class Rooms:
             results = compiled(*given, **options, **{name: self.put(x) for name, x in (into or {}).items()})
         if expected is None:
             copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
-            numpys = IN_NUMPY.get(kernel) or getattr(loops, kernel)
+            numpys = IN_NUMPY.get(kernel) or MODULES[kernel]
             expected = getattr(numpys, function)(*copies, **options), *(copies[i] for i in written)
             results = results, *(given[i] for i in written)
         compare(results, expected)
@@ -224,7 +227,7 @@ def random_features(call, rng, leading, d, m):
     c = 2 * d + 1
     omega = rng.standard_normal((c, d))
     q, k, v = (rng.standard_normal((*leading, width)) for width in (d, d, m))
-    for mechanism, kernel in ((performer, loops.favor_positive), (rfa, loops.rfa)):
+    for mechanism, kernel in ((performer, loops.linear.favor_positive), (rfa, loops.linear.rfa)):
         results = []
         for room, put in ((reference, np.copy), (jit, call.put)):
             state = mechanism.init_state(leading, d, m, put(omega))
@@ -284,16 +287,16 @@ def decoding(call):
         state = type(state)(*(call.place(x) if isinstance(x, np.ndarray) else x for x in state))
         scores, _ = decoding.step(np.array([1, 3]), packed._replace(**put), state, overwrite_state=True)
         compare(scores, plain)
-    call.called |= {loops.decode.pack, loops.decode.widened, loops.decode.check, loops.decode.step}
+    decode = loops.layers.decode
+    call.called |= {decode.pack, decode.widened, decode.check, decode.step}
 
 
 def public_kernels():
-    """Every function that a module in ``loops.__all__`` lists, or defines."""
-    for name in loops.__all__:
-        module = getattr(loops, name)
+    """Every function that a module which `loops` shows lists, or defines."""
+    for module in MODULES.values():
         defined = [word for word, x in vars(module).items() if isfunction(x) and x.__module__ == module.__name__]
         for word in getattr(module, "__all__", [word for word in defined if not word.startswith("_")]):
-            yield f"{name}.{word}", getattr(module, word)
+            yield f"{module.__name__}.{word}", getattr(module, word)
 
 
 def main():

@@ -18,8 +18,10 @@ from numba.core.typing.templates import builtin_registry
 
 import linattn_ref
 from linattn_ref.kernels.jit import loops
-from linattn_ref.kernels.jit.loops import cache, pattern_softmax, softmax
-from linattn_ref.kernels.jit.loops.entrance import Kernel
+from linattn_ref.kernels.jit.loops.calls import cache
+from linattn_ref.kernels.jit.loops.calls.entrance import Kernel
+from linattn_ref.kernels.jit.loops.softmax import softmax
+from linattn_ref.kernels.jit.loops.sparse import pattern_softmax
 
 
 def test_the_key_holds_the_text(monkeypatch):
@@ -55,7 +57,7 @@ def test_every_file_that_is_compiled_in_is_in_the_key():
 
 def all_kernels():
     """Every compiled function of the backend."""
-    for module in pkgutil.iter_modules(loops.__path__, f"{loops.__name__}."):
+    for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
         yield from (
             x for x in vars(importlib.import_module(module.name)).values() if isinstance(x, Dispatcher | Kernel)
         )
@@ -117,7 +119,7 @@ from linattn_ref.kernels import jit
 
 x = np.random.default_rng(0).standard_normal(1 << 16)
 def features():
-    return jit.loops.elu_plus_one.forward(x)[0]
+    return jit.loops.linear.elu_plus_one.forward(x)[0]
 np.testing.assert_allclose(features(), elu_plus_one.forward(x)[0], rtol=1e-12)
 assert numba.threading_layer() == "omp"
 """
@@ -149,14 +151,15 @@ def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_pat
     copy, file = tmp_path / "linattn_ref", tmp_path / "file"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(linattn_ref.__file__).parent, copy, ignore=ignored, copy_function=os.symlink)
-    for path in (file, copy / "kernels" / "jit" / "loops" / "__pycache__"):
+    folders = {path.parent for path in (copy / "kernels" / "jit" / "loops").rglob("*.py")}
+    for path in (file, *(folder / "__pycache__" for folder in folders)):
         path.touch()
     places = dict.fromkeys(("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME"), str(file / "none"))
     assert warned(ONCE + AND_IN_A_FORKED_CHILD, tmp_path, PYTHONPATH=str(tmp_path), **places) == [1, 0]
 
 
 SMALLEST = """
-from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
 @serial_kernel
 def twice(x):
     return 2 * x
@@ -192,7 +195,7 @@ pattern = (part.band(200, 200, -20, 0),)
 out, _ = pattern_softmax.forward(q, k, v, pattern, kernels=jit)
 expected, _ = pattern_softmax.forward(q, k, v, pattern)
 np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
-print(sum(jit.loops.pattern_softmax._forward.task.stats.cache_hits.values()))
+print(sum(jit.loops.sparse.pattern_softmax._forward.task.stats.cache_hits.values()))
 """
 
 

@@ -18,9 +18,9 @@ from linattn_ref import gradcheck
 from linattn_ref.attention import linear
 from linattn_ref.attention.parts.masks import divide
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.loops import causal_product as kernel
-from linattn_ref.kernels.jit.loops import causal_product_plain as plain
-from linattn_ref.kernels.jit.loops.vector import lanes
+from linattn_ref.kernels.jit.loops.linear import causal_product as kernel
+from linattn_ref.kernels.jit.loops.linear import causal_product_plain as plain
+from linattn_ref.kernels.jit.loops.vectors.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))  # widths around it, and around half of it in float64, are ragged
 EPS = 1e-6
@@ -342,7 +342,7 @@ def test_steps_are_the_forward_pass():
 MEMORY = """
 import numpy as np
 from linattn_ref.experiments.measuring.memory import peak_resident
-from linattn_ref.kernels.jit.loops import causal_product as kernel
+from linattn_ref.kernels.jit.loops.linear import causal_product as kernel
 def run(n):
     rng = np.random.default_rng(0)
     q, k, v, d_out = (rng.standard_normal((1, n, 64), dtype=np.float32) for _ in range(4))

@@ -17,10 +17,10 @@ import pytest
 from numba import njit
 from threads import several_threads
 
-from linattn_ref.kernels.jit.loops import delta_product as kernel
-from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
-from linattn_ref.kernels.jit.loops.transposed import transpose
-from linattn_ref.kernels.jit.loops.vector import lanes
+from linattn_ref.kernels.jit.loops.delta import delta_product as kernel
+from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK
+from linattn_ref.kernels.jit.loops.vectors.transposed import transpose
+from linattn_ref.kernels.jit.loops.vectors.vector import lanes
 
 pytestmark = pytest.mark.slow
 

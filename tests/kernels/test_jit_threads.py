@@ -18,7 +18,7 @@ from linattn_ref.kernels import jit
 
 x = np.random.default_rng(0).standard_normal(1 << 16)  # eight tasks
 def features():
-    return jit.loops.elu_plus_one.forward(x)[0]
+    return jit.loops.linear.elu_plus_one.forward(x)[0]
 def same(result):
     return (result == expected).all()
 expected = features()
@@ -44,7 +44,7 @@ assert results == [True] * 800
 
 # The thread that has its turn while another forks is not in the child.
 FORK_IN_THE_MIDDLE = """
-from linattn_ref.kernels.jit.loops import threads
+from linattn_ref.kernels.jit.loops.calls import threads
 with threads.process.turn, ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
     assert same(pool.submit(features).result(timeout=20))
 """

@@ -14,30 +14,30 @@ from linattn_ref.kernels.jit import loops
 
 
 def softmax(q, k, v, d_out, out):
-    out, *sums = loops.softmax.forward(q, k, v, None, True, 0.5, out=out)
-    d = loops.softmax.backward(d_out, q, k, v, out, *sums, None, True, 0.5)
+    out, *sums = loops.softmax.softmax.forward(q, k, v, None, True, 0.5, out=out)
+    d = loops.softmax.softmax.backward(d_out, q, k, v, out, *sums, None, True, 0.5)
     return out, *d, *sums
 
 
 def pattern_softmax(q, k, v, d_out, out):
     n = q.shape[-2]
     pattern = (part.band(n, n, -5, 0),)
-    out, *sums = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
-    d = loops.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
+    out, *sums = loops.sparse.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = loops.sparse.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
     return out, *d, *sums
 
 
 def dilated_softmax(q, k, v, d_out, out):
     n = q.shape[-2]
     pattern = (part.band(n, n, -5, 0, dilation=2),)
-    out, *sums = loops.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
-    d = loops.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
+    out, *sums = loops.sparse.pattern_softmax.forward(q, k, v, None, pattern, 0.5, out=out)
+    d = loops.sparse.pattern_softmax.backward(d_out, q, k, v, out, *sums, None, pattern, 0.5)
     return out, *d, *sums
 
 
 def product(q, k, v, d_out, out):
-    out, state = loops.causal_product.forward(q, k, v, None, out=out)
-    d = loops.causal_product.backward(d_out, None, q, k, v, None)
+    out, state = loops.linear.causal_product.forward(q, k, v, None, out=out)
+    d = loops.linear.causal_product.backward(d_out, None, q, k, v, None)
     return out, *d, state
 
 
@@ -46,22 +46,22 @@ def normalised(q, k, v, d_out, out):
 
 
 def _normalised(q, k, v, d_out, out):
-    out, denominator, s, z = loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6, out=out)
-    d = loops.causal_product.normalised_backward(d_out, None, None, q, k, v, None, None, out, denominator)
+    out, denominator, s, z = loops.linear.causal_product.normalised_forward(q, k, v, None, None, 1e-6, out=out)
+    d = loops.linear.causal_product.normalised_backward(d_out, None, None, q, k, v, None, None, out, denominator)
     return out, *d, denominator, s, z
 
 
 def elu_plus_one(q, k, v, d_out, out):
-    phi = loops.elu_plus_one.forward(v)[0]
-    return phi, loops.elu_plus_one.backward(d_out.copy(), phi)
+    phi = loops.linear.elu_plus_one.forward(v)[0]
+    return phi, loops.linear.elu_plus_one.backward(d_out.copy(), phi)
 
 
 def lsh(q, k, v, d_out, out):
     n, heads = q.shape[-2], q.shape[:-2]
     order = np.stack([np.arange(n), np.arange(n)[::-1]]) + np.zeros((*heads, 1, 1))
     who = order.astype(np.int32), np.full(heads, n), 8, True, 0.5
-    out, *sums = loops.lsh.forward(q, k, v, *who, out=out)
-    return out, *loops.lsh.backward(d_out, q, k, v, out, *sums, *who), *sums
+    out, *sums = loops.sparse.lsh.forward(q, k, v, *who, out=out)
+    return out, *loops.sparse.lsh.backward(d_out, q, k, v, out, *sums, *who), *sums
 
 
 CALLS = softmax, pattern_softmax, dilated_softmax, lsh, product, normalised, elu_plus_one
@@ -106,7 +106,8 @@ def test_the_same_bits_from_any_layout_and_no_machine_code_of_its_own(call, layo
 
 def signatures():
     """How many have been compiled for each kernel."""
-    modules = loops.softmax, loops.pattern_softmax, loops.lsh, loops.elu_plus_one, loops.causal_product
+    linear, sparse = loops.linear, loops.sparse
+    modules = loops.softmax.softmax, sparse.pattern_softmax, sparse.lsh, linear.elu_plus_one, linear.causal_product
     return [len(x.task.signatures) for module in modules for x in vars(module).values() if hasattr(x, "task")]
 
 

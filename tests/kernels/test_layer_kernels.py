@@ -55,7 +55,7 @@ def test_gelu(shape, dtype):
     assert_near(*both(gelu, d_y, x), dtype, 16)
     (bias,) = drawn(shape[-1:], dtype, 1, seed=1)
     for b in (bias, bias[::-1], np.repeat(bias, 2)[::2]):
-        for a, expected in zip(loops.gelu.forward(x, b), loops.gelu.forward(x + b, None), strict=True):
+        for a, expected in zip(loops.layers.gelu.forward(x, b), loops.layers.gelu.forward(x + b, None), strict=True):
             np.testing.assert_array_equal(a, expected)
 
 
@@ -63,7 +63,7 @@ def test_gelu(shape, dtype):
 def test_gelu_is_that_of_scipys_normal_distribution(dtype):
     """Far below 0 too, in relative numbers: there a rounding of ``x^2 / 2`` is ``x^2 / 2`` of the exponential's."""
     x = np.concatenate([np.linspace(-12, 12, 10001), [0.0, -0.0, 1e-30]]).astype(dtype)
-    y, slope = loops.gelu.forward(x, None)
+    y, slope = loops.layers.gelu.forward(x, None)
     exact = x.astype(np.float64)
     np.testing.assert_allclose(y, exact * ndtr(exact), rtol=144 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
     density = np.exp(-exact * exact / 2) / np.sqrt(2 * np.pi)
@@ -71,7 +71,7 @@ def test_gelu_is_that_of_scipys_normal_distribution(dtype):
 
 
 def test_gelu_at_its_ends():
-    y, slope = loops.gelu.forward(np.array([np.inf, 1e200, -1e200, -50.0, np.nan]), None)
+    y, slope = loops.layers.gelu.forward(np.array([np.inf, 1e200, -1e200, -50.0, np.nan]), None)
     np.testing.assert_array_equal(y, [np.inf, 1e200, 0, 0, np.nan])
     np.testing.assert_array_equal(slope, [1, 1, 0, 0, np.nan])
 
@@ -95,7 +95,7 @@ def test_cross_entropy(shape, dtype):
 def test_optimisers(dtype, optimiser, changed):
     """More numbers than a task has; RAdam before it knows anything of v, and after."""
     options = {"learning_rate": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, **changed}
-    for size in (1, loops.adam.BLOCK + 3):
+    for size in (1, loops.layers.adam.BLOCK + 3):
         (p,), steps = drawn((size,), dtype, 1), drawn((size,), dtype, 9, seed=1)
         got, exact = p.copy(), p.astype(np.float64)
         state, of_exact = optimiser.init_state(got), optimiser.init_state(exact)
@@ -106,9 +106,9 @@ def test_optimisers(dtype, optimiser, changed):
 
 
 def all_loops(x, d_y, gain, share, targets):
-    y, mean, s = loops.layer_norm.forward(x, gain, gain, 1e-5)
-    of_norm = loops.layer_norm.backward(d_y, x, mean, s, gain)
-    return y, *of_norm, *loops.gelu.forward(x, gain), *loops.cross_entropy.forward(x, targets, share)
+    y, mean, s = loops.layers.layer_norm.forward(x, gain, gain, 1e-5)
+    of_norm = loops.layers.layer_norm.backward(d_y, x, mean, s, gain)
+    return y, *of_norm, *loops.layers.gelu.forward(x, gain), *loops.layers.cross_entropy.forward(x, targets, share)
 
 
 def gaps(x):
@@ -138,6 +138,6 @@ def test_layouts_and_threads_change_no_bit():
 def test_the_slope_may_take_the_place_of_the_output():
     """Where nobody reads it."""
     (x,) = drawn((3, 40, 9), np.float64, 1)
-    alone, same = loops.gelu.forward(x, None, with_slope=False)
-    np.testing.assert_array_equal(alone, loops.gelu.forward(x, None)[0])
+    alone, same = loops.layers.gelu.forward(x, None, with_slope=False)
+    np.testing.assert_array_equal(alone, loops.layers.gelu.forward(x, None)[0])
     assert np.may_share_memory(alone, same)

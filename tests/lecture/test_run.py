@@ -109,7 +109,8 @@ from tokenizers import Tokenizer
 from linattn_ref.attention import softmax
 from linattn_ref.experiments.publishing import chapter
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit.loops import causal_product, causal_product_plain
+from linattn_ref.kernels.jit.loops.linear import causal_product
+from linattn_ref.kernels.jit.loops.linear import causal_product_plain
 chapter.source(causal_product_plain.scan_plain)
 numba.set_num_threads(4)
 assert numba.get_num_threads() == 1

@@ -193,7 +193,7 @@ def drawn(batch=6, frames=37, symbols=21, labels=12, scale=3.0):
 def test_jit_is_the_reference(dtype, scale):
     scores, targets, frames, lengths, share = drawn(scale=scale)
     scores = scores.astype(dtype)
-    losses, d_scores = loops.ctc.forward(scores, targets, frames, lengths, share.astype(dtype))
+    losses, d_scores = loops.layers.ctc.forward(scores, targets, frames, lengths, share.astype(dtype))
     exact, d_exact = each_alone(scores.astype(float), targets, frames, lengths, share)
     assert losses.dtype == d_scores.dtype == dtype
     assert np.isposinf(losses[2])
@@ -207,21 +207,21 @@ def test_hundreds_of_frames_in_float32():
     """Logarithms of probabilities reach the thousands there; the gradient keeps four digits all the same."""
     scores, targets, _, _, share = drawn(4, 800, 60, 100)
     arguments = targets, np.full(4, 800), np.array([100, 60, 40, 0])
-    _, d_exact = loops.ctc.forward(scores.astype(np.float32).astype(float), *arguments, share)
-    _, d_scores = loops.ctc.forward(scores.astype(np.float32), *arguments, share.astype(np.float32))
+    _, d_exact = loops.layers.ctc.forward(scores.astype(np.float32).astype(float), *arguments, share)
+    _, d_scores = loops.layers.ctc.forward(scores.astype(np.float32), *arguments, share.astype(np.float32))
     np.testing.assert_allclose(d_scores, d_exact, rtol=0, atol=3e-4)
 
 
 def test_jit_with_any_layout_and_threads():
     scores, *rest = drawn()
-    losses, d_scores = loops.ctc.forward(scores, *rest)
+    losses, d_scores = loops.layers.ctc.forward(scores, *rest)
     scores.setflags(write=False)
     threads = numba.get_num_threads()
     try:
         for count in (1, threads):
             numba.set_num_threads(count)
             for layout in (scores, np.repeat(scores, 2, axis=-1)[..., ::2]):
-                again = loops.ctc.forward(layout, *rest)
+                again = loops.layers.ctc.forward(layout, *rest)
                 np.testing.assert_array_equal(again[0], losses)
                 np.testing.assert_array_equal(again[1], d_scores)
     finally:

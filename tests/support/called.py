@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "linattn_ref"
 # offline compiler of GPU code or Dask's scheduler and workers, or are called in a process of their own.
 LEFT_OUT = (
     "experiments.benches.",
+    "experiments.learned.",
     "experiments.learning.",
     "experiments.cost.cuda_occupancy.compute",
     "experiments.cost.layer_savings.compute",
@@ -59,8 +60,8 @@ def public_functions(text):
 def is_compiled(function, path):
     """In the folder of loops, whatever has a decorator; whatever they take from the folder above."""
     words = [ast.unparse(each) for each in function.decorator_list]
-    folder = Path(path).parent.name
-    return folder == "kernels" or any("jit" in word for word in words) or (folder == "loops" and words != [])
+    folders = Path(path).parts[:-1]
+    return folders[-1] == "kernels" or any("jit" in word for word in words) or ("loops" in folders and words != [])
 
 
 class Loader(SourceFileLoader):

@@ -39,7 +39,8 @@ def rest_of_sums(dtype):
     """What tests of single kernels call besides: a product of one head; steps."""
     from linattn_ref.attention import delta, performer, rfa
     from linattn_ref.kernels import jit
-    from linattn_ref.kernels.jit.loops import causal_product, causal_product_plain, delta_product, elu_plus_one
+    from linattn_ref.kernels.jit.loops.delta import delta_product
+    from linattn_ref.kernels.jit.loops.linear import causal_product, causal_product_plain, elu_plus_one
 
     x = np.ones((1, 5, 3), dtype)
     causal_product.forward(x, x, x, None)
@@ -63,7 +64,7 @@ def rest_of_sums(dtype):
 
 def rest_of_scores(dtype):
     """Steps from a cache."""
-    from linattn_ref.kernels.jit.loops import softmax
+    from linattn_ref.kernels.jit.loops.softmax import softmax
 
     row, keys = np.ones((2, 3), dtype), np.ones((2, 3, 3), dtype)
     softmax.step(row, keys, keys, 2, 0.5)

@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         "a scale that does not rise in compiled steps",
-        "kernels/jit/loops/favor_positive.py",
+        "kernels/jit/loops/linear/favor_positive.py",
         "            s[head * width + c, i] *= decay\n",
         "            s[head * width + c, i] *= 1\n",
         "steps_are_those",
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "a compiled token that reads what has not faded",
-        "kernels/jit/loops/delta_step.py",
+        "kernels/jit/loops/delta/delta_step.py",
         "store(columns, Y, gate * some_q)",
         "store(columns, Y, some_q)",
         "a_token_is_a_row",
@@ -249,21 +249,21 @@ MUTANTS = (
     # --- The compiled ones ---
     Mutant(
         "a buffer that is not cleared",
-        "kernels/jit/loops/softmax.py",
+        "kernels/jit/loops/softmax/softmax.py",
         "    d_q[:] = 0\n",
         "",
         "softmax-jit",
     ),
     Mutant(
         "a masked key is seen",
-        "kernels/jit/loops/pattern_softmax.py",
+        "kernels/jit/loops/sparse/pattern_softmax.py",
         "if not key_mask[j]:\n            scores[j] = -np.inf",
         "if not key_mask[j]:\n            scores[j] = scores[j]",
         "local-jit-masked",
     ),
     Mutant(
         "a state that does not fade from chunk to chunk",
-        "kernels/jit/loops/delta_state.py",
+        "kernels/jit/loops/delta/delta_state.py",
         "add_scaled(zero_block(s), load_block(s, row), factors, row)",
         "load_block(s, row)",
         "both_passes and float32 and True-True and head",
@@ -272,7 +272,7 @@ MUTANTS = (
     ),
     Mutant(
         "a row that meets itself below the diagonal",
-        "kernels/jit/loops/delta_chunk.py",
+        "kernels/jit/loops/delta/delta_chunk.py",
         "broadcast(zero) - some_a, 0, i - first, zero",
         "broadcast(zero) - some_a, 0, i - first + 1, zero",
         "both_passes and float32 and True-True and head",
@@ -281,7 +281,7 @@ MUTANTS = (
     ),
     Mutant(
         "a state whose gradient forgets what was erased",
-        "kernels/jit/loops/delta_backward.py",
+        "kernels/jit/loops/delta/delta_backward.py",
         "        product(a, chunk.e_since[:rows, : len(a)].T, faded, True)",
         "        pass",
         "both_passes and float32 and True-True and head",
@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "an LSTM that multiplies the inputs of one step less together",
-        "kernels/jit/loops/lstm.py",
+        "kernels/jit/loops/layers/lstm.py",
         "count = min(together, len(x) - t) * (last - first)",
         "count = (min(together, len(x) - t) - 1) * (last - first)",
         "jit_is_the_reference and float32 and 1-2-1",
@@ -299,7 +299,7 @@ MUTANTS = (
     ),
     Mutant(
         "a key that fades in its own row",
-        "kernels/cuda/loops/delta_rows.py",
+        "kernels/cuda/loops/delta/delta_rows.py",
         "if i > j:\n                    key[c]",
         "if i >= j:\n                    key[c]",
         "test_both_passes_numbers_at_the_edges",
@@ -307,7 +307,7 @@ MUTANTS = (
     ),
     Mutant(
         "a causal query that does not see itself",
-        "kernels/cuda/loops/softmax_tiles.py",
+        "kernels/cuda/loops/softmax/softmax_tiles.py",
         "max(key - (n_keys - n), 0)",
         "max(key + 1 - (n_keys - n), 0)",
         "test_both_passes_numbers_at_the_edges",
@@ -428,19 +428,19 @@ MUTANTS = (
     ),
     Mutant(
         "a band without the highest seed",
-        "experiments/learning/seeds.py",
+        "experiments/learned/seeds.py",
         "values.max(axis=0), color",
         "np.median(values, axis=0), color",
         "band",
-        "experiments/learning/test_seeds.py",
+        "experiments/learned/test_seeds.py",
     ),
     Mutant(
         "runs of different rates side by side",
-        "experiments/learning/seeds.py",
+        "experiments/learned/seeds.py",
         '"machine", "result")',
         '"machine", "result", "peak")',
         "differ",
-        "experiments/learning/test_seeds.py",
+        "experiments/learned/test_seeds.py",
     ),
     Mutant(
         "an interval of another kind",

@@ -13,8 +13,8 @@ fast-transformers         Algorithm 1 in CUDA by the paper's authors; the produc
 flash-linear-attention is given arrays that lie in its own order, ``(B, N, H, D)``.
 
 With "bfloat16" after it, a name is a kernel for inputs of that format, on tensor cores. For the kernels here these are
-the loops by themselves, ``cuda.loops.softmax`` and ``causal_product.normalised_forward`` with elu + 1 by PyTorch, as
-for flash-linear-attention. The public functions never reach them: ``kernels=cuda`` computes 16-bit arrays in float32.
+the loops by themselves, ``softmax`` and ``causal_product.normalised_forward`` with elu + 1 by PyTorch, as for
+flash-linear-attention. The public functions never reach them: ``kernels=cuda`` computes 16-bit arrays in float32.
 
 Packages that cannot be imported are left out and named. Arrays are PyTorch's, made on the GPU; time is between CUDA
 events on PyTorch's current stream, the median of some rounds after one that is not counted, fewer where they take more
@@ -174,7 +174,7 @@ def kernels(torch: Any) -> tuple[dict[str, Call], dict[str, str]]:
         "linear": partial(ours, linear, cuda),
         "softmax": partial(ours, softmax, cuda),
         "linear bfloat16": partial(our_linear_kernel, torch, cuda.causal_product),
-        "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax),
+        "softmax bfloat16": partial(our_softmax_kernel, cuda.loops.softmax.softmax),
     }
 
     def sdpa(q: Any, k: Any, v: Any) -> Any:

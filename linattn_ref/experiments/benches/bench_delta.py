@@ -28,8 +28,8 @@ from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PAS
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Line2D, Results, style
-from linattn_ref.kernels.jit.loops import delta_product as fast
-from linattn_ref.kernels.jit.loops.delta_chunk import CHUNK
+from linattn_ref.kernels.jit.loops.delta import delta_product as fast
+from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK
 
 __all__ = ["compute", "draw", "table"]
 

@@ -40,8 +40,8 @@ from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit.loops import causal_product as fast
-from linattn_ref.kernels.jit.loops import causal_product_plain as plain
+from linattn_ref.kernels.jit.loops.linear import causal_product as fast
+from linattn_ref.kernels.jit.loops.linear import causal_product_plain as plain
 
 __all__ = ["compute", "draw", "table"]
 

@@ -31,7 +31,7 @@ from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import pass_over, read_all
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.loops import delta_product
+from linattn_ref.kernels.jit.loops.delta import delta_product
 
 __all__ = ["compute", "draw", "table"]
 

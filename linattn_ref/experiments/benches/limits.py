@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.row_sums import prefetch_rows
-from linattn_ref.kernels.jit.loops.vector import broadcast, fma, lanes, load, store, total
-from linattn_ref.kernels.jit.loops.vector_block import ROWS
+from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.vectors.row_sums import prefetch_rows
+from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, load, store, total
+from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS
 
 __all__ = ["SUMS", "multiply_adds", "pass_over", "read_all", "read_once"]
 
 # Sums that do not wait for one another; a Vector is two registers, and ten additions fill any multiplier's pipeline.
 SUMS = 5
-AHEAD = 64  # rows, as `linattn_ref.kernels.jit.loops.decode` asks for them
+AHEAD = 64  # rows, as `linattn_ref.kernels.jit.loops.layers.decode` asks for them
 
 
 def multiply_adds(count: int, dtype: Any) -> tuple[Any, ...]:

@@ -24,12 +24,12 @@ THREADS = 256
 BOUND = 128  # registers per thread, which the compiler is told
 # The kernels of linear and softmax attention: module, name, types of the arguments as `offline.compile_to_ptx` reads.
 KERNELS = (
-    ("causal_states", "sums", "x3 x3 x2 x4 x3"),
-    ("causal_states", "scan", "x3 x3 x2 x2 x2 x2 bool"),
-    ("causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
-    ("causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
-    ("softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2"),
-    ("softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
+    ("linear.causal_states", "sums", "x3 x3 x2 x4 x3"),
+    ("linear.causal_states", "scan", "x3 x3 x2 x2 x2 x2 bool"),
+    ("linear.causal_chunks", "forward", "x3 x3 x3 x4 x3 x x3 x2 bool"),
+    ("linear.causal_chunks", "gradient", "x3 x3 x3 x2 x2 x4 x3 x3 bool bool"),
+    ("softmax.softmax_tiles", "forward_tile", "x3 x3 x3 b2 bool x x x3 x2 x2"),
+    ("softmax.softmax_tiles", "gradient_tile", "x3 x3 x3 x3 x3 b2 bool x x x2 x2 x x3 bool bool"),
 )
 
 
@@ -81,7 +81,7 @@ def compute() -> Results:
     ImportError
         The compiler is missing (extra cuda12).
     """
-    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
+    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.machine.offline")
     rows = []
     for module, name, arguments in KERNELS:
         kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}"), name)
@@ -91,7 +91,7 @@ def compute() -> Results:
                 ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
                 with tempfile.TemporaryDirectory() as folder:
                     used = offline.assemble(ptx, capability, folder)
-                row = Results(module=module, kernel=name, dtype=dtype, architecture=architecture)
+                row = Results(module=module.rpartition(".")[2], kernel=name, dtype=dtype, architecture=architecture)
                 row |= {name: getattr(used, name) for name in ("registers", "spilled", "shared")}  # spilled: bytes
                 row |= {"float64": len(float64_instructions(ptx))}
                 row |= {"warps": resident_warps(limits, used.registers, used.shared)}  # on a multiprocessor
@@ -114,7 +114,7 @@ def float64_instructions(ptx: str) -> tuple[str, ...]:
 
 
 def _one_line_kernels() -> Mapping[str, Any]:
-    from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+    from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
 
     @kernel
     def a_tenth(x, factor, out):  # type: ignore[no-untyped-def]

@@ -27,7 +27,7 @@ from numpy.random import Generator
 from linattn_ref.attention import linear, linformer, reformer, softmax
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
-from linattn_ref.kernels.jit.loops import softmax_tile
+from linattn_ref.kernels.jit.loops.softmax import softmax_tile
 from linattn_ref.op import Array
 
 __all__ = ["METHODS", "REDUCED", "Setting", "draw_inputs", "draw_mixtures", "methods_at", "prepared", "run"]

@@ -32,15 +32,15 @@ PLACES = (
     ("cost", "linformer_savings layer_savings attention_cost"),
     ("features", "feature_maps random_features random_features_attention"),
     ("recurrence", "causal_cost rewind decoding"),
-    ("learning", "images_learned images_short images_drawn images_state"),
+    ("learned", "images_learned images_short images_drawn images_state"),
     ("recurrence", "rfa_decay write_fade_erase"),
     ("sparse", "pattern_pictures pattern_graphs"),
     ("fewer_keys", "moving_content"),
     ("sparse", "lsh_recall"),
     ("fewer_keys", "nystromformer pinv_convergence"),
     ("cost", "comparison resources model_resources"),
-    ("learning", "duplication_curves duplication_attention speech_curves speech_utterance mlm_curves downstream"),
-    ("learning", "every_mechanism mechanism_time"),
+    ("learned", "duplication_curves duplication_attention speech_curves speech_utterance mlm_curves downstream"),
+    ("learned", "every_mechanism mechanism_time"),
 )
 FIGURES = {name: folder for folder, names in PLACES for name in names.split()}
 SCHEMATICS = [name for name in FIGURES if name.startswith("schematic_")]

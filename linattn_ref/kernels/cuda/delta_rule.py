@@ -1,10 +1,10 @@
-"""`linattn_ref.attention.delta_rule`; the loop is ``loops/delta_product.py``."""
+"""`linattn_ref.attention.delta_rule`; the loop is ``loops/delta/delta_product.py``."""
 
 from functools import partial
 
 from linattn_ref.attention.delta_rule import State
 from linattn_ref.kernels.common import delta_rule as common
-from linattn_ref.kernels.cuda.loops import delta_product as loop
+from linattn_ref.kernels.cuda.loops.delta import delta_product as loop
 
 __all__ = ["Saved", "backward", "forward", "step"]
 

@@ -1,9 +1,9 @@
-"""`linattn_ref.attention.linear`; causal, by the loop of ``loops/causal_product.py``."""
+"""`linattn_ref.attention.linear`; causal, by the loop of ``loops/linear/causal_product.py``."""
 
 from functools import partial
 
 from linattn_ref.kernels.common import linear as common
-from linattn_ref.kernels.cuda import loops
+from linattn_ref.kernels.cuda.loops import linear as loops
 
 __all__ = ["Saved", "backward", "forward", "step"]
 

@@ -1,7 +1,7 @@
-"""`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/pattern_softmax.py``."""
+"""`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/sparse/pattern_softmax.py``."""
 
 from linattn_ref.kernels.common import pattern_softmax as common
-from linattn_ref.kernels.cuda.loops import pattern_softmax as loop
+from linattn_ref.kernels.cuda.loops.sparse import pattern_softmax as loop
 
 __all__ = ["Saved", "backward", "forward"]
 

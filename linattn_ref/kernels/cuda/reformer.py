@@ -1,7 +1,7 @@
-"""`linattn_ref.attention.reformer`; the loop is ``loops/lsh.py``."""
+"""`linattn_ref.attention.reformer`; the loop is ``loops/sparse/lsh.py``."""
 
 from linattn_ref.kernels.common import reformer as common
-from linattn_ref.kernels.cuda.loops import lsh as loop
+from linattn_ref.kernels.cuda.loops.sparse import lsh as loop
 
 __all__ = ["Saved", "backward", "forward"]
 

@@ -12,6 +12,6 @@ except ImportError as error:
     raise ImportError(f"linattn_ref.kernels.jit needs Numba ({error}): pip install 'numba>=0.61'") from error
 
 from linattn_ref import lazy
-from linattn_ref.kernels.jit.loops import decode as decode  # no page: a model asks for it
+from linattn_ref.kernels.jit.loops.layers import decode as decode  # no page: a model asks for it
 
 __all__ = lazy.at_once(__name__, __path__)

@@ -2,7 +2,7 @@
 
 import math
 
-from linattn_ref.kernels.jit.loops import adam as loop
+from linattn_ref.kernels.jit.loops.layers import adam as loop
 from linattn_ref.training.adam import State, decay_of
 from linattn_ref.training.parameters import together
 

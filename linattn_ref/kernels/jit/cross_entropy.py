@@ -5,7 +5,7 @@ With label smoothing the page computes.
 
 from typing import NamedTuple
 
-from linattn_ref.kernels.jit.loops import cross_entropy as loop
+from linattn_ref.kernels.jit.loops.layers import cross_entropy as loop
 from linattn_ref.nn import cross_entropy as page
 from linattn_ref.nn.cross_entropy import IGNORE, Gradients, shares
 from linattn_ref.op import Array, Float

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from linattn_ref.kernels.jit.loops import ctc as loop
+from linattn_ref.kernels.jit.loops.layers import ctc as loop
 from linattn_ref.nn.ctc import Gradients, in_rows, mean_of
 from linattn_ref.op import Array, Float
 

@@ -6,8 +6,8 @@ from linattn_ref.attention.parts.masks import shown
 from linattn_ref.kernels.common.delta_rule import without_masked
 from linattn_ref.kernels.jit import delta_rule
 from linattn_ref.kernels.jit.delta_rule import init_state
-from linattn_ref.kernels.jit.loops import delta_product as loop
-from linattn_ref.kernels.jit.loops import unit_rows
+from linattn_ref.kernels.jit.loops.delta import delta_product as loop
+from linattn_ref.kernels.jit.loops.delta import unit_rows
 
 __all__ = ["Saved", "backward", "forward", "init_state", "step"]
 

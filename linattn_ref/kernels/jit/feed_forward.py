@@ -5,7 +5,7 @@ The backward pass makes ``h`` again: ``a`` and ``h`` would be half of all that a
 
 from typing import NamedTuple
 
-from linattn_ref.kernels.jit.loops import gelu as loop
+from linattn_ref.kernels.jit.loops.layers import gelu as loop
 from linattn_ref.nn import affine, gelu
 from linattn_ref.nn import feed_forward as page
 from linattn_ref.nn.feed_forward import Gradients, Params

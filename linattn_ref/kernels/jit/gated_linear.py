@@ -1,4 +1,4 @@
-"""A token of `linattn_ref.attention.gated_linear`, by ``loops/delta_product.py``; passes are the page's."""
+"""A token of `linattn_ref.attention.gated_linear`, by ``loops/delta/delta_product.py``; passes are the page's."""
 
 from linattn_ref.kernels.jit import delta_rule
 from linattn_ref.kernels.jit.delta_rule import init_state

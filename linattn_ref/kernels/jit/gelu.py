@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from linattn_ref.kernels.jit.loops import gelu as loop
+from linattn_ref.kernels.jit.loops.layers import gelu as loop
 from linattn_ref.nn.gelu import Gradients
 from linattn_ref.op import Array, Float
 

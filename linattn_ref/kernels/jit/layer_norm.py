@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from linattn_ref.kernels.jit.loops import layer_norm as loop
+from linattn_ref.kernels.jit.loops.layers import layer_norm as loop
 from linattn_ref.nn.layer_norm import Gradients, Params
 from linattn_ref.op import Array, Float
 

@@ -1,6 +1,6 @@
 """`linattn_ref.nn.lstm_steps`, some sequences at a time from the first step to the last."""
 
-from linattn_ref.kernels.jit.loops import lstm as loop
+from linattn_ref.kernels.jit.loops.layers import lstm as loop
 from linattn_ref.nn import lstm_steps as page
 from linattn_ref.nn.lstm_steps import Gradients, Params
 

@@ -1,9 +1,9 @@
-"""`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/pattern_softmax.py``."""
+"""`linattn_ref.attention.pattern_softmax`, compiled; the loop is ``loops/sparse/pattern_softmax.py``."""
 
 from functools import partial
 
 from linattn_ref.kernels.common import pattern_softmax as common
-from linattn_ref.kernels.jit.loops import pattern_softmax as loop
+from linattn_ref.kernels.jit.loops.sparse import pattern_softmax as loop
 
 __all__ = ["Saved", "backward", "forward"]
 

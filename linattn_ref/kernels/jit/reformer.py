@@ -1,9 +1,9 @@
-"""`linattn_ref.attention.reformer`; the loop is ``loops/lsh.py``."""
+"""`linattn_ref.attention.reformer`; the loop is ``loops/sparse/lsh.py``."""
 
 from functools import partial
 
 from linattn_ref.kernels.common import reformer as common
-from linattn_ref.kernels.jit.loops import lsh as loop
+from linattn_ref.kernels.jit.loops.sparse import lsh as loop
 
 __all__ = ["Saved", "backward", "forward"]
 

@@ -1,9 +1,9 @@
-"""`linattn_ref.attention.rfa`, keeping less with a gate; a token at once by ``loops/rfa.py``."""
+"""`linattn_ref.attention.rfa`, keeping less with a gate; a token at once by ``loops/linear/rfa.py``."""
 
 from linattn_ref.attention import rfa as page
 from linattn_ref.attention.features.feature_maps_random import KINDS
 from linattn_ref.attention.linear import State
-from linattn_ref.kernels.jit.loops import rfa as loop
+from linattn_ref.kernels.jit.loops.linear import rfa as loop
 
 __all__ = ["Saved", "backward", "forward", "step"]
 

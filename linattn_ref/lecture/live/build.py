@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.atomic import write_all
-from linattn_ref.experiments.learning.drawing import Network
+from linattn_ref.experiments.learned.drawing import Network
 from linattn_ref.experiments.learning.runs import commands
 from linattn_ref.lecture.live import frames, head, page, weights
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.data.digits import SIDE
-from linattn_ref.experiments.learning import drawing
-from linattn_ref.experiments.learning.drawing import Network
+from linattn_ref.experiments.learned import drawing
+from linattn_ref.experiments.learned.drawing import Network
 from linattn_ref.nested import leaves
 from linattn_ref.op import Array
 from linattn_ref.training.folder import BEST, LAST

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from linattn_ref.data import duplication as words
-from linattn_ref.experiments.learning import (
-    causal_attention,
-    duplication,
-    duplication_attention,
-    duplication_curves,
-    learn,
-    runs,
-)
+from linattn_ref.experiments.learned import duplication_attention, duplication_curves
+from linattn_ref.experiments.learning import causal_attention, duplication, learn, runs
 from linattn_ref.experiments.learning.duplication import Shape
 from linattn_ref.experiments.publishing import style
 from linattn_ref.models import causal

@@ -6,7 +6,8 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.data import cifar
 from linattn_ref.data.digits import Images
-from linattn_ref.experiments.learning import drawing, images, runs
+from linattn_ref.experiments.learned import drawing
+from linattn_ref.experiments.learning import images, runs
 from linattn_ref.experiments.learning.images import Shape
 from linattn_ref.nn import positions
 from linattn_ref.nn.logistic_mixture import probabilities

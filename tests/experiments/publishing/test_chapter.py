@@ -44,7 +44,7 @@ def test_source_without_docstrings(shown):
 
 
 def test_source_of_a_compiled_function_a_method_and_a_module(shown):
-    chapter.source(loops.softmax._forward_tile)
+    chapter.source(loops.softmax.softmax._forward_tile)
     chapter.source(chapter.ast.NodeVisitor.visit)
     chapter.source(style, doc=False)
     compiled, method, module = (markdown.data for markdown, _ in shown)

@@ -13,7 +13,7 @@ from kernels.cuda.half_cases import (
 )
 
 from linattn_ref.kernels import cuda
-from linattn_ref.kernels.cuda.loops import simulated_warp, tensor_cores
+from linattn_ref.kernels.cuda.loops.machine import simulated_warp, tensor_cores
 
 FORMATS = pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
 SLOW = pytest.mark.slow
@@ -63,8 +63,8 @@ def test_equal_scores_share_however_large(numbers):
     """Scores of 4 million, whose neighbours in float32 are 1/2 apart, so that ``m + log s`` is off by a tenth."""
     (x, _), rng = rounded(np.full((1, 18, 1), 2048.0), numbers), np.random.default_rng(0)
     (v, _), (d_out, exact) = (rounded(rng.standard_normal((1, 18, 2)), numbers) for _ in range(2))
-    out, *rows = cuda.loops.softmax.forward(x, x, v, None, False, 1.0)
-    *_, d_v = cuda.loops.softmax.backward(d_out, x, x, v, out, *rows, None, False, 1.0)
+    out, *rows = cuda.loops.softmax.softmax.forward(x, x, v, None, False, 1.0)
+    *_, d_v = cuda.loops.softmax.softmax.backward(d_out, x, x, v, out, *rows, None, False, 1.0)
     check(d_v, np.broadcast_to(exact.mean(axis=1, keepdims=True), d_v.shape), numbers, d_out)
 
 
@@ -90,8 +90,8 @@ def test_a_query_that_sees_nothing():
     rng = np.random.default_rng(0)
     q, k, v, g = (rounded(rng.standard_normal((1, 3, 2)), "bfloat16")[0] for _ in range(4))
     mask = np.array([[False, True, True]])
-    out, *rows = cuda.loops.softmax.forward(q, k, v, mask, True, 1.0)
-    gradients = cuda.loops.softmax.backward(g, q, k, v, out, *rows, mask, True, 1.0)
+    out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, mask, True, 1.0)
+    gradients = cuda.loops.softmax.softmax.backward(g, q, k, v, out, *rows, mask, True, 1.0)
     assert rows[1][0, 0] == 0
     for x in (out, gradients[0]):
         assert (x.view(np.int16)[0, 0] == 0).all()
@@ -107,8 +107,8 @@ def test_what_is_masked_may_be_none(numbers):
         for x in arrays[1:3]:
             x[:, 1] = none
         q, k, v, g = (rounded(x, numbers)[0] for x in arrays)
-        out, *rows = cuda.loops.softmax.forward(q, k, v, mask, True, 1.0)
-        gradients = cuda.loops.softmax.backward(g, q, k, v, out, *rows, mask, True, 1.0)
+        out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, mask, True, 1.0)
+        gradients = cuda.loops.softmax.softmax.backward(g, q, k, v, out, *rows, mask, True, 1.0)
         results.append((*rows, *(x.view(np.int16) for x in (out, *gradients))))
     for expected, *others in zip(*results, strict=True):
         for x in others:
@@ -123,7 +123,7 @@ def test_d_v_takes_nothing_of_a_denominators_state(numbers):
     q, k, v, g = (rng.uniform(size=(1, 40, width)) for width in (2, 2, 3, 3))
     v[:, 35, 1] = np.inf
     q, k, v, g = (rounded(x, numbers)[0] for x in (q, k, v, g))
-    inputs, product = (q, k, v, None, None), cuda.loops.causal_product
+    inputs, product = (q, k, v, None, None), cuda.loops.linear.causal_product
     out, denominator, *_ = product.normalised_forward(*inputs, 1e-6)
     _, _, d_v, *_ = product.normalised_backward(g, None, None, *inputs, out, denominator)
     assert np.isfinite(as_float64(d_v)).all()
@@ -140,13 +140,13 @@ def test_later_keys_do_not_move_earlier_outputs():
     rng = np.random.default_rng(0)
     q, k, v = (rounded(rng.uniform(size=(1, 18, 3)), "float16")[0] for _ in range(3))
     first = (
-        cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
-        cuda.loops.causal_product.forward(q, k, v, None)[0],
+        cuda.loops.softmax.softmax.forward(q, k, v, None, True, 1.0)[0],
+        cuda.loops.linear.causal_product.forward(q, k, v, None)[0],
     )
     k[:, 17], v[:, 17] = 60000, -60000
     second = (
-        cuda.loops.softmax.forward(q, k, v, None, True, 1.0)[0],
-        cuda.loops.causal_product.forward(q, k, v, None)[0],
+        cuda.loops.softmax.softmax.forward(q, k, v, None, True, 1.0)[0],
+        cuda.loops.linear.causal_product.forward(q, k, v, None)[0],
     )
     for x, y in zip(first, second, strict=True):
         np.testing.assert_array_equal(x[:, :17], y[:, :17])
@@ -157,8 +157,8 @@ def test_errors_name_the_argument():
     x, y = np.ones((1, 2, 2), np.float16), np.ones((1, 2, 2), np.float32)
     product = cuda.causal_product
     with pytest.raises(TypeError, match=r"^k: expected float16 like q, got float32"):
-        cuda.loops.softmax.forward(x, y, x, None, False, 1.0)
+        cuda.loops.softmax.softmax.forward(x, y, x, None, False, 1.0)
     with pytest.raises(TypeError, match=r"^m: expected float32 beside 16-bit arrays, got float16"):
-        cuda.loops.softmax.backward(x, x, x, x, x, x[..., 0], x[..., 0], None, False, 1.0)
+        cuda.loops.softmax.softmax.backward(x, x, x, x, x, x[..., 0], x[..., 0], None, False, 1.0)
     with pytest.raises(TypeError, match=r"^s: expected float32 beside 16-bit arrays, got float16"):
         product.forward(x, x, x, x)

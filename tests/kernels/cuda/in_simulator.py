@@ -24,7 +24,7 @@ from linattn_ref.experiments.benches import bench_cuda
 from linattn_ref.kernels import cuda, reference
 from linattn_ref.kernels.common import rises
 from linattn_ref.kernels.cuda import loops
-from linattn_ref.kernels.cuda.loops import device
+from linattn_ref.kernels.cuda.loops.machine import device
 from linattn_ref.op import libraries
 
 EPS = {np.float32: np.finfo(np.float32).eps, np.float64: np.finfo(np.float64).eps}
@@ -104,7 +104,7 @@ def test_causal_product(continued, dtype):
     phi_q, phi_k, v, d_out = abs(normal(n, c)), abs(normal(n, c)), normal(n, m), normal(n, m)
     s, z, d_s, d_z = (normal(c, m), abs(normal(c)), normal(c, m), normal(c)) if continued else (None,) * 4
     results = []
-    for product in (loops.causal_product, causal_page):
+    for product in (loops.linear.causal_product, causal_page):
         plain = product.forward(phi_q, phi_k, v, s)
         plain_gradients = product.backward(d_out, d_s, phi_q, phi_k, v, s)
         out, denominator, *last = product.normalised_forward(phi_q, phi_k, v, s, z, 1e-6)
@@ -123,7 +123,7 @@ def test_gradients_over_a_denominator_that_has_no_reciprocal():
     out, denominator, *_ = causal_page.normalised_forward(*rows, 0.0)
     with np.errstate(over="ignore"):
         assert np.isinf(1 / denominator).any()
-    for product in (loops.causal_product, causal_page):
+    for product in (loops.linear.causal_product, causal_page):
         results.append(product.normalised_backward(d_out, None, None, *rows, out, denominator)[:3])
     for got, want in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * abs(want).max())
@@ -135,7 +135,8 @@ def test_gradients_without_a_denominator_take_nothing_of_its_state():
     """A sum of keys that is infinite, where all that is asked for is finite."""
     q, k = np.full((1, 14, 1), 1e-4, np.float32), np.full((1, 14, 1), 3e38, np.float32)
     v, d_out = np.full((1, 14, 1), 1e-38, np.float32), np.ones((1, 14, 1), np.float32)
-    got, want = (product.backward(d_out, None, q, k, v, None)[0] for product in (loops.causal_product, causal_page))
+    products = loops.linear.causal_product, causal_page
+    got, want = (product.backward(d_out, None, q, k, v, None)[0] for product in products)
     assert np.isfinite(want).all()
     assert_close(got, want)
 
@@ -144,7 +145,7 @@ def test_gradients_without_a_denominator_take_nothing_of_its_state():
 def test_a_query_without_features_gets_0_whatever_the_values():
     q, k, v = (np.ones((1, 9, 2), np.float32) for _ in range(3))  # two chunks
     q[:, 8], v[:, 1] = 0, np.inf
-    out, denominator, *_ = loops.causal_product.normalised_forward(q, k, v, None, None, 0.0)
+    out, denominator, *_ = loops.linear.causal_product.normalised_forward(q, k, v, None, None, 0.0)
     assert denominator[0, 8] == 0
     assert (out[0, 8] == 0).all()
 
@@ -157,7 +158,7 @@ def test_loops_by_row(dtype):
     states = [*rng.standard_normal((2, 2, 3, 11)).astype(dtype)]
     for s, d_s in (states, (None, None)):
         results = []
-        for product in (loops.causal_product, causal_page):
+        for product in (loops.linear.causal_product, causal_page):
             forward = product.forward_by_row(phi_q, phi_k, v, s)
             results.append((*forward, *product.backward_by_row(d_out, d_s, phi_q, phi_k, v, s)))
         for got, want in zip(*results, strict=True):
@@ -166,9 +167,9 @@ def test_loops_by_row(dtype):
 
 def test_no_heads_at_all():
     x = np.empty((0, 4, 3))
-    out, s = loops.causal_product.forward(x, x, x, None)
+    out, s = loops.linear.causal_product.forward(x, x, x, None)
     assert (out.shape, s.shape) == ((0, 4, 3), (0, 3, 3))
-    assert loops.softmax.forward(x, x, x, None, True, 1.0)[0].shape == x.shape
+    assert loops.softmax.softmax.forward(x, x, x, None, True, 1.0)[0].shape == x.shape
 
 
 # --- The delta product, in all modes --------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ def test_delta_product(gate, erases, begins):
         log_gate[:, 4] = -np.inf
     s, d_s = rng.standard_normal((2, 1, c, m)) if begins else (None, None)
     inputs, results = (q, k, v, e if erases else None, log_gate, s), []
-    for room in (loops.delta_product, delta_page):
+    for room in (loops.delta.delta_product, delta_page):
         out, last, u = room.forward(*inputs)
         state = np.zeros_like(last) if s is None else s.copy()
         steps = [room.step(*(None if x is None else x[:, i] for x in inputs[:5]), state) for i in range(3)]
@@ -306,7 +307,7 @@ def test_a_denominator_whose_reciprocal_is_infinite():
 def test_kernels_alone_take_them_without_cupy():
     q, k, v, *_ = draw((2,), 5, 9, 4, 3, False, np.float32)
     expected = softmax_page.forward(q, k, v, None, True, 0.5)
-    got = loops.softmax.forward(*(device.cuda.to_device(x) for x in (q, k, v)), None, True, 0.5)
+    got = loops.softmax.softmax.forward(*(device.cuda.to_device(x) for x in (q, k, v)), None, True, 0.5)
     for x, want in zip(got, expected, strict=True):
         assert_close(x.copy_to_host(), want)
 

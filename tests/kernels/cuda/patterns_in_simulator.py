@@ -7,8 +7,8 @@ from in_simulator import assert_close, draw
 from softmax_page import log_sum_exp
 
 from linattn_ref.attention.sparse import part
-from linattn_ref.kernels.cuda.loops import pattern_softmax
-from linattn_ref.kernels.cuda.loops.pattern_tasks import (
+from linattn_ref.kernels.cuda.loops.sparse import pattern_softmax
+from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import (
     BEFORE,
     COLUMN,
     LAST_COLUMN,

@@ -17,8 +17,8 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 def softmax(causal):
     def both_passes(q, k, v, d_out):
-        out, *rows = cuda.loops.softmax.forward(q, k, v, None, causal, 1.0)
-        return out, cuda.loops.softmax.backward(d_out, q, k, v, out, *rows, None, causal, 1.0)
+        out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, None, causal, 1.0)
+        return out, cuda.loops.softmax.softmax.backward(d_out, q, k, v, out, *rows, None, causal, 1.0)
 
     return both_passes
 
@@ -26,23 +26,23 @@ def softmax(causal):
 def pattern(q, k, v, d_out):
     """All earlier keys and its own."""
     seen = (part.band(q.shape[1], k.shape[1], -99, 0),)
-    out, *rows = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, *rows, None, seen, 1.0)
+    out, *rows = cuda.loops.sparse.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.sparse.pattern_softmax.backward(d_out, q, k, v, out, *rows, None, seen, 1.0)
 
 
 def lsh(q, k, v, d_out):
     """All earlier tokens, of one chunk."""
     order, seen = np.arange(q.shape[1], dtype=np.int32)[None, None], np.array([q.shape[1]])
-    out, *rows = cuda.loops.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
-    return out, cuda.loops.lsh.backward(d_out, q, k, v, out, *rows, order, seen, 99, True, 1.0)
+    out, *rows = cuda.loops.sparse.lsh.forward(q, k, v, order, seen, 99, True, 1.0)
+    return out, cuda.loops.sparse.lsh.backward(d_out, q, k, v, out, *rows, order, seen, 99, True, 1.0)
 
 
 def two_parts(q, k, v, d_out):
     """All earlier keys, then its own, which come in pieces of which none knows the others."""
     n = q.shape[1]
     seen = (part.band(n, n, -99, -1), part.band(n, n, 0, 0))
-    out, *rows = cuda.loops.pattern_softmax.forward(q, k, v, None, seen, 1.0)
-    return out, cuda.loops.pattern_softmax.backward(d_out, q, k, v, out, *rows, None, seen, 1.0)
+    out, *rows = cuda.loops.sparse.pattern_softmax.forward(q, k, v, None, seen, 1.0)
+    return out, cuda.loops.sparse.pattern_softmax.backward(d_out, q, k, v, out, *rows, None, seen, 1.0)
 
 
 ROUNDS = np.array([[0, 1, 2, 3, 4, 5, 6], [6, 0, 5, 1, 4, 2, 3]], np.int32)  # in chunks of two
@@ -50,8 +50,8 @@ ROUNDS = np.array([[0, 1, 2, 3, 4, 5, 6], [6, 0, 5, 1, 4, 2, 3]], np.int32)  # i
 
 def two_rounds(q, k, v, d_out):
     order, seen = ROUNDS[None], np.array([q.shape[1]])
-    out, *rows = cuda.loops.lsh.forward(q, k, v, order, seen, 2, False, 1.0)
-    return out, cuda.loops.lsh.backward(d_out, q, k, v, out, *rows, order, seen, 2, False, 1.0)
+    out, *rows = cuda.loops.sparse.lsh.forward(q, k, v, order, seen, 2, False, 1.0)
+    return out, cuda.loops.sparse.lsh.backward(d_out, q, k, v, out, *rows, order, seen, 2, False, 1.0)
 
 
 def who_meets(n):
@@ -62,15 +62,15 @@ def who_meets(n):
 
 
 def causal_product(q, k, v, d_out):
-    out, denominator, *_ = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
+    out, denominator, *_ = cuda.loops.linear.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
     rows = q, k, v, None, None, out, denominator
-    return out, cuda.loops.causal_product.normalised_backward(d_out, None, None, *rows)[:3]
+    return out, cuda.loops.linear.causal_product.normalised_backward(d_out, None, None, *rows)[:3]
 
 
 def delta_product(q, k, v, d_out):
     inputs = q, k, v, k / 4, np.full_like(k, -0.1), None
-    out, _, u = cuda.loops.delta_product.forward(*inputs)
-    return out, cuda.loops.delta_product.backward(d_out, None, *inputs, u)[:3]
+    out, _, u = cuda.loops.delta.delta_product.forward(*inputs)
+    return out, cuda.loops.delta.delta_product.backward(d_out, None, *inputs, u)[:3]
 
 
 CAUSAL = {"softmax causal": softmax(True), "pattern": pattern, "lsh": lsh}

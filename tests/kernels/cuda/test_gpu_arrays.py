@@ -72,15 +72,14 @@ def _strict_room(monkeypatch):
     strict.on_gpu, strict.dtype_of = libraries.is_on_gpu, None
     loops = module(f"{ROOM}.loops", strict)
     kernels = {
-        "causal_product": causal_page,
-        "delta_product": delta_page,
-        "elu_plus_one": elu_page,
-        "softmax": softmax_page,
-        "pattern_softmax": pattern_page,
-        "lsh": lsh_page,
+        "linear": {"causal_product": causal_page, "elu_plus_one": elu_page},
+        "delta": {"delta_product": delta_page},
+        "softmax": {"softmax": softmax_page},
+        "sparse": {"pattern_softmax": pattern_page, "lsh": lsh_page},
     }
-    for name, numpys in kernels.items():
-        kernel = module(f"{ROOM}.loops.{name}", loops)
+    groups = {name: module(f"{ROOM}.loops.{name}", loops) for name in kernels}
+    for group, name, numpys in ((group, *each) for group, found in kernels.items() for each in found.items()):
+        kernel = module(f"{ROOM}.loops.{group}.{name}", groups[group])
         for title, function in inspect.getmembers(numpys, inspect.isfunction):
             setattr(kernel, title, of_strict_arrays(function))
         setattr(strict, name, kernel)

@@ -22,7 +22,7 @@ SIZES = [  # leading axes, N, L, D, M
 def cases():
     """The checks, where there is a GPU for them."""
     pytest.importorskip("numba_cuda", reason="needs numba-cuda: pip install 'linattn-ref[cuda12]'")
-    device = importlib.import_module("linattn_ref.kernels.cuda.loops.device")
+    device = importlib.import_module("linattn_ref.kernels.cuda.loops.machine.device")
     if device.SIMULATED or not device.cuda.is_available():
         pytest.skip("no NVIDIA GPU")
     if device.cuda.get_current_device().compute_capability < (8, 0):
@@ -88,7 +88,7 @@ def test_a_view_that_begins_at_an_odd_place(cases):
     torch = pytest.importorskip("torch", reason="makes the tensor")
     cuda = importlib.import_module("linattn_ref.kernels.cuda")
     x = torch.randn(2 * 70 * 4 + 1, device="cuda").to(torch.bfloat16)[1:].view(2, 70, 4)
-    results = (cuda.loops.softmax.forward(y, y, y, None, True, 0.5)[0] for y in (x, x.clone()))
+    results = (cuda.loops.softmax.softmax.forward(y, y, y, None, True, 0.5)[0] for y in (x, x.clone()))
     assert torch.equal(*results)
 
 
@@ -99,10 +99,10 @@ def test_called_twice_the_same_bits(cases, numbers):
     q, k, v, g = (cases.rounded(rng.uniform(size=(2, 300, 40)), numbers)[0] for _ in range(4))
     runs = []
     for _ in range(2):
-        out, *rows = cuda.loops.softmax.forward(q, k, v, None, True, 0.2)
-        results = out, *cuda.loops.softmax.backward(g, q, k, v, out, *rows, None, True, 0.2)
-        out, denominator, s, z = cuda.loops.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
+        out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, None, True, 0.2)
+        results = out, *cuda.loops.softmax.softmax.backward(g, q, k, v, out, *rows, None, True, 0.2)
+        out, denominator, s, z = cuda.loops.linear.causal_product.normalised_forward(q, k, v, None, None, 1e-6)
         inputs = q, k, v, None, None
-        rest = cuda.loops.causal_product.normalised_backward(g, None, None, *inputs, out, denominator)
+        rest = cuda.loops.linear.causal_product.normalised_backward(g, None, None, *inputs, out, denominator)
         runs.append([x.tobytes() for x in (*results, out, denominator, s, z, *rest) if x is not None])
     assert runs[0] == runs[1]

@@ -17,9 +17,9 @@ from kernels.cuda.budgets import BUDGETS
 
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import cuda
-from linattn_ref.kernels.cuda.loops import arrays, device
-from linattn_ref.kernels.cuda.loops.offline import signature_of
-from linattn_ref.kernels.cuda.loops.pattern_tasks import SHORT
+from linattn_ref.kernels.cuda.loops.machine import arrays, device
+from linattn_ref.kernels.cuda.loops.machine.offline import signature_of
+from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}
 HALF = {name for name in EXPECTED if name[0].startswith("half_")}
@@ -77,8 +77,8 @@ def delta_product(dtype, gated, erases, continued):
 def softmax(dtype, masked, causal):
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((5, 4), (7, 4), (7, 3), (5, 3)))
     mask = np.ones((2, 7), bool) if masked else None
-    out, *rows = cuda.loops.softmax.forward(q, k, v, mask, causal, 0.5)
-    cuda.loops.softmax.backward(g, q, k, v, out, *rows, mask, causal, 0.5)
+    out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.loops.softmax.softmax.backward(g, q, k, v, out, *rows, mask, causal, 0.5)
 
 
 def zeros_of_16_bits(numbers, *widths):
@@ -100,8 +100,8 @@ def half_causal_product(numbers, continued, odd):
 def half_softmax(numbers, masked, causal):
     q, k, v, g = zeros_of_16_bits(numbers, 4, 4, 3, 3)
     mask = np.ones((2, 70), bool) if masked else None
-    out, *rows = cuda.loops.softmax.forward(q, k, v, mask, causal, 0.5)
-    cuda.loops.softmax.backward(g, q, k, v, out, *rows, mask, causal, 0.5)
+    out, *rows = cuda.loops.softmax.softmax.forward(q, k, v, mask, causal, 0.5)
+    cuda.loops.softmax.softmax.backward(g, q, k, v, out, *rows, mask, causal, 0.5)
 
 
 def pattern_softmax(dtype, masked):
@@ -109,20 +109,20 @@ def pattern_softmax(dtype, masked):
     q, k, v, g = (np.ones((2, rows, width), dtype) for rows, width in ((n, 4), (n_keys, 4), (n_keys, 3), (n, 3)))
     mask = np.ones((2, n_keys), bool) if masked else None
     pattern = (part.columns(n, n_keys, range(n_keys)),)
-    out, *rows = cuda.loops.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
-    cuda.loops.pattern_softmax.backward(g, q, k, v, out, *rows, mask, pattern, 0.5)
+    out, *rows = cuda.loops.sparse.pattern_softmax.forward(q, k, v, mask, pattern, 0.5)
+    cuda.loops.sparse.pattern_softmax.backward(g, q, k, v, out, *rows, mask, pattern, 0.5)
 
 
 def lsh(dtype):
     q, k, v, g = (np.ones((2, 5, width), dtype) for width in (4, 4, 3, 3))
     order, seen = np.zeros((2, 2, 5), np.int32), np.full(2, 5)
-    out, *rows = cuda.loops.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
-    cuda.loops.lsh.backward(g, q, k, v, out, *rows, order, seen, 2, False, 0.5)
+    out, *rows = cuda.loops.sparse.lsh.forward(q, k, v, order, seen, 2, False, 0.5)
+    cuda.loops.sparse.lsh.backward(g, q, k, v, out, *rows, order, seen, 2, False, 0.5)
 
 
 def feature_map_and_steps(dtype):
     q, k, v, s = (np.ones(shape, dtype) for shape in ((2, 4), (2, 4), (2, 3), (2, 4, 3)))
-    cuda.loops.causal_product.step(q, k, v, s, q.copy(), 1e-6)
+    cuda.loops.linear.causal_product.step(q, k, v, s, q.copy(), 1e-6)
     cuda.elu_plus_one.step(q, k, v, s, q.copy(), 1e-6)
     phi, saved = cuda.elu_plus_one.forward(s)
     cuda.elu_plus_one.backward(phi, saved)

@@ -3,7 +3,7 @@
 import importlib
 import os
 import re
-from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
@@ -13,8 +13,8 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 
 from kernels.cuda.budgets import BUDGETS
 
-import linattn_ref.kernels.cuda.loops
-from linattn_ref.kernels.cuda.loops.offline import assemble, compile_to_ptx, find_ptxas
+from linattn_ref.kernels.cuda import loops
+from linattn_ref.kernels.cuda.loops.machine.offline import assemble, compile_to_ptx, find_ptxas
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas: pip install 'linattn-ref[cuda12]'")
 
@@ -24,20 +24,20 @@ budgets = pytest.mark.parametrize(
     "budget", [b for b in BUDGETS if b not in HALF], ids=lambda b: f"{b.module}.{b.kernel}"
 )
 halves = pytest.mark.parametrize("budget", HALF, ids=lambda b: f"{b.module}.{b.kernel}")
+MODULES = {found.name.rpartition(".")[2]: found.name for found in walk_packages(loops.__path__, f"{loops.__name__}.")}
 
 
 def kernels_of(module):
     """The kernels of a module, by name; not the functions that are put in place of their calls."""
     return {
         name: x
-        for name, x in vars(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}")).items()
+        for name, x in vars(importlib.import_module(MODULES[module])).items()
         if hasattr(x, "py_func") and x.py_func.__module__.endswith(f".{module}") and not x.targetoptions.get("device")
     }
 
 
 def test_every_kernel_has_a_budget():
-    modules = (path.stem for path in Path(linattn_ref.kernels.cuda.loops.__file__).parent.glob("[a-z]*.py"))
-    found = {(module, kernel) for module in modules for kernel in kernels_of(module)}
+    found = {(module, kernel) for module in MODULES for kernel in kernels_of(module)}
     assert found == {(budget.module, budget.kernel) for budget in BUDGETS}
 
 

@@ -1,0 +1,10 @@
+"""Softmax attention over all keys, or those before a query.
+
+``softmax``       both passes
+``softmax_tile``  a tile of scores made into weights, which a pattern's kernels share
+``softmax_step``  a token of decoding
+"""
+
+from linattn_ref.kernels.jit.loops.softmax import softmax
+
+__all__ = ["softmax"]
