@@ -48,9 +48,9 @@ from linattn_ref.experiments.publishing import chapter, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import cuda as gpu
 from linattn_ref.kernels import reference
+from linattn_ref.kernels.cuda.loops import device, half_tiles, simulated_warp, tile
+from linattn_ref.kernels.cuda.loops.arrays import Call, fill
 from linattn_ref.kernels.cuda.loops.linear import causal_chunks, causal_product, causal_product_plain, causal_states
-from linattn_ref.kernels.cuda.loops.machine import device, half_tiles, simulated_warp, tile
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, fill
 from linattn_ref.kernels.cuda.loops.softmax import half_softmax_tiles, softmax_tiles
 from linattn_ref.kernels.cuda.loops.softmax import softmax as softmax_loop
 

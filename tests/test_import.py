@@ -111,7 +111,7 @@ LAYERS = (
     ("__main__",),
 )
 # An array of Numba's on a GPU needs what the cuda backend knows of the device.
-EXCEPTION = "linattn_ref.op.libraries imports linattn_ref.kernels.cuda.loops.machine.device"
+EXCEPTION = "linattn_ref.op.libraries imports linattn_ref.kernels.cuda.loops.device"
 # The same within experiments: the folders of figures stand beside one another.
 SHARED = (("publishing",), ("measuring",))
 FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics", "learning")

@@ -2,7 +2,7 @@
 
 CuPy's arrays answer to NumPy's names: ``np.exp(x)`` of one is CuPy's and runs on the GPU. So code written for NumPy's
 arrays works for CuPy's, and for the time of a call those of the other libraries are made CuPy's, of the same memory
-(`linattn_ref.op.gpu_arrays`). Kernels take all of them as they are (`linattn_ref.kernels.cuda.loops.machine.arrays`).
+(`linattn_ref.op.gpu_arrays`). Kernels take all of them as they are (`linattn_ref.kernels.cuda.loops.arrays`).
 
 library    stream                                 memory of new arrays
 =========  =====================================  ====================
@@ -106,7 +106,7 @@ def as_library_of(model, x):
         import torch
 
         return torch.as_tensor(x, device=model.device)
-    from linattn_ref.kernels.cuda.loops.machine.device import as_device_array
+    from linattn_ref.kernels.cuda.loops.device import as_device_array
 
     return as_device_array(x)
 

@@ -8,7 +8,7 @@ from cases import each_compiled_dtype
 from linattn_ref.attention import delta, gated_linear
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops.delta import delta_product as kernel
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float64))
 SIZES = [(1, 1), (3, 2), (WIDTH, WIDTH + 1), (2 * WIDTH + 1, 4 * WIDTH + 3)]

@@ -8,7 +8,7 @@ from cases import each_compiled_dtype
 from linattn_ref.attention import feature_maps, linear
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops.linear.elu_plus_one import BLOCK
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 SHAPES = [(1,), (WIDTH - 1,), (WIDTH,), (2, WIDTH + 1), (3, 1, 5), (BLOCK + WIDTH + 3,), (2, BLOCK)]

@@ -10,7 +10,7 @@ import pytest
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit import loops
-from linattn_ref.kernels.jit.loops.calls.entrance import Kernel
+from linattn_ref.kernels.jit.loops.entrance import Kernel
 from linattn_ref.kernels.jit.loops.sparse import pattern_softmax
 
 X, W = np.ones((4, 6)), np.ones(6)

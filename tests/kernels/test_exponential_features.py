@@ -9,7 +9,7 @@ from linattn_ref.attention import feature_maps, linear, performer
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops.linear import exponential_features as in_numba
 from linattn_ref.kernels.jit.loops.linear.exponential_features import ROWS
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 KERNELS = pytest.mark.parametrize("kernel", [in_numpy, in_numba], ids=["numpy", "numba"])
 WIDTH = lanes(np.empty(0, np.float32))

@@ -9,7 +9,7 @@ from cases import each_compiled_dtype
 from linattn_ref.attention import feature_maps, feature_maps_favor, linear
 from linattn_ref.attention.linear import State
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 SIZES = [((), 1, 1, 1), ((2,), 3, 5, 2), ((9,), 4, WIDTH + 3, WIDTH + 1), ((2, 1, 3), WIDTH + 2, 7, 3)]

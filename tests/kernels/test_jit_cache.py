@@ -18,8 +18,8 @@ from numba.core.typing.templates import builtin_registry
 
 import linattn_ref
 from linattn_ref.kernels.jit import loops
-from linattn_ref.kernels.jit.loops.calls import cache
-from linattn_ref.kernels.jit.loops.calls.entrance import Kernel
+from linattn_ref.kernels.jit.loops import cache
+from linattn_ref.kernels.jit.loops.entrance import Kernel
 from linattn_ref.kernels.jit.loops.softmax import softmax
 from linattn_ref.kernels.jit.loops.sparse import pattern_softmax
 
@@ -159,7 +159,7 @@ def test_without_a_cache_kernels_are_compiled_and_a_warning_says_so_once(tmp_pat
 
 
 SMALLEST = """
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
 @serial_kernel
 def twice(x):
     return 2 * x

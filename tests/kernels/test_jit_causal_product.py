@@ -20,7 +20,7 @@ from linattn_ref.attention.parts.masks import divide
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops.linear import causal_product as kernel
 from linattn_ref.kernels.jit.loops.linear import causal_product_plain as plain
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))  # widths around it, and around half of it in float64, are ragged
 EPS = 1e-6

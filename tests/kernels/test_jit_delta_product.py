@@ -19,8 +19,8 @@ from threads import several_threads
 
 from linattn_ref.kernels.jit.loops.delta import delta_product as kernel
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK
-from linattn_ref.kernels.jit.loops.vectors.transposed import transpose
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.transposed import transpose
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 pytestmark = pytest.mark.slow
 

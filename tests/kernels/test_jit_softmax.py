@@ -15,9 +15,9 @@ from cases import each_compiled_dtype
 from llvmlite.binding import get_host_cpu_features, get_process_triple
 from threads import several_threads
 
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 from linattn_ref.kernels.jit.loops.softmax import softmax as kernel
 from linattn_ref.kernels.jit.loops.softmax.softmax_tile import KEYS, TASKS
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))  # lengths around it are ragged in both dtypes
 causal_or_not = pytest.mark.parametrize("causal", [False, True])

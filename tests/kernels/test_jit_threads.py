@@ -44,7 +44,7 @@ assert results == [True] * 800
 
 # The thread that has its turn while another forks is not in the child.
 FORK_IN_THE_MIDDLE = """
-from linattn_ref.kernels.jit.loops.calls import threads
+from linattn_ref.kernels.jit.loops import threads
 with threads.process.turn, ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
     assert same(pool.submit(features).result(timeout=20))
 """

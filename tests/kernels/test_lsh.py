@@ -6,8 +6,8 @@ from cases import each_compiled_dtype
 
 from linattn_ref.attention import reformer
 from linattn_ref.kernels import jit, reference
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 from linattn_ref.kernels.jit.loops.sparse import lsh
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
 
 
 def draw(seen, n, rounds, dtype=np.float64, seed=0):

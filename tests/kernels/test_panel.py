@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from linattn_ref.kernels.jit.loops.vectors import panel, vector, vector_block
+from linattn_ref.kernels.jit.loops.simd import panel, vector, vector_block
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

@@ -14,8 +14,8 @@ from threads import several_threads
 
 from linattn_ref.attention import bigbird
 from linattn_ref.attention.sparse import part
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 from linattn_ref.kernels.jit.loops.sparse import pattern_softmax as kernel
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 loops = pytest.mark.parametrize("loop", [pattern_page, kernel], ids=["page", "jit"])

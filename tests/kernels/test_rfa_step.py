@@ -8,7 +8,7 @@ from cases import each_compiled_dtype
 
 from linattn_ref.attention import feature_maps_random, rfa
 from linattn_ref.kernels import jit, reference
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 WIDTH = lanes(np.empty(0, np.float32))
 SIZES = [((), 1, 1, 1), ((2,), 3, 5, 2), ((9,), WIDTH + 2, WIDTH + 3, WIDTH + 1), ((2, 1, 3), 4, WIDTH, 3)]  # D, m, M

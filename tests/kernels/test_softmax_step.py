@@ -10,11 +10,11 @@ from numba import njit
 
 from linattn_ref.attention import softmax
 from linattn_ref.kernels import jit
+from linattn_ref.kernels.jit.loops.simd.row_sums import add_products, store_totals
+from linattn_ref.kernels.jit.loops.simd.vector import lanes, load
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, zero_block
 from linattn_ref.kernels.jit.loops.softmax import softmax_step
 from linattn_ref.kernels.jit.loops.softmax.softmax_step import TILE
-from linattn_ref.kernels.jit.loops.vectors.row_sums import add_products, store_totals
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes, load
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, zero_block
 
 LENGTHS = (1, ROWS - 1, ROWS, ROWS + 1, 31, 33, TILE - 1, TILE, TILE + 1, 2 * TILE + ROWS + 3)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
+from linattn_ref.kernels.jit.loops.cache import kernel
 
 
 class Pair(NamedTuple):

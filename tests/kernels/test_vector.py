@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from linattn_ref.kernels.jit.loops.vectors import vector, vector_exp, vector_part, vector_trig
+from linattn_ref.kernels.jit.loops.simd import vector, vector_exp, vector_part, vector_trig
 
 DTYPES = (np.float32, np.float64)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -280,7 +280,7 @@ def test_a_vector_is_as_wide_as_the_processor_asked_for(asked, size):
     command = [
         sys.executable,
         "-c",
-        "from linattn_ref.kernels.jit.loops.vectors.vector import VECTOR_BYTES; print(VECTOR_BYTES)",
+        "from linattn_ref.kernels.jit.loops.simd.vector import VECTOR_BYTES; print(VECTOR_BYTES)",
     ]
     done = subprocess.run(command, env={**others, **asked}, capture_output=True, text=True, check=True)
     assert int(done.stdout) == size

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from linattn_ref.kernels.jit.loops.calls.views import hold, unowned
+from linattn_ref.kernels.jit.loops.views import hold, unowned
 
 
 def kept(count):

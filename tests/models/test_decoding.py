@@ -206,8 +206,8 @@ def test_what_the_text_refuses_is_not_packed(module, options, message):
 def test_gelu_knows_the_normal_distribution():
     from numba import njit
 
-    from linattn_ref.kernels.jit.loops.vectors import normal
-    from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, lanes, load, store
+    from linattn_ref.kernels.jit.loops.simd import normal
+    from linattn_ref.kernels.jit.loops.simd.vector import broadcast, lanes, load, store
 
     z = np.linspace(0, 14, 1001)
     tail = erfcx(z / np.sqrt(2)) / 2  # exp(z^2 / 2) Phi(-z)

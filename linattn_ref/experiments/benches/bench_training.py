@@ -19,7 +19,7 @@ has beside (the libraries, compiled code) was there before, on either side, for 
 The larger networks are run with two threads too, against one by the clock on the wall. What two threads could do at
 best, on a machine that is shared, is measured beside it: the step's products, once on one thread, and once on each of
 two at the same time. README has the share of it. What stood in the way of two threads was OpenMP's, which turned in
-circles while OpenBLAS's worked (`linattn_ref.kernels.jit.loops.calls.threads`). NumPy's own passes over the memory
+circles while OpenBLAS's worked (`linattn_ref.kernels.jit.loops.threads`). NumPy's own passes over the memory
 still have one thread: residual sums, products with a slope, the gradients of heads that are put side by side.
 """
 

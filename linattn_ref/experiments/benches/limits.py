@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.vectors.row_sums import prefetch_rows
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, load, store, total
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.simd.row_sums import prefetch_rows
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, store, total
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS
 
 __all__ = ["SUMS", "multiply_adds", "pass_over", "read_all", "read_once"]
 

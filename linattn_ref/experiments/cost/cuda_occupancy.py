@@ -81,7 +81,7 @@ def compute() -> Results:
     ImportError
         The compiler is missing (extra cuda12).
     """
-    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.machine.offline")
+    offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
     rows = []
     for module, name, arguments in KERNELS:
         kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}"), name)
@@ -114,7 +114,7 @@ def float64_instructions(ptx: str) -> tuple[str, ...]:
 
 
 def _one_line_kernels() -> Mapping[str, Any]:
-    from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
+    from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 
     @kernel
     def a_tenth(x, factor, out):  # type: ignore[no-untyped-def]

@@ -9,9 +9,9 @@ set ``NUMBA_ENABLE_CUDASIM=1`` before Numba is first imported.
 """
 
 from linattn_ref.kernels.cuda import delta_rule, exponential, linear, pattern_softmax, reformer, softmax
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of, on_gpu
 from linattn_ref.kernels.cuda.loops.delta import delta_product
 from linattn_ref.kernels.cuda.loops.linear import causal_product, elu_plus_one
-from linattn_ref.kernels.cuda.loops.machine.arrays import dtype_of, on_gpu
 
 __all__ = [
     "causal_product",

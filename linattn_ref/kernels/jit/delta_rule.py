@@ -8,8 +8,8 @@ from linattn_ref.attention import delta
 from linattn_ref.attention.delta_rule import State
 from linattn_ref.attention.parts.shared_heads import of_keys
 from linattn_ref.kernels.common import delta_rule as common
-from linattn_ref.kernels.jit.loops.calls.heads import zeros_aligned
 from linattn_ref.kernels.jit.loops.delta import delta_product as loop
+from linattn_ref.kernels.jit.loops.heads import zeros_aligned
 
 __all__ = ["Saved", "backward", "forward", "init_state", "step"]
 

@@ -15,7 +15,6 @@ import importlib.metadata
 import io
 import json
 import linecache
-import re
 import sys
 import traceback
 import warnings
@@ -30,7 +29,7 @@ Send = Callable[[str, str], object]  # what kind of output, and its content
 
 MISSING = ("_multiprocessing", "llvmlite", "numba", "tokenizers")
 LOOPS = "linattn_ref.kernels.jit.loops"
-FOLDERS = re.compile(rf"{re.escape(LOOPS)}(\.\w+)?")  # which have nothing but modules
+FOLDERS = (LOOPS, *(f"{LOOPS}.{name}" for name in ("delta", "layers", "linear", "simd", "softmax", "sparse")))
 
 
 class Kernel:
@@ -170,7 +169,7 @@ class _Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return ModuleSpec(name, self, is_package=True) if missing else None
 
     def exec_module(self, module: ModuleType) -> None:
-        if not FOLDERS.fullmatch(module.__name__):
+        if module.__name__ not in FOLDERS:  # which have nothing but modules
             vars(module)["__getattr__"] = _Absent(module.__name__, "").__getattr__
         if module.__name__ == "numba":  # one thread, whatever is asked for
             vars(module).update({"get_num_threads": lambda: 1, "set_num_threads": lambda count: None})

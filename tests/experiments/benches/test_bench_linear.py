@@ -11,7 +11,7 @@ from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.benches.limits import SUMS, sum_of_adds
 from linattn_ref.experiments.measuring import memory
 from linattn_ref.kernels import reference
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 pytestmark = pytest.mark.slow  # kernels are compiled for float32 for the slow tests
 

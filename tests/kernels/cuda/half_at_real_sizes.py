@@ -3,7 +3,7 @@
 import pytest
 from kernels.cuda.half_cases import check_causal_product, check_softmax
 
-from linattn_ref.kernels.cuda.loops.machine import half_tiles
+from linattn_ref.kernels.cuda.loops import half_tiles
 
 
 def test_sizes_are_the_real_ones():

@@ -8,12 +8,12 @@ import causal_page
 import numpy as np
 import softmax_page
 
+from linattn_ref.kernels.cuda.loops import tensor_cores
+from linattn_ref.kernels.cuda.loops.device import cuda as gpu
+from linattn_ref.kernels.cuda.loops.device import kernel
 from linattn_ref.kernels.cuda.loops.linear import causal_product
-from linattn_ref.kernels.cuda.loops.machine import tensor_cores
-from linattn_ref.kernels.cuda.loops.machine.device import cuda as gpu
-from linattn_ref.kernels.cuda.loops.machine.device import kernel
-from linattn_ref.kernels.cuda.loops.machine.simulated_warp import numbers as numbers_of
-from linattn_ref.kernels.cuda.loops.machine.simulated_warp import words as words_of
+from linattn_ref.kernels.cuda.loops.simulated_warp import numbers as numbers_of
+from linattn_ref.kernels.cuda.loops.simulated_warp import words as words_of
 from linattn_ref.kernels.cuda.loops.softmax import softmax
 
 WORD = {"bfloat16": np.dtype(tensor_cores.BFLOAT16), "float16": np.dtype(tensor_cores.FLOAT16)}

@@ -13,7 +13,7 @@ from kernels.cuda.half_cases import (
 )
 
 from linattn_ref.kernels import cuda
-from linattn_ref.kernels.cuda.loops.machine import simulated_warp, tensor_cores
+from linattn_ref.kernels.cuda.loops import simulated_warp, tensor_cores
 
 FORMATS = pytest.mark.parametrize("numbers", ["bfloat16", "float16"])
 SLOW = pytest.mark.slow

@@ -24,7 +24,7 @@ from linattn_ref.experiments.benches import bench_cuda
 from linattn_ref.kernels import cuda, reference
 from linattn_ref.kernels.common import rises
 from linattn_ref.kernels.cuda import loops
-from linattn_ref.kernels.cuda.loops.machine import device
+from linattn_ref.kernels.cuda.loops import device
 from linattn_ref.op import libraries
 
 EPS = {np.float32: np.finfo(np.float32).eps, np.float64: np.finfo(np.float64).eps}

@@ -11,7 +11,7 @@ from lsh_cases import LSH_CASES
 
 from linattn_ref.attention import reformer
 from linattn_ref.kernels import cuda, reference
-from linattn_ref.kernels.cuda.loops.machine import device
+from linattn_ref.kernels.cuda.loops import device
 from linattn_ref.kernels.cuda.loops.sparse import lsh
 
 WIDE = 8

@@ -6,8 +6,8 @@ from in_simulator import assert_close
 from patterns_in_simulator import on_both
 
 from linattn_ref.attention.sparse import part
-from linattn_ref.kernels.cuda.loops.machine.tile import TILE
 from linattn_ref.kernels.cuda.loops.sparse import pattern_tasks
+from linattn_ref.kernels.cuda.loops.tile import TILE
 
 
 @pytest.mark.parametrize("name", ["a window and columns", "blocks"])

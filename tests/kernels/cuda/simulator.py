@@ -47,7 +47,7 @@ def main(arguments):
     from numba.cuda.simulator.cudadrv import devicearray
 
     import linattn_ref.kernels.cuda
-    from linattn_ref.kernels.cuda.loops.machine import device
+    from linattn_ref.kernels.cuda.loops import device
 
     devicearray.FakeShape = tuple  # as that of a real device array, which may be indexed from its end
     # The array itself: the one that wraps it takes five times as long for a number.

@@ -28,7 +28,7 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def cuda():
     """The room, where there is a GPU for it."""
     pytest.importorskip("numba_cuda", reason="needs numba-cuda: pip install 'linattn-ref[cuda12]'")
-    device = importlib.import_module("linattn_ref.kernels.cuda.loops.machine.device")
+    device = importlib.import_module("linattn_ref.kernels.cuda.loops.device")
     if device.SIMULATED or not device.cuda.is_available():
         pytest.skip("no NVIDIA GPU")
     return importlib.import_module("linattn_ref.kernels.cuda")

@@ -22,7 +22,7 @@ SIZES = [  # leading axes, N, L, D, M
 def cases():
     """The checks, where there is a GPU for them."""
     pytest.importorskip("numba_cuda", reason="needs numba-cuda: pip install 'linattn-ref[cuda12]'")
-    device = importlib.import_module("linattn_ref.kernels.cuda.loops.machine.device")
+    device = importlib.import_module("linattn_ref.kernels.cuda.loops.device")
     if device.SIMULATED or not device.cuda.is_available():
         pytest.skip("no NVIDIA GPU")
     if device.cuda.get_current_device().compute_capability < (8, 0):

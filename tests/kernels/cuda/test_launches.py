@@ -17,8 +17,8 @@ from kernels.cuda.budgets import BUDGETS
 
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import cuda
-from linattn_ref.kernels.cuda.loops.machine import arrays, device
-from linattn_ref.kernels.cuda.loops.machine.offline import signature_of
+from linattn_ref.kernels.cuda.loops import arrays, device
+from linattn_ref.kernels.cuda.loops.offline import signature_of
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import SHORT
 
 EXPECTED = {(budget.module, budget.kernel): budget.arguments for budget in BUDGETS}

@@ -14,7 +14,7 @@ if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
 from kernels.cuda.budgets import BUDGETS
 
 from linattn_ref.kernels.cuda import loops
-from linattn_ref.kernels.cuda.loops.machine.offline import assemble, compile_to_ptx, find_ptxas
+from linattn_ref.kernels.cuda.loops.offline import assemble, compile_to_ptx, find_ptxas
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="needs ptxas: pip install 'linattn-ref[cuda12]'")
 

@@ -15,9 +15,9 @@ backward pass:
     backward    P^T G    ratio_T * K    R      -(c * E)     (c * Q)^T G      (16), (18)
 """
 
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.linear.causal_chunks import load_state
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import (
+from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
     PITCH,

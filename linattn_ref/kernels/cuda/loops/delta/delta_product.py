@@ -21,12 +21,12 @@ References
 Yang et al. (2024), "Parallelizing linear transformers with the delta rule over sequence length".
 """
 
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
 from linattn_ref.kernels.cuda.loops.delta import delta_chunks, delta_rows
 from linattn_ref.kernels.cuda.loops.delta.delta_step import step
 from linattn_ref.kernels.cuda.loops.linear import causal_states
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.rows import copy_or_zeros, dot_rows
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, THREADS, TILE, tiles
+from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros, dot_rows
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 __all__ = ["backward", "forward", "step"]
 

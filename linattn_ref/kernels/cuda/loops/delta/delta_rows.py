@@ -16,9 +16,9 @@ multiplications of a product, which is then multiplied by ``ratio``, and is one 
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import STEP, THREADS, TILE, tiles
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.tile import STEP, THREADS, TILE, tiles
 
 
 def faded_rows(call, q, k, e, log_gate):

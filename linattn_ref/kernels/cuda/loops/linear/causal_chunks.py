@@ -15,8 +15,8 @@ Going from the end, as gradients do, "before" means the chunk after, and sums ar
 With a denominator there is one more column, beside ``u`` or beside ``a`` and ``b``: the arguments called ``beside``.
 """
 
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import (
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
     SIDE,

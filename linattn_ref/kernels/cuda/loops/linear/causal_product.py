@@ -33,15 +33,15 @@ Yang et al. (2024), "Gated linear attention transformers with hardware-efficient
 and 4.2.
 """
 
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.half_words import format_of
 from linattn_ref.kernels.cuda.loops.linear import causal_chunks as chunks
 from linattn_ref.kernels.cuda.loops.linear import causal_states as states_by_chunk
 from linattn_ref.kernels.cuda.loops.linear import half_causal_product
 from linattn_ref.kernels.cuda.loops.linear.causal_product_plain import backward_by_row, forward_by_row
 from linattn_ref.kernels.cuda.loops.linear.causal_step import step
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.half_words import format_of
-from linattn_ref.kernels.cuda.loops.machine.rows import divided_rows, dot_rows
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, tiles
+from linattn_ref.kernels.cuda.loops.rows import divided_rows, dot_rows
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
 __all__ = [
     "backward",

@@ -10,10 +10,10 @@ gradients (4)-(6) are the same loop over other arrays, the last two from the end
 thread has a row ``c`` of ``S`` or ``A``.
 """
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.rows import copy_or_zeros
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.rows import copy_or_zeros
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
 def forward_by_row(phi_q, phi_k, v, state):

@@ -3,9 +3,9 @@
 The formulas are those of `causal_chunks`. Only ``scan`` goes from chunk to chunk, with a thread per number of a state.
 """
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import (
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
     SIDE,

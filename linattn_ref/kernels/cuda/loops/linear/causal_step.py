@@ -2,9 +2,9 @@
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
 def step(phi_q, phi_k, v, s, z, eps, *, elu_plus_one=False):

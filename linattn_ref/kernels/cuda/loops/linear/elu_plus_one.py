@@ -2,10 +2,10 @@
 
 import math
 
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
 from linattn_ref.kernels.cuda.loops.linear import causal_step
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
 def forward(x):

@@ -7,8 +7,8 @@ chunk, the state as a chunk reads it, and the weighted rows ``w_j u_j`` of which
 flash-linear-attention's Triton kernels. The denominator is a product in float32 throughout.
 """
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import (
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import (
     AT_ONCE,
     EDGE,
     LANES,
@@ -31,7 +31,7 @@ from linattn_ref.kernels.cuda.loops.machine.half_tiles import (
     sum_of_quad,
     write,
 )
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import here, high, low, pack
+from linattn_ref.kernels.cuda.loops.tensor_cores import here, high, low, pack
 
 Z, WEIGHT, BESIDE = 0, 1, 2  # rows of `vectors`: one of a state's columns, two of a chunk's rows
 

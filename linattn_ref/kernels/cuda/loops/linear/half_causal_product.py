@@ -13,20 +13,13 @@ The GPU has to be of compute capability 8.0 or later.
 
 import numpy as np
 
+from linattn_ref.kernels.cuda.loops.arrays import Call
+from linattn_ref.kernels.cuda.loops.half_rows import dot_rows
+from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
+from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
 from linattn_ref.kernels.cuda.loops.linear import half_causal_chunks as chunks
 from linattn_ref.kernels.cuda.loops.linear.causal_states import scanned
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call
-from linattn_ref.kernels.cuda.loops.machine.half_rows import dot_rows
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import WARP_BLOCK, edges
-from linattn_ref.kernels.cuda.loops.machine.half_words import (
-    check_float32,
-    check_formats,
-    empty_words,
-    launch,
-    results,
-    words,
-)
-from linattn_ref.kernels.cuda.loops.machine.rows import divided_rows
+from linattn_ref.kernels.cuda.loops.rows import divided_rows
 
 
 def forward(phi_q, phi_k, v, state):

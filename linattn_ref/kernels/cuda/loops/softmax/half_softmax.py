@@ -9,18 +9,11 @@ The GPU has to be of compute capability 8.0 or later.
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call
-from linattn_ref.kernels.cuda.loops.machine.half_rows import dot_rows, shown
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import WARP_BLOCK, edges
-from linattn_ref.kernels.cuda.loops.machine.half_words import (
-    check_float32,
-    check_formats,
-    empty_words,
-    launch,
-    results,
-    words,
-)
-from linattn_ref.kernels.cuda.loops.machine.rows import mask_of
+from linattn_ref.kernels.cuda.loops.arrays import Call
+from linattn_ref.kernels.cuda.loops.half_rows import dot_rows, shown
+from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, edges
+from linattn_ref.kernels.cuda.loops.half_words import check_float32, check_formats, empty_words, launch, results, words
+from linattn_ref.kernels.cuda.loops.rows import mask_of
 from linattn_ref.kernels.cuda.loops.softmax.half_softmax_tiles import forward_tile, gradient_tile
 
 

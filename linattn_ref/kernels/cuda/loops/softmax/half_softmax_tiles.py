@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import (
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import (
     EDGE,
     LANES,
     ONE,

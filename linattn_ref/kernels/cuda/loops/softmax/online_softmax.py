@@ -16,8 +16,8 @@ apart, since where the first is large their ``maximum + log sum`` has no room fo
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.device import inlined, syncthreads
-from linattn_ref.kernels.cuda.loops.machine.tile import EACH, SIDE, TILE
+from linattn_ref.kernels.cuda.loops.device import inlined, syncthreads
+from linattn_ref.kernels.cuda.loops.tile import EACH, SIDE, TILE
 
 MAXIMUM, SUM, DECAY = 0, 1, 2  # rows of `state`, a column for each query of the tile
 ROW_SUM = 1  # beside the maximum, in a backward pass

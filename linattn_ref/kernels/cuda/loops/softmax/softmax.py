@@ -29,12 +29,12 @@ Dao (2023), "FlashAttention-2", section 3.2 (a block for every tile of queries).
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.half_words import format_of
-from linattn_ref.kernels.cuda.loops.machine.rows import dot_rows, mask_of, multiplied_rows
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, tiles
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.half_words import format_of
+from linattn_ref.kernels.cuda.loops.rows import dot_rows, mask_of, multiplied_rows
 from linattn_ref.kernels.cuda.loops.softmax import half_softmax
 from linattn_ref.kernels.cuda.loops.softmax.softmax_tiles import forward_tile, gradient_tile
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
 
 def forward(q, k, v, key_mask, causal, scale):

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import (
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.softmax.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
     SIDE,
@@ -19,7 +20,6 @@ from linattn_ref.kernels.cuda.loops.machine.tile import (
     multiply_strips,
     write,
 )
-from linattn_ref.kernels.cuda.loops.softmax.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, to_scores, to_weights
 
 QUERY, SEEN_FROM = 0, 1  # rows of `of`, a column for each place of a tile
 

@@ -28,11 +28,11 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of, on_gpu
-from linattn_ref.kernels.cuda.loops.machine.rows import finish
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, TILE, tiles
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of, on_gpu
+from linattn_ref.kernels.cuda.loops.rows import finish
 from linattn_ref.kernels.cuda.loops.softmax.softmax import gradients
 from linattn_ref.kernels.cuda.loops.sparse.lsh_tiles import forward_tile, gradient_tile, write_chunks
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, TILE, tiles
 
 
 def forward(q, k, v, order, seen, chunk, causal, scale):

@@ -15,8 +15,8 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.gather import (
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.gather import (
     HIGH,
     KEY,
     LOW,
@@ -28,7 +28,6 @@ from linattn_ref.kernels.cuda.loops.machine.gather import (
     multiply_gathered,
     scatter,
 )
-from linattn_ref.kernels.cuda.loops.machine.tile import EACH, HALF, PITCH, SIDE, STEP, THREADS, TILE, clear
 from linattn_ref.kernels.cuda.loops.softmax.online_softmax import (
     MAXIMUM,
     ROW_SUM,
@@ -38,6 +37,7 @@ from linattn_ref.kernels.cuda.loops.softmax.online_softmax import (
     to_scores,
     to_weights,
 )
+from linattn_ref.kernels.cuda.loops.tile import EACH, HALF, PITCH, SIDE, STEP, THREADS, TILE, clear
 
 # --- Who meets whom -------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ A piece stands in its slot, ``TILE`` rows for one after the other. Each number i
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import ZERO
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS, TILE
+from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import ZERO
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import FIRST_SLOT, LAST_ROW, LAST_SLOT, ROW
+from linattn_ref.kernels.cuda.loops.tile import THREADS, TILE
 
 
 @inlined

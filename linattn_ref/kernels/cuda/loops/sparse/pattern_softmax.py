@@ -24,13 +24,13 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import Call, dtype_of
-from linattn_ref.kernels.cuda.loops.machine.rows import copied, finish, mask_of
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, THREADS, TILE, tiles
+from linattn_ref.kernels.cuda.loops.arrays import Call, dtype_of
+from linattn_ref.kernels.cuda.loops.rows import copied, finish, mask_of
 from linattn_ref.kernels.cuda.loops.softmax.softmax import gradients
 from linattn_ref.kernels.cuda.loops.sparse.pattern_pieces import add_pieces, join_softmax
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import tasks_of_keys, tasks_of_queries
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tiles import forward_tile, gradient_tile
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, THREADS, TILE, tiles
 
 
 def forward(q, k, v, key_mask, pattern, scale):

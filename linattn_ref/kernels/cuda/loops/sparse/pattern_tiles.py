@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.gather import (
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.gather import (
     HIGH,
     KEY,
     LOW,
@@ -25,7 +25,6 @@ from linattn_ref.kernels.cuda.loops.machine.gather import (
     multiply_gathered,
     scatter,
 )
-from linattn_ref.kernels.cuda.loops.machine.tile import EACH, PITCH, SIDE, STEP, THREADS, TILE, clear
 from linattn_ref.kernels.cuda.loops.softmax.online_softmax import (
     MAXIMUM,
     ROW_SUM,
@@ -46,6 +45,7 @@ from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import (
     SLOT,
     START,
 )
+from linattn_ref.kernels.cuda.loops.tile import EACH, PITCH, SIDE, STEP, THREADS, TILE, clear
 
 
 @kernel(threads=THREADS, blocks=2)

@@ -17,20 +17,20 @@ of the state after each chunk: ``N C M / CHUNK`` numbers for each head that is a
 
 from typing import Any, NamedTuple
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.heads import head_of
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, hold, unowned
+from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.delta import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.delta import delta_log_gate as of_gate
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, whole_rows
 from linattn_ref.kernels.jit.loops.delta.delta_gradients import add_to_keys, add_to_rows
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
-from linattn_ref.kernels.jit.loops.vectors.panel import new_rows, panels_of, product, rounded_up, write_back
-from linattn_ref.kernels.jit.loops.vectors.transposed import transpose
-from linattn_ref.kernels.jit.loops.vectors.triangle import add_terms, add_transposed, solve_up
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, load, store
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_scaled, store_block, zero_block
+from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, product, rounded_up, write_back
+from linattn_ref.kernels.jit.loops.simd.transposed import transpose
+from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_transposed, solve_up
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, store
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import columns_from, hold, unowned
 
 
 class Values(NamedTuple):

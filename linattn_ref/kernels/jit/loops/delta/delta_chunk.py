@@ -26,12 +26,11 @@ with rows of 0 and gates of 1, which change nothing.
 
 from typing import Any, NamedTuple
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_apart, store_row
-from linattn_ref.kernels.jit.loops.vectors.panel import new_rows, rounded_up
-from linattn_ref.kernels.jit.loops.vectors.transposed import transpose
-from linattn_ref.kernels.jit.loops.vectors.triangle import add_terms
-from linattn_ref.kernels.jit.loops.vectors.vector import (
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_rows, rounded_up
+from linattn_ref.kernels.jit.loops.simd.transposed import transpose
+from linattn_ref.kernels.jit.loops.simd.triangle import add_terms
+from linattn_ref.kernels.jit.loops.simd.vector import (
     broadcast,
     fma,
     keep_lanes,
@@ -41,8 +40,9 @@ from linattn_ref.kernels.jit.loops.vectors.vector import (
     spread,
     store,
 )
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, store_block, zero_block
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, store_block, zero_block
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row
 

@@ -15,17 +15,17 @@ So panels are read and written where the caller has them, if they are whole, and
 What is fetched ahead is worth more than all this: without it the pass would take half as long again at 4096 rows.
 """
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.heads import head_of
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import copy_columns, hold, rows_apart, unowned
+from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.delta import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, new_room
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
-from linattn_ref.kernels.jit.loops.vectors.panel import new_rows, panels_of, rounded_up, write_back
-from linattn_ref.kernels.jit.loops.vectors.triangle import add_terms, add_triangle, solve_down
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, rounded_up, write_back
+from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_triangle, solve_down
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import copy_columns, hold, rows_apart, unowned
 
 
 @kernel(

@@ -8,11 +8,11 @@ gathers what later rows send while it goes backward, by Horner's rule:
     d_k_j <- g_i * (d_k_j + dP_ij q_i + dA_ij e_i)    for i = T .. j + 1,   then + dP_jj q_j            (21)
 """
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from
-from linattn_ref.kernels.jit.loops.vectors.triangle import add_transposed, add_triangle
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, load, spread, store
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.triangle import add_transposed, add_triangle
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, load, spread, store
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import columns_from
 
 
 @inner

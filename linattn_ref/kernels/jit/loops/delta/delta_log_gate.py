@@ -14,9 +14,9 @@ It would be less work to sum up ``q_i * d_q_i + e_i * d_e_i - k_i * d_k_i`` over
 pair which no gate stands between twice, with opposite signs: at a log gate of -20 no digit would be right in float32.
 """
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, store_row
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, keep_lanes, load, store, total
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep_lanes, load, store, total
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
 
 @inner

@@ -23,10 +23,10 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.heads import side_by_side, table_of, zeros_aligned
 from linattn_ref.kernels.jit.loops.delta.delta_backward import backward_heads
 from linattn_ref.kernels.jit.loops.delta.delta_forward import forward_heads
 from linattn_ref.kernels.jit.loops.delta.delta_step import step_heads
+from linattn_ref.kernels.jit.loops.heads import side_by_side, table_of, zeros_aligned
 
 __all__ = ["backward", "forward", "step"]
 

@@ -1,9 +1,9 @@
 """The state of the delta product, a panel at a time, as both passes need it: it fades, and takes what a chunk sends."""
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.triangle import add_terms
-from linattn_ref.kernels.jit.loops.vectors.vector import load, spread, store
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.triangle import add_terms
+from linattn_ref.kernels.jit.loops.simd.vector import load, spread, store
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 
 
 @inner(forceinline=True)

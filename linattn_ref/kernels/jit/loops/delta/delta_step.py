@@ -19,11 +19,11 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_at, store_row
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, spread, store, total
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, spread, store, total
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_at, store_row
 
 EPS = 1e-6  # of a unit key, as in `attention.delta`
 X, Y, K, G = range(4)  # rows of what is made of a head's

@@ -5,11 +5,11 @@ A task is ``ROWS`` rows, and a row's result depends on nothing else.
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import as_rows, without_gaps
+from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.delta.delta_step import EPS
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layers.layer_norm import FAST, ROWS
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward", "unit"]
 

@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import as_rows, without_gaps
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, store_row
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
 __all__ = ["forward"]
 

@@ -18,14 +18,14 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import without_gaps
-from linattn_ref.kernels.jit.loops.calls.views import columns_from
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layers.cross_entropy import exp_of_row, scale_row
-from linattn_ref.kernels.jit.loops.vectors.log_sum import log_sum_exp
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, lanes, largest_lane, load, maximum, store, total
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.rows import without_gaps
+from linattn_ref.kernels.jit.loops.simd.log_sum import log_sum_exp
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, lanes, largest_lane, load, maximum, store, total
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from
 
 __all__ = ["forward"]
 

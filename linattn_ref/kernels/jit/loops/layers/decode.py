@@ -26,17 +26,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, rows_at
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layers.layer_norm import norm_row
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.linear.elu_plus_one import write_features
+from linattn_ref.kernels.jit.loops.simd.normal import gelu
+from linattn_ref.kernels.jit.loops.simd.row_sums import prefetch_rows
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, spread, store
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block
 from linattn_ref.kernels.jit.loops.softmax.softmax_step import append, attend
-from linattn_ref.kernels.jit.loops.vectors.normal import gelu
-from linattn_ref.kernels.jit.loops.vectors.row_sums import prefetch_rows
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, load, maximum, spread, store
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_outer, load_block, store_block
+from linattn_ref.kernels.jit.loops.views import columns_from, rows_at
 
 AHEAD = 64  # rows of a panel
 EPS = 1e-5  # of the norms

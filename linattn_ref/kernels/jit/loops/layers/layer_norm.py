@@ -9,9 +9,9 @@ NaN and inf stay what they are.
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import as_rows, without_gaps
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward"]
 

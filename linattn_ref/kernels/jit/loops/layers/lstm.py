@@ -10,22 +10,13 @@ the way back, what needs no order of steps is NumPy's, after the loop: the produ
 import numba
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import without_gaps
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_apart, rows_at, store_row
-from linattn_ref.kernels.jit.loops.vectors.vector import (
-    broadcast,
-    fma,
-    lanes,
-    load,
-    maximum,
-    spread,
-    store,
-    where_greater,
-)
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_outer, load_block, store_block
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp, exp_less_1
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.rows import without_gaps
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, spread, store, where_greater
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp, exp_less_1
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, rows_at, store_row
 
 __all__ = ["backward", "forward"]
 

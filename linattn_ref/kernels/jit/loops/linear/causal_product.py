@@ -36,11 +36,11 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.heads import give, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import give, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.linear.causal_scan import scan
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_heads
-from linattn_ref.kernels.jit.loops.vectors.reciprocal import OUT_OF_RANGE, POWER
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes
+from linattn_ref.kernels.jit.loops.simd.reciprocal import OUT_OF_RANGE, POWER
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
 __all__ = ["backward", "forward", "normalised_backward", "normalised_forward", "step"]
 

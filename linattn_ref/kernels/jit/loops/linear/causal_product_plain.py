@@ -7,8 +7,8 @@ vectors without changing the order of any sum. The gradients are the same loop, 
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.rows import as_heads
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.rows import as_heads
 
 
 @kernel(a="heads N C", b="heads N C", u="heads N M", out="heads N M", s="heads C M")

@@ -33,22 +33,13 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.heads import head_of
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, store_row, unit_stride
-from linattn_ref.kernels.jit.loops.vectors.panel import panels_of, write_back
-from linattn_ref.kernels.jit.loops.vectors.reciprocal import reciprocal, rest
-from linattn_ref.kernels.jit.loops.vectors.vector import (
-    broadcast,
-    fma,
-    lanes,
-    load,
-    prefetch_early,
-    spread,
-    store,
-    total,
-)
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import panels_of, write_back
+from linattn_ref.kernels.jit.loops.simd.reciprocal import reciprocal, rest
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row, unit_stride
 
 BLOCK = 96  # rows that all panels go over before the next rows: what the panels share is still in the cache
 

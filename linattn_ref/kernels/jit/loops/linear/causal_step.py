@@ -8,11 +8,11 @@ is compiled for arrays without gaps, for each number of axes. Rows with gaps are
 a tenth of a microsecond to find out; states with gaps behind it (`cache.serial_kernel`).
 """
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_of, store_row
-from linattn_ref.kernels.jit.loops.vectors.reciprocal import reciprocal, rest
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, fma, lanes, spread, total
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.reciprocal import reciprocal, rest
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, spread, total
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
 
 
 @serial_kernel(phi_q="... C", phi_k="... C", v="... M", s="... C M", z="... C", out="... M", written="s z out")

@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel, serial_kernel
-from linattn_ref.kernels.jit.loops.calls.heads import head_of, side_by_side, table_of
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_of, store_row
+from linattn_ref.kernels.jit.loops.cache import kernel, serial_kernel
+from linattn_ref.kernels.jit.loops.heads import head_of, side_by_side, table_of
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_rows
-from linattn_ref.kernels.jit.loops.vectors.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.simd.vector import VECTOR_BYTES, broadcast, lanes, maximum, minimum
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
 
 BLOCK = 1 << 13  # numbers
 

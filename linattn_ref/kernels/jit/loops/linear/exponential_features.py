@@ -16,12 +16,11 @@ product. Of keys the exponents are made first, since their largest have to be kn
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import as_heads
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, copy_columns, load_row, store_row
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, panels_of, product, write_back
-from linattn_ref.kernels.jit.loops.vectors.vector import (
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.rows import as_heads
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, panels_of, product, write_back
+from linattn_ref.kernels.jit.loops.simd.vector import (
     broadcast,
     fma,
     keep_lanes,
@@ -32,7 +31,8 @@ from linattn_ref.kernels.jit.loops.vectors.vector import (
     minimum,
     total,
 )
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row
 
 ROWS = 64  # of a task
 BLOCK = 64  # rows of a head at a time: with C = 256, 64 KiB of float32

@@ -12,15 +12,15 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.rows import as_rows
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, store_row
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.linear.exponential_features import shifted_by_its_largest
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, pack, product
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, lanes, load, maximum, total
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.rows import as_rows
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, lanes, load, maximum, total
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
 
 def step(q, k, v, s, z, log_scale, rise, feature_map):

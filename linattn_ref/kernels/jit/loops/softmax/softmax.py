@@ -39,13 +39,13 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.heads import give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.calls.inner import inner
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product, unpack, zero_panel
+from linattn_ref.kernels.jit.loops.simd.vector import keep_lanes, lanes, load, store
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.softmax.softmax_step import step
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, pack, product, unpack, zero_panel
-from linattn_ref.kernels.jit.loops.vectors.vector import keep_lanes, lanes, load, store
 
 __all__ = ["backward", "forward", "step"]
 

@@ -26,24 +26,15 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import columns_from, load_row, rows_of, store_row
+from linattn_ref.kernels.jit.loops.cache import serial_kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel
+from linattn_ref.kernels.jit.loops.simd.row_sums import add_products, prefetch_rows, store_totals
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, total
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, zero_block
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 from linattn_ref.kernels.jit.loops.softmax.softmax_tile import apart
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel
-from linattn_ref.kernels.jit.loops.vectors.row_sums import add_products, prefetch_rows, store_totals
-from linattn_ref.kernels.jit.loops.vectors.vector import (
-    broadcast,
-    fma,
-    lanes,
-    largest_lane,
-    load,
-    maximum,
-    spread,
-    total,
-)
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, zero_block
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
 
 TILE = 1024  # keys; their scores stay in the first-level cache
 AHEAD = 48  # rows

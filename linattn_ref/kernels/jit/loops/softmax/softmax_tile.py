@@ -12,21 +12,12 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.heads import side_by_side
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, pack, product, zero_panel
-from linattn_ref.kernels.jit.loops.vectors.transposed import transpose
-from linattn_ref.kernels.jit.loops.vectors.vector import (
-    broadcast,
-    fma,
-    lanes,
-    load,
-    maximum,
-    store,
-    total,
-    where_greater,
-)
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.heads import side_by_side
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product, zero_panel
+from linattn_ref.kernels.jit.loops.simd.transposed import transpose
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, store, total, where_greater
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 
 KEYS = 128  # keys per tile in the forward pass: their scores, 16 KiB, stay in the first-level cache
 QUERIES = 128  # queries per tile in the backward pass: p and d_s, 16 KiB each, stay near

@@ -8,9 +8,9 @@ first of them alone, `lsh_meet`.
 import numpy as np
 from numba import get_num_threads
 
-from linattn_ref.kernels.jit.loops.calls.entrance import check_indices
-from linattn_ref.kernels.jit.loops.calls.heads import give, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.calls.rows import as_heads, without_gaps
+from linattn_ref.kernels.jit.loops.entrance import check_indices
+from linattn_ref.kernels.jit.loops.heads import give, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.rows import as_heads, without_gaps
 from linattn_ref.kernels.jit.loops.softmax.softmax_tile import rows_to_weigh, scaled_first
 from linattn_ref.kernels.jit.loops.sparse.lsh_meet import check_length
 from linattn_ref.kernels.jit.loops.sparse.lsh_runs import backward_round, forward_round, run_length

@@ -13,10 +13,10 @@ between them are exact below 2^23 in float32, and `check_length` sees to that.
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import unit_stride
-from linattn_ref.kernels.jit.loops.vectors.panel import rounded_up
-from linattn_ref.kernels.jit.loops.vectors.vector import LINE, broadcast, lanes, load, prefetch, where_greater
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import rounded_up
+from linattn_ref.kernels.jit.loops.simd.vector import LINE, broadcast, lanes, load, prefetch, where_greater
+from linattn_ref.kernels.jit.loops.views import unit_stride
 
 AHEAD = 6  # tokens: a row from the third-level cache or beyond arrives in time
 

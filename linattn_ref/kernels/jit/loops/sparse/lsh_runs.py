@@ -31,10 +31,21 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.heads import head_of
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import unit_stride
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product
+from linattn_ref.kernels.jit.loops.simd.vector import (
+    broadcast,
+    fma,
+    keep_lanes,
+    lanes,
+    load,
+    maximum,
+    store,
+    where_greater,
+)
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 from linattn_ref.kernels.jit.loops.softmax.softmax_tile import (
     apart,
     forget_unseen,
@@ -45,18 +56,7 @@ from linattn_ref.kernels.jit.loops.softmax.softmax_tile import (
     weigh,
 )
 from linattn_ref.kernels.jit.loops.sparse import lsh_meet as meet
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.vectors.vector import (
-    broadcast,
-    fma,
-    keep_lanes,
-    lanes,
-    load,
-    maximum,
-    store,
-    where_greater,
-)
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.views import unit_stride
 
 RUN = 512  # sorted tokens per task, about: a chunk is gathered once for those it meets
 MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query

@@ -17,13 +17,13 @@ by one task, and the result is the same to the last bit for any number of thread
 import numpy as np
 
 from linattn_ref.attention.sparse.part import TILE
-from linattn_ref.kernels.jit.loops.calls.cache import kernel
-from linattn_ref.kernels.jit.loops.calls.entrance import check_indices
-from linattn_ref.kernels.jit.loops.calls.heads import give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.calls.inner import inner
+from linattn_ref.kernels.jit.loops.cache import kernel
+from linattn_ref.kernels.jit.loops.entrance import check_indices
+from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product, zero_panel
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep_lanes, lanes, load, store, where_greater
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
-from linattn_ref.kernels.jit.loops.vectors.panel import new_panel, product, zero_panel
-from linattn_ref.kernels.jit.loops.vectors.vector import broadcast, keep_lanes, lanes, load, store, where_greater
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 

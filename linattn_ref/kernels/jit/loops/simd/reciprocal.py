@@ -9,7 +9,7 @@ denominator, which has come into range:
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner
 
 POWER_32, POWER_64 = 2.0**126, 2.0**1022
 POWER = {np.dtype(np.float32): np.float32(POWER_32), np.dtype(np.float64): np.float64(POWER_64)}

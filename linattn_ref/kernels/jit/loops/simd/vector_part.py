@@ -5,7 +5,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vectors.vector import Vector, _integer, _pointer, _splat, _suffix
+from linattn_ref.kernels.jit.loops.simd.vector import Vector, _integer, _pointer, _splat, _suffix
 
 
 def _masked(builder, operation, vector, arguments):

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.half_tiles import WARP_BLOCK, WARPS, ZERO
-from linattn_ref.kernels.cuda.loops.machine.half_words import launch
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import high, low, of_lane
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.half_tiles import WARP_BLOCK, WARPS, ZERO
+from linattn_ref.kernels.cuda.loops.half_words import launch
+from linattn_ref.kernels.cuda.loops.tensor_cores import high, low, of_lane
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 
 def dot_rows(call, numbers, a, b, sign=1):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from numba import types
 
-from linattn_ref.kernels.cuda.loops.machine.device import cuda
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import BFLOAT16, FLOAT16
+from linattn_ref.kernels.cuda.loops.device import cuda
+from linattn_ref.kernels.cuda.loops.tensor_cores import BFLOAT16, FLOAT16
 
 
 class Resources(NamedTuple):

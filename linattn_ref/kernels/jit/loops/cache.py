@@ -21,14 +21,14 @@ from numba import njit, typeof, types
 from numba.core.caching import FunctionCache
 
 from linattn_ref.attention.sparse import part
-from linattn_ref.kernels.jit.loops.calls.entrance import Entrance, Kernel
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.tasks import loop_of, publish
+from linattn_ref.kernels.jit.loops.entrance import Entrance, Kernel
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.tasks import loop_of, publish
 
 
 def source_files():
     """The files whose text may be compiled in: all loops, and what they take from outside."""
-    return (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(part.__file__))
+    return (*sorted(Path(__file__).parent.rglob("*.py")), Path(part.__file__))
 
 
 def _digest(files):

@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vectors.vector import _fma, _polynomial, _splat
+from linattn_ref.kernels.jit.loops.simd.vector import _fma, _polynomial, _splat
 
 
 class ExpConstants(NamedTuple):

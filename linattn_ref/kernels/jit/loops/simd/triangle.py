@@ -18,9 +18,9 @@ with ``a`` below the diagonal, and backward substitution for its transpose.
 from numba import types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.vector import NUMBERS, _fma, _integer, _pointer, _splat, load
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, Block, add_outer, load_block
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import NUMBERS, _fma, _integer, _pointer, _splat, load
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, Block, add_outer, load_block
 
 
 @inner(forceinline=True)

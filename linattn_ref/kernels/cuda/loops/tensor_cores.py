@@ -24,12 +24,12 @@ References
 NVIDIA, "Parallel Thread Execution ISA", section "Matrix fragments for mma.m16n8k16 with floating point type".
 """
 
-from linattn_ref.kernels.cuda.loops.machine import device
+from linattn_ref.kernels.cuda.loops import device
 
 BFLOAT16, FLOAT16 = "int32", "uint32"  # the type of a word, by its numbers
 
 if device.SIMULATED:
-    from linattn_ref.kernels.cuda.loops.machine.simulated_warp import here, high, low, multiply_add, of_lane, pack
+    from linattn_ref.kernels.cuda.loops.simulated_warp import here, high, low, multiply_add, of_lane, pack
 else:
     from llvmlite import ir
     from numba import types

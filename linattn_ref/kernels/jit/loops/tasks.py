@@ -11,7 +11,7 @@ from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from linattn_ref.kernels.jit.loops.calls.views import without_owner
+from linattn_ref.kernels.jit.loops.views import without_owner
 
 __all__ = ["loop_of", "publish"]
 

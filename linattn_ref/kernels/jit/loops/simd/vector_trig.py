@@ -24,7 +24,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vectors.vector import _fma, _integer, _polynomial, _splat, _suffix
+from linattn_ref.kernels.jit.loops.simd.vector import _fma, _integer, _polynomial, _splat, _suffix
 
 
 class TrigConstants(NamedTuple):

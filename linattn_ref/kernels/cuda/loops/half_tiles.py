@@ -25,8 +25,8 @@ ROUNDS`` of ``2, 32, 4, 2, 16, 64, 8``.
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, inlined
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined
+from linattn_ref.kernels.cuda.loops.tensor_cores import firsts, here, multiply_add, of_lane, pack, seconds
 
 WARPS = 4
 EDGE = 64  # 16 WARPS; rows and columns of a tile, and rows of a chunk

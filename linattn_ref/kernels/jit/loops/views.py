@@ -10,9 +10,9 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.vector import lanes, load, store
-from linattn_ref.kernels.jit.loops.vectors.vector_part import load_first, store_first
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import lanes, load, store
+from linattn_ref.kernels.jit.loops.simd.vector_part import load_first, store_first
 
 # --- A row as a Vector ----------------------------------------------------------------------------------------------
 

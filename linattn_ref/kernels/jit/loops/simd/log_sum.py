@@ -12,9 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.vector import _fma, _polynomial, _splat, maximum
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import _fma, _polynomial, _splat, maximum
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 
 __all__ = ["TERMS", "log_from_1_to_3", "log_sum_exp"]
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine import device
-from linattn_ref.kernels.cuda.loops.machine.device import cuda
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops import device
+from linattn_ref.kernels.cuda.loops.device import cuda
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 from linattn_ref.op.libraries import as_cupy, check_one_origin, is_numba_array
 from linattn_ref.op.libraries import is_on_gpu as on_gpu
 

@@ -23,7 +23,7 @@ import re
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.threads import process, start_threads
+from linattn_ref.kernels.jit.loops.threads import process, start_threads
 
 __all__ = ["Entrance", "Kernel", "check_indices"]
 

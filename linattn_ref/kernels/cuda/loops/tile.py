@@ -40,8 +40,8 @@ The simulator does not, and a test sets smaller ones there: ``SIDE, EACH, TILE, 
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, inlined, syncthreads, syncthreads_or
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import here
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined, syncthreads, syncthreads_or
+from linattn_ref.kernels.cuda.loops.tensor_cores import here
 
 SIDE = 16  # threads along either side of a block
 EACH = 4  # numbers per thread, along either side

@@ -18,10 +18,10 @@ and ``A`` any matrix: its numbers are read one at a time and broadcast, so a tra
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import copy_columns, store_row
-from linattn_ref.kernels.jit.loops.vectors.vector import LINE, broadcast, fma, lanes, load, store
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, add_outer, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import LINE, broadcast, fma, lanes, load, store
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import copy_columns, store_row
 
 
 @inner

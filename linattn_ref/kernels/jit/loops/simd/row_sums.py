@@ -13,9 +13,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.vectors.vector import LINE, VECTOR_BYTES, Vector, _fetch_at, _fma, _integer, _pointer
-from linattn_ref.kernels.jit.loops.vectors.vector_block import ROWS, Block
-from linattn_ref.kernels.jit.loops.vectors.vector_part import _first_lanes, _masked
+from linattn_ref.kernels.jit.loops.simd.vector import LINE, VECTOR_BYTES, Vector, _fetch_at, _fma, _integer, _pointer
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, Block
+from linattn_ref.kernels.jit.loops.simd.vector_part import _first_lanes, _masked
 
 
 def _rows_from(context, builder, array_type, array, row):

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
-from linattn_ref.kernels.jit.loops.vectors import vector
-from linattn_ref.kernels.jit.loops.vectors.vector import (
+from linattn_ref.kernels.jit.loops.simd import vector
+from linattn_ref.kernels.jit.loops.simd.vector import (
     NUMBERS,
     Vector,
     _fma,

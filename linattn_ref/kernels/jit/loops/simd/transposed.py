@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.vector import NUMBERS, VECTOR_BYTES, _integer, _pointer, lanes
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import NUMBERS, VECTOR_BYTES, _integer, _pointer, lanes
 
 REGISTER_BYTES = VECTOR_BYTES // 2
 

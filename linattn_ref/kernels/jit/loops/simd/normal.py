@@ -17,9 +17,9 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.polynomial import Chebyshev, Polynomial
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.vectors.vector import _fma, _polynomial, _splat, maximum
-from linattn_ref.kernels.jit.loops.vectors.vector_exp import exp
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import _fma, _polynomial, _splat, maximum
+from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 
 __all__ = ["COEFFICIENTS", "DENSITY", "gelu", "scaled_tail"]
 

@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
-from linattn_ref.kernels.jit.loops.calls.inner import inner
-from linattn_ref.kernels.jit.loops.calls.views import rows_apart
-from linattn_ref.kernels.jit.loops.vectors.vector import LINE
+from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.simd.vector import LINE
+from linattn_ref.kernels.jit.loops.views import rows_apart
 
 
 def table_of(*arrays):

@@ -2,9 +2,9 @@
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.tile import BLOCK, PITCH, SIDE, THREADS
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.tile import BLOCK, PITCH, SIDE, THREADS
 
 
 def copied(call, x):

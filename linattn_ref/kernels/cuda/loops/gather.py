@@ -12,8 +12,8 @@ For the kernels of `pattern_softmax` and `lsh`.
 
 import math
 
-from linattn_ref.kernels.cuda.loops.machine.device import NATURAL, inlined, syncthreads, syncthreads_or
-from linattn_ref.kernels.cuda.loops.machine.tile import (
+from linattn_ref.kernels.cuda.loops.device import NATURAL, inlined, syncthreads, syncthreads_or
+from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     HALF,
     SIDE,

@@ -17,11 +17,11 @@ import sys
 
 import numpy as np
 
-from linattn_ref.kernels.cuda.loops.machine import device
-from linattn_ref.kernels.cuda.loops.machine.arrays import dtype_of
-from linattn_ref.kernels.cuda.loops.machine.device import cuda, kernel
-from linattn_ref.kernels.cuda.loops.machine.tensor_cores import BFLOAT16, FLOAT16
-from linattn_ref.kernels.cuda.loops.machine.tile import THREADS
+from linattn_ref.kernels.cuda.loops import device
+from linattn_ref.kernels.cuda.loops.arrays import dtype_of
+from linattn_ref.kernels.cuda.loops.device import cuda, kernel
+from linattn_ref.kernels.cuda.loops.tensor_cores import BFLOAT16, FLOAT16
+from linattn_ref.kernels.cuda.loops.tile import THREADS
 
 WORD = {"bfloat16": np.dtype(BFLOAT16), "float16": np.dtype(FLOAT16)}
 _BFLOAT16 = ("bfloat16", "torch.bfloat16", "|V2")
