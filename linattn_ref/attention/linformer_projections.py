@@ -125,7 +125,10 @@ def distinct_gradients(projections: Sequence[Projection], gradients: Sequence[An
 
 def _rows_of_each_head(reduced: ArrayLike, length: int, layers: int, heads: int, sharing: Sharing) -> NDArray[np.int64]:
     check_sizes(length=length, layers=layers, heads=heads)
-    rows = np.asarray(reduced)
+    try:
+        rows = np.asarray(reduced)
+    except ValueError:  # ragged
+        rows = np.asarray(reduced, object)
     if rows.dtype.kind not in "iu" or rows.shape not in ((), (layers,), (layers, heads)):
         raise ValueError(
             f"reduced: expected an integer, ({layers},) integers (one per layer) or ({layers}, {heads}) (one per"

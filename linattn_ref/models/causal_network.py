@@ -125,6 +125,8 @@ def draw(
     dtype
         float32 or float64.
     """
+    if sinusoids >= width:
+        raise ValueError(f"sinusoids: expected fewer columns than width = {width}, got {sinusoids}")
     return Params(
         embedding.draw(tokens, width - sinusoids, rng, dtype=dtype),
         None if sinusoids else positions.draw(places, width, rng, dtype=dtype),

@@ -9,7 +9,6 @@ import numpy as np
 
 from linattn_ref.nn import affine
 from linattn_ref.op import op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["refit"]
 
@@ -24,7 +23,6 @@ PROJECTIONS = {
 
 def own_of_each(own: Sequence[tuple[Any, ...]] | None, layers: int) -> Sequence[tuple[Any, ...]]:
     """The mechanism's own parameters for each block: none unless given."""
-    check_sizes(layers=layers)
     own = ((),) * layers if own is None else own
     if len(own) != layers:
         raise ValueError(f"own: expected parameters for each of {layers} blocks, got {len(own)}")

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.attention.parts.masks import shown
 from linattn_ref.nn import affine, dropout, layer_norm, positions, pre_norm
 from linattn_ref.nn.lengths import Lengths, check_lengths
 from linattn_ref.nn.mechanism import Mechanism
-from linattn_ref.op import Array, Float, Int, Of, op
+from linattn_ref.op import Array, Bool, Float, Int, Of, op
 from linattn_ref.op.backends import JIT
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Model", "Params", "Saved", "backward", "draw", "forward"]
 
@@ -60,6 +60,7 @@ class Saved(NamedTuple):
     drop: dropout.Saved
     blocks: tuple[Any, ...]
     norm: layer_norm.Saved
+    key_mask: Bool[Array, "B T"] | None  # False behind the last frame
 
 
 class Gradients(NamedTuple):
@@ -95,7 +96,8 @@ def forward(
     params : Params
     model : Model
     lengths : ndarray of int ``(B,)``, optional
-        How many frames each utterance has; what lies behind is heard by nobody, and its own scores are of no use.
+        How many frames each utterance has; what lies behind counts as 0 and is heard by nobody, and its own scores are
+        of no use.
     rng : numpy.random.Generator, optional
         Draws what ``model.dropout`` leaves out; without it nothing is.
 
@@ -105,8 +107,8 @@ def forward(
     saved : Saved
     """
     t = frames.shape[1]
-    key_mask = None if lengths is None else np.arange(t) < lengths[:, None]  # (B, T)
-    x, stem = affine.forward(frames, params.stem)  # (1)  (B, T, E)
+    key_mask: Any = None if lengths is None else np.arange(t) < lengths[:, None]  # (B, T)
+    x, stem = affine.forward(shown(frames, key_mask), params.stem)  # (1)  (B, T, E)
     x, blocks = x + positions.sinusoidal(t, x.shape[-1], dtype=x.dtype), []  # (1)
     x, drop = dropout.forward(x, p=model.dropout, rng=rng)
     options = {"heads": model.heads, "key_mask": key_mask, "dropout": model.dropout, "rng": rng}
@@ -115,7 +117,7 @@ def forward(
         blocks.append(saved)
     x, norm = layer_norm.forward(x, params.norm)  # (3)
     scores, head = affine.forward(x, params.head)  # (3)  (B, T, V)
-    return scores, Saved(head, stem, drop, tuple(blocks), norm)
+    return scores, Saved(head, stem, drop, tuple(blocks), norm, key_mask)
 
 
 @op
@@ -129,7 +131,7 @@ def backward(d_scores: Float[Array, "... V"], saved: Saved) -> Gradients:
         blocks.append(gradient)
     d_x = dropout.backward(d_x, saved.drop).x
     d_frames, stem = affine.backward(d_x, saved.stem)  # (6)
-    return Gradients(d_frames, Params(stem, tuple(reversed(blocks)), norm, head))
+    return Gradients(shown(d_frames, saved.key_mask), Params(stem, tuple(reversed(blocks)), norm, head))
 
 
 @op
@@ -158,7 +160,6 @@ def draw(
     dtype
         float32 or float64.
     """
-    check_sizes(layers=layers)
     return Params(
         affine.draw(inputs, width, rng, dtype=dtype),
         tuple(pre_norm.draw(width, hidden, rng, reads=reads, dtype=dtype) for _ in range(layers)),

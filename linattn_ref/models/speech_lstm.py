@@ -25,7 +25,6 @@ from linattn_ref.nn import affine, lstm
 from linattn_ref.nn import dropout as dropouts
 from linattn_ref.nn.lengths import Lengths, check_lengths
 from linattn_ref.op import Array, Float, Int, Of, op
-from linattn_ref.op.options import check_sizes
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
 
@@ -93,7 +92,6 @@ def draw(
     rng: np.random.Generator, *, inputs: int, labels: int, hidden: int, layers: int, dtype: Any = np.float64
 ) -> Params:
     """Parameters to start from: ``F`` inputs, ``V`` labels with the blank, ``H`` units in each direction."""
-    check_sizes(layers=layers)
     widths = [inputs] + [2 * hidden] * (layers - 1)
     return Params(
         tuple(lstm.draw(width, hidden, rng, dtype=dtype) for width in widths),

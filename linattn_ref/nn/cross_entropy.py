@@ -48,7 +48,9 @@ class Gradients(NamedTuple):
     scores: Float[Array, "... V"]
 
 
-def look(label_smoothing: Any = 0.0, **_: Any) -> None:
+def look(ignore: Any = IGNORE, label_smoothing: Any = 0.0, **_: Any) -> None:
+    if isinstance(ignore, bool) or not isinstance(ignore, int):
+        raise TypeError(f"ignore: expected an integer, got {ignore!r}")
     if not (is_number(label_smoothing) and 0 <= label_smoothing <= 1):
         raise ValueError(f"label_smoothing: expected a number from 0 to 1, got {label_smoothing!r}")
 

@@ -289,7 +289,6 @@ def draw(
     projections of keys and of values have that many times fewer.
     """
     columns = [width if size is None else size for size in (key_columns, key_columns, value_columns)]
-    check_sizes(width=width, groups=groups, key_columns=columns[0], value_columns=columns[2])
     if reads != 3 and (groups != 1 or columns != [width] * 3):
         raise ValueError(f"reads: expected 3 with groups or with columns of their own, got {reads}")
     if any(size % groups for size in columns[1:]):

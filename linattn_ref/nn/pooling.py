@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from linattn_ref.attention.parts.masks import mix
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_choice
 
@@ -64,7 +65,7 @@ def forward(
         share = np.zeros_like(share)
         share[:, 0] = 1
     share /= share.sum(axis=-1, keepdims=True)  # (1)
-    return (share[:, None] @ x)[:, 0], Saved(share, x.shape[-1])  # (2)
+    return mix(share[:, None], x)[:, 0], Saved(share, x.shape[-1])  # (2)
 
 
 def look_back(d_y: Any, saved: Any) -> None:

@@ -38,7 +38,15 @@ from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
-from linattn_ref.op.options import check_dtype, check_flags, check_made_for, check_options, check_rng, plain
+from linattn_ref.op.options import (
+    check_dtype,
+    check_flags,
+    check_made_for,
+    check_options,
+    check_rng,
+    check_sizes,
+    plain,
+)
 from linattn_ref.op.shapes import rules_of, sizes_of
 
 __all__ = ["op"]
@@ -79,6 +87,8 @@ REMEMBERED = 1000  # so many kinds of calls, once checked, are not checked again
 
 # Types of options that identify a kind of call.
 COMPARED = frozenset({int, float, bool, str, type(None), ModuleType, FunctionType})
+
+COUNTS = ("int", "int | None", int, int | None)  # annotations of what may be a size
 
 # Options of the entry, by the name of the function.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -159,6 +169,9 @@ class Entry:
         self.flags = [name for name, x in self.signature.parameters.items() if x.annotation in ("bool", bool)]
         # Not of dropout, whose rng may be None
         self.draws = "rng" in self.places and "None" not in str(self.signature.parameters["rng"].annotation)
+        # Sizes of what a draw makes: at least 1, or as they are unless given, which may be 0 or None
+        counts = [x for x in self.signature.parameters.values() if self.name == "draw" and x.annotation in COUNTS]
+        self.counts = {x.name: x.default for x in counts}
         self.options = self._options()
         self.whole_signature = with_options(self.signature, self.options)
         self.known: dict[Any, Code] = {}  # by the kind of a call
@@ -259,6 +272,7 @@ class Entry:
             check_dtype(arguments["dtype"])
         if self.draws:
             check_rng(arguments["rng"])
+        check_sizes(**{name: arguments[name] for name, usual in self.counts.items() if arguments[name] is not usual})
         if self.look is not None:
             self.look(**arguments)
         if backend is not PAGES:

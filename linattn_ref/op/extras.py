@@ -1,4 +1,4 @@
-"""Options that are on no page, as callers give them: ``out``, ``overwrite_state``, ``capacity``; see `entry`."""
+"""Options that are on no page, as callers give them: ``out``, ``overwrite_state``, ``capacity``, ``like`` (`entry`)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def with_options(signature: inspect.Signature, options: dict[str, Any]) -> inspe
 
 
 def check_extras(extras: dict[str, Any]) -> None:
-    """``overwrite_state`` is True or False, and ``capacity`` a count, which is made Python's."""
+    """``overwrite_state`` is True or False, ``capacity`` a count, which is made Python's, and ``like`` an array."""
     check_flags(overwrite_state=extras.get("overwrite_state", False))
     if extras.get("capacity") is not None:
         extras["capacity"] = plain(extras["capacity"])
         check_sizes(capacity=extras["capacity"])
+    if extras.get("like") is not None and not is_array(extras["like"]):
+        raise TypeError(f"like: expected an array, got {type(extras['like']).__name__}")
 
 
 def check_out(out: Any, sizes: Sizes, others: Iterable[Any] = ()) -> None:

@@ -379,6 +379,7 @@ def test_gradients_are_of_all_layers(rng):
         (r"reduced: expected 1 <= R <= L = 5, got 0 to 3", [[0, 1, 1], [1, 1, 3]], "none"),
         (r"reduced: expected an integer, \(2,\) integers", [1, 2, 3], "none"),
         (r"reduced: expected an integer.*float64", 2.5, "none"),
+        (r"reduced: expected an integer.*object", [[1, 2], [3]], "none"),
         (r"reduced: heads that share a matrix have one R.*'headwise'", [[1, 2, 3], [1, 1, 1]], "headwise"),
         (r"reduced: heads that share a matrix have one R.*'key_value'", [[1, 2, 3], [1, 1, 1]], "key_value"),
         (r"reduced: layers that share a matrix have one R", [1, 2], "layerwise"),

@@ -59,6 +59,11 @@ def test_what_is_refused(rng):
     _, segments = segment_means.forward(x, 4)
     with pytest.raises(ValueError, match=r"^d_means: expected shape \(\.\.\., R, W\)"):
         segment_means.backward(x, segments)
+    _, masked = segment_means.forward(x, 4, key_mask=np.ones((2, 11), bool))
+    for wrong in ((1, 4, 3), (3, 2, 4, 3), (2, 4, 1)):  # which would broadcast
+        for each in (segments, masked):
+            with pytest.raises(ValueError, match=r"^d_means: expected shape \(\.\.\., R, W\) = \(2, 4, 3\)"):
+                segment_means.backward(np.ones(wrong), each)
     with pytest.raises(TypeError, match=r"^d_means: expected float64"):
         segment_means.backward(np.ones((2, 4, 3), np.float32), segments)
     for call, given in ((segment_means.forward, x), (segment_means.occupied, np.ones(11, bool))):

@@ -68,14 +68,21 @@ def test_frames_have_places(module, params, forward):
 
 @everyone
 def test_padded_is_truncated(module, params, forward):
-    """Nobody hears what pads, and its scores have no share in a loss."""
+    """Nobody hears what pads, be it NaN, and its scores have no share in a loss."""
     results = []
-    for frames, lengths in ((FRAMES[1:, :4], None), (FRAMES[1:] + 7 * (np.arange(6) >= 4)[:, None], LENGTHS[1:])):
-        scores, saved = forward(frames, params, **({} if lengths is None else {"lengths": lengths}))
+    for pad in (None, 7.0, np.nan):
+        frames, lengths = FRAMES[1:, :4], None
+        if pad is not None:
+            frames, lengths = np.pad(frames, [(0, 0), (0, 2), (0, 0)], constant_values=pad), LENGTHS[1:]
+        scores, saved = forward(frames, params, lengths=lengths)
         d_scores = np.where((np.arange(frames.shape[1]) < 4)[:, None], scores, 0)
-        results.append((scores[:, :4], module.backward(d_scores, saved).params))
-    for (where, short), (_, long) in zip(*(float_arrays("", result) for result in results), strict=True):
-        np.testing.assert_allclose(long, short, rtol=1e-9, atol=1e-12, err_msg=where)
+        grads = module.backward(d_scores, saved)
+        assert not grads.frames[:, 4:].any()
+        results.append((scores[:, :4], grads.frames[:, :4], grads.params))
+    alone, *padded = ([*float_arrays("", result)] for result in results)
+    for each in padded:
+        for (where, short), (_, long) in zip(alone, each, strict=True):
+            np.testing.assert_allclose(long, short, rtol=1e-9, atol=1e-12, err_msg=where)
 
 
 @pytest.mark.parametrize("layers", [0, -3, 2.0])

@@ -89,6 +89,13 @@ def test_only_the_ratio_of_weights_counts():
     np.testing.assert_array_equal(*(cross_entropy.backward(1.0, each).scores for each in (saved_large, saved)))
 
 
+@pytest.mark.parametrize("wrong", [2.0, True, None, "no"], ids=repr)
+def test_what_is_ignored_is_an_integer(wrong):
+    assert cross_entropy.forward(SCORES, TARGETS, ignore=np.int8(1))[0] > 0
+    with pytest.raises(TypeError, match=rf"^ignore: expected an integer, got {wrong!r}"):
+        cross_entropy.forward(SCORES, TARGETS, ignore=wrong)
+
+
 def test_what_has_no_mean_is_an_error():
     with pytest.raises(ValueError, match="targets: all are ignored"):
         cross_entropy.forward(SCORES, np.full(6, IGNORE))

@@ -181,6 +181,13 @@ def test_the_first_row_is_taken_whatever_the_mask():
         pooling.forward(x, key_mask=mask)
 
 
+def test_a_mean_takes_nothing_from_what_pads():
+    x, mask = np.array([[[1.0], [3.0], [np.nan]], [[np.inf], [5.0], [2.0]]]), np.ones((2, 3), bool)
+    mask[[0, 1], [2, 0]] = False
+    np.testing.assert_array_equal(pooling.forward(x, key_mask=mask)[0], [[2.0], [3.5]])
+    np.testing.assert_array_equal(pooling.forward(x[:1], pool="first")[0], [[1.0]])
+
+
 def test_an_activation_is_a_pair():
     params = feed_forward.draw(4, 6, np.random.default_rng(0))
     with pytest.raises(TypeError, match=r"^activation: expected a module with forward and backward, such as gelu, got"):

@@ -1,4 +1,4 @@
-"""An array for the output is refused where two of its elements share memory, and only there."""
+"""An array for the output is refused where two of its elements share memory, and only there; ``like`` is an array."""
 
 import itertools
 
@@ -34,6 +34,13 @@ def test_rows_between_one_another_are_taken():
     got, _ = softmax.forward(X, X, X, out=out)
     assert got is out
     np.testing.assert_array_equal(out, softmax.forward(X, X, X)[0])
+
+
+@pytest.mark.parametrize("wrong", [[1.0], 3, "gpu"], ids=repr)
+def test_a_state_is_where_an_array_is(wrong):
+    assert isinstance(softmax.init_state((2,), 3, 4, like=X).k, np.ndarray)
+    with pytest.raises(TypeError, match=rf"^like: expected an array, got {type(wrong).__name__}"):
+        softmax.init_state((2,), 3, 4, like=wrong)
 
 
 def test_more_elements_than_memory_are_not_counted():

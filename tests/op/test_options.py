@@ -1,6 +1,7 @@
 """Options are what they may be, whichever function has them: True or False, one of some choices, a dtype, an rng."""
 
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -8,8 +9,19 @@ import pytest
 from linattn_ref import conform
 from linattn_ref.attention import bigbird, delta, feature_maps, gated_linear, linear, performer, softmax
 from linattn_ref.attention.parts import lsh_hashing
-from linattn_ref.models import causal, classifier, encoder, masked_tokens, speech
-from linattn_ref.nn import affine, block, ctc, embedding, layer_norm, logistic_mixture, lstm, positions
+from linattn_ref.models import causal, classifier, encoder, masked_tokens, speech, speech_lstm
+from linattn_ref.nn import (
+    affine,
+    block,
+    ctc,
+    embedding,
+    feed_forward,
+    layer_norm,
+    logistic_mixture,
+    lstm,
+    multi_head,
+    positions,
+)
 from linattn_ref.op.options import check_choice
 from linattn_ref.theory import random_features
 from linattn_ref.training import adam, radam, sgd
@@ -82,6 +94,14 @@ OF_NO_DTYPE = [
     partial(logistic_mixture.sample, np.ones((2, 30))),
     partial(bigbird.draw_random_blocks, 9, 1),
 ]
+COUNTED = [  # calls that say how many
+    *(partial(call, rng=RNG) for call in DRAWN if call.func.__name__ == "draw"),
+    partial(feed_forward.draw, 2, 3, RNG),
+    partial(multi_head.draw, 4, RNG),
+    partial(layer_norm.draw, 4),
+    partial(speech_lstm.draw, RNG, inputs=3, labels=3, hidden=4, layers=1),
+    partial(classifier.draw, ENCODER, 3, RNG),
+]
 MADE = [  # calls without a dtype
     *(partial(call, rng=RNG) for call in DRAWN),
     partial(positions.sinusoidal, 2, 4),
@@ -97,6 +117,26 @@ def test_a_generator_is_one_of_numpys(call, wrong):
     call(rng=np.random.default_rng(0))
     with pytest.raises(TypeError, match=r"^rng: expected a numpy\.random\.Generator, got "):
         call(rng=wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [(call, name) for call in COUNTED for name, x in signature(call.func).parameters.items() if "int" in x.annotation],
+    ids=lambda x: x if isinstance(x, str) else x.func.__module__,
+)
+def test_a_draw_makes_at_least_one_of_everything(call, name):
+    given = signature(call.func).bind(*call.args, **call.keywords)
+    may_be_none = name in ("types", "sinusoids")
+    for wrong in [*[0][may_be_none:], -1, 2.5, True, "2", 10**30]:
+        given.arguments[name] = wrong
+        with pytest.raises(ValueError, match=rf"^{name}: expected "):
+            call.func(*given.args, **given.kwargs)
+
+
+@pytest.mark.parametrize("columns", [4, 5])
+def test_sinusoids_leave_columns_to_the_embedding(columns):
+    with pytest.raises(ValueError, match=rf"^sinusoids: expected fewer columns than width = 4, got {columns}"):
+        causal.draw(RNG, **SIZES, sinusoids=columns)
 
 
 @pytest.mark.parametrize("call", MADE, ids=lambda call: call.func.__module__)

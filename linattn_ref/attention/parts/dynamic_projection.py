@@ -19,7 +19,7 @@ Through the softmax, whose sums run over the sequence,
     dA_jr = P_jr (dP_jr - sum_l dP_lr P_lr)                  (4)
     dW_p = K^T dA,   dK += dA W_p^T                          (5)
 
-Keys get a gradient on both ways: for what they contribute, and for how much of it.
+Keys get a gradient in both ways: for what they contribute, and for how much of it.
 
 Example
 -------
@@ -46,7 +46,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.attention.parts.heads import sum_to_shape
-from linattn_ref.attention.parts.masks import divide, mix, scores, shown
+from linattn_ref.attention.parts.masks import mix, scores, shown
+from linattn_ref.attention.softmax import softmax
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_sizes
 
@@ -98,7 +99,7 @@ def forward(
     a = scores(k_parts, w_p[..., None, :, :].mT, 1.0)  # (1)  (..., T, W, R)
     if key_mask is not None:
         a = np.where(in_parts(key_mask[..., None], window, causal), a, a.dtype.type(-np.inf))
-    p = softmax_over_sequence(a)  # (1)
+    p = softmax(a.mT).mT  # (1)
     mixed = Mixtures(*(in_a_row(p.mT @ x) for x in (k_parts, v_parts)))  # (2)
     return mixed, Saved(k, v, w_p, p, window, causal, key_mask)
 
@@ -138,9 +139,3 @@ def in_parts(x: Any, window: int, causal: bool) -> Any:
 def in_a_row(mixed: Array) -> Array:
     """One part after the other: ``(..., T, R, X) -> (..., T R, X)``."""
     return mixed.reshape(*mixed.shape[:-3], mixed.shape[-3] * mixed.shape[-2], mixed.shape[-1])
-
-
-def softmax_over_sequence(a: Array) -> Array:
-    """Softmax along ``W`` of ``(..., T, W, R)``; 0 where all scores are minus infinity."""
-    e = np.exp(a - np.maximum(a.max(axis=-2, keepdims=True), np.finfo(a.dtype).min))
-    return divide(e, e.sum(axis=-2, keepdims=True))

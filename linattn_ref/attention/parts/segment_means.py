@@ -35,6 +35,7 @@ class Saved(NamedTuple):
     bounds: Any  # (R + 1,)
     counts: Float[Array, "#... R 1"]  # without a mask the same for all; at least 1
     key_mask: Bool[Array, "... N"] | None
+    shape: tuple[int, ...]  # of the means
 
 
 class Gradients(NamedTuple):
@@ -59,13 +60,19 @@ def forward(
         counts = np.asarray(np.diff(bounds)[:, None], x.dtype, like=x)  # (R, 1)
     else:
         counts = np.maximum(sums(key_mask[..., None], landmarks), 1).astype(x.dtype)  # (..., R, 1)
-    return sums(shown(x, key_mask), landmarks) / counts, Saved(bounds, counts, key_mask)  # (1)
+    means = sums(shown(x, key_mask), landmarks) / counts  # (1)
+    return means, Saved(bounds, counts, key_mask, means.shape)
 
 
-@op
+def look_back(d_means: Any, saved: Any) -> None:
+    if d_means.shape != saved.shape:
+        raise ValueError(f"d_means: expected shape (..., R, W) = {saved.shape}, got {d_means.shape}")
+
+
+@op(look=look_back)
 def backward(d_means: Float[Array, "... R W"], saved: Saved) -> Gradients:
     """Equation (2)."""
-    bounds, counts, key_mask = saved
+    bounds, counts, key_mask, _ = saved
     segment = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))  # (N,), r of j
     return Gradients(shown((d_means / counts)[..., segment, :], key_mask))  # (2)
 
