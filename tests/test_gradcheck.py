@@ -651,6 +651,8 @@ def test_complex_step_refuses_another_function_and_a_lost_imaginary_part(x, w, r
             complex_step(np.exp, wrong, 1.0)
     with pytest.raises(ValueError, match=r"^u: expected shape \(2,\) like out, got \(3, 2\)"):
         complex_step(np.exp, np.zeros(2), np.ones((3, 2)))
+    with pytest.raises(TypeError, match=r"^u: expected real numbers, got complex128"):
+        complex_step(np.exp, np.zeros(2), np.ones(2) * 1j)
 
 
 def test_report_is_a_named_tuple(x, w, rng):

@@ -197,7 +197,7 @@ def run_apart(
     spawn = multiprocessing.get_context("spawn")
     while left:
         here, there = spawn.Pipe()
-        child = spawn.Process(target=work, args=(there, text, op, dtype, mapping, left, full, seed), daemon=True)
+        child = spawn.Process(target=work, args=(there, text, op, dtype, mapping, left, full, seed))
         child.start()
         there.close()
         try:

@@ -241,8 +241,11 @@ class Target(NamedTuple):
         grads = self.backward(d_out, saved, **more)
         names = (*given, "state")
         grads = grads._asdict() if hasattr(grads, "_fields") else grads
-        if not isinstance(grads, Table):
+        if isinstance(grads, (tuple, list)):
             return out, last, dict(zip(names, grads, strict=False))
+        if not isinstance(grads, Table):
+            got = type(grads).__name__
+            raise ValueError(f"backward: expected gradients by their names or in order, got {got}")
         found = {name: grads.get(self.name_of(name), grads.get(name)) for name in names}
         return out, last, {name: x for name, x in found.items() if x is not None}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from linattn_ref.atomic import write_all
 from linattn_ref.data import npm
-from linattn_ref.data.fetch import FetchError, Package, PathLike, cache_directory, fetch
+from linattn_ref.data.fetch import FetchError, Package, PathLike, cache_directory, fetch, file_sha256
 from linattn_ref.telling import Say, silent
 
 __all__ = ["CORE", "ENGINE", "locked", "packages"]
@@ -103,7 +103,7 @@ def packages(
     paths = [folder / name for name in files]
     for path in paths:
         digest = files[path.name]
-        if not path.is_file() or _sha256(path.read_bytes()) != digest:
+        if not path.is_file() or file_sha256(path) != digest:
             progress(f"fetching {path.name} into {folder}")
             write_all({path: _first(left, path.name, digest)})
     return paths
@@ -119,14 +119,10 @@ def _first(sources: list[Source], name: str, digest: str) -> bytes:
             complaints.append(str(error))
             sources.remove(source)
             continue
-        if _sha256(content) == digest:
+        if hashlib.sha256(content).hexdigest() == digest:
             return content
         complaints.append("what came has another hash")
     raise FetchError(f"cannot fetch {name} of Pyodide {ENGINE.version}: {'; '.join(complaints) or 'no source is left'}")
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _from_release(name: str) -> bytes:

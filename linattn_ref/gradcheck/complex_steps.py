@@ -93,7 +93,7 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
     Raises
     ------
     TypeError
-        ``x`` is not a float64 array, or ``function`` loses the imaginary part.
+        ``x`` is not a float64 array, ``u`` is complex, or ``function`` loses the imaginary part.
     ValueError
         ``u`` has another shape than ``out``.
 
@@ -107,6 +107,8 @@ def complex_step(function: Callable[[Any], Any], x: Array, u: Any) -> Array:
     array([0.25])
     """
     check_float64_array("x", x)
+    if np.iscomplexobj(u):
+        raise TypeError(f"u: expected real numbers, got {np.asarray(u).dtype}")
     gradient = np.empty_like(x)
     for index, slope in _slopes(function, x):
         if np.ndim(u) and np.shape(u) != slope.shape:

@@ -230,11 +230,10 @@ def named(mistakes: list[Mistake]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
     """What can be said of any numbers: zeros, another sign, a factor."""
-    got, asked = (
-        np.concatenate([np.zeros(0), *(x.ravel() for trial in trials for _, x in flatten(trial))])
-        for trials in (answers, theirs)
-    )
-    if got.size != asked.size or not np.isfinite([got.sum(), asked.sum()]).all() or not asked.any():
+    pair = [[x for _, x in flatten(trials)] for trials in (answers, theirs)]
+    got, asked = (np.concatenate([np.zeros(0), *map(np.ravel, arrays)]) for arrays in pair)
+    same = [x.shape for x in pair[0]] == [x.shape for x in pair[1]]
+    if not same or not np.isfinite([got.sum(), asked.sum()]).all() or not asked.any():
         return ()
     if not got.any():
         return ("it is 0 everywhere",)

@@ -156,7 +156,7 @@ def read(name: str) -> Sheet:
             key: [made(cls, x) for x in said.pop(key)] for key, cls in KINDS.items() if key in said
         }
         sheet = Sheet(file=file, **lists, **said)
-    except (TypeError, tomllib.TOMLDecodeError) as error:
+    except (TypeError, ValueError) as error:  # no TOML, not UTF-8, or not what a sheet says
         raise ValueError(f"{file}: {str(error).replace('.__init__()', '')}") from None
     for title, complaint in complaints(sheet):
         raise ValueError(f"{file}, {title}: {complaint}")

@@ -12,6 +12,7 @@ from linattn_ref.conform import NotATarget, run
 from linattn_ref.conform.target import load
 
 KERNELS = """
+import multiprocessing
 import time
 import numpy as np
 from linattn_ref.attention import softmax
@@ -36,6 +37,10 @@ def raises(q, k, v):
 
 def find(kernel):
     raise RuntimeError("no " + kernel + " kernel")
+
+def in_other_processes(q, k, v):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.starmap(right, [(q, k, v)])[0]
 
 def ends(q, k, v):
     import os
@@ -95,6 +100,11 @@ def test_a_kernel_that_is_right(kernels, tmp_path, capsys, monkeypatch):
 def test_a_kernel_that_is_wrong_is_told_why(kernels, capsys):
     assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output", "--map", "q=query") == 1
     assert "agrees if no scale is applied" in capsys.readouterr().out
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+def test_a_kernel_may_have_processes_of_its_own(kernels):
+    assert conform(f"{kernels}:in_other_processes", "--op", "softmax", "--only", "output") == 0
 
 
 def test_a_mapping_beside_the_file(kernels):

@@ -278,6 +278,8 @@ def test_what_is_said_of_any_numbers():
         assert general([factor * x], [x]) == (says,)
     assert general([x + np.array([0, 5e-4])], [x]) == ("it is right to about three digits; compute with more",)
     assert general([x[::-1]], [x]) == ()
+    for other in (x[None], x.tolist()):  # of another form: of its digits nothing is said
+        assert general([other], [x]) == ()
 
 
 def test_a_bubblewrap_that_may_not_run_is_silent(tmp_path, monkeypatch, capfd):
@@ -333,6 +335,9 @@ def test_sheets_that_cannot_be_read(tmp_path):
         (tmp_path / f"{number}_softmax.toml").write_text(text.replace(old, new), encoding="utf-8")
         with pytest.raises(ValueError, match=complaint):
             sheet.read(str(tmp_path / f"{number}_softmax.toml"))
+    (tmp_path / "99_softmax.toml").write_bytes(text.encode("utf-16"))
+    with pytest.raises(ValueError, match=r"99_softmax\.toml: 'utf-8' codec can't decode"):
+        sheet.read(str(tmp_path / "99_softmax.toml"))
     wrong = replace(SOFTMAX.mistakes[0], line="# (99)")
     with pytest.raises(ValueError, match=r"no line of softmax has '# \(99\)'"):
         mistaken(SOFTMAX, wrong)
