@@ -178,8 +178,8 @@ def test_handouts_name_every_equation_of_a_comment_and_no_other_page():
 @pytest.mark.network
 def test_the_spectrum_is_that_of_a_real_network():
     """What `attention.npy` is: two heads of each layer of the pinned network, on the pinned film reviews."""
-    found = pretrained.read(None, None, sentences=1, length=64, seed=0)
-    heads = np.stack([layer.p[:2] for layer in bert.layers(found.model, found.tokens[0])])
+    model, tokens, _ = pretrained.read(None, None, sentences=1, length=64, seed=0)
+    heads = np.stack([layer.p[:2] for layer in bert.layers(model, tokens[0])])
     sheet = read("low_rank")
     np.testing.assert_allclose(np.load(sheet.file.with_name(sheet.data)), heads, rtol=1e-3, atol=1e-6)
 

@@ -252,7 +252,7 @@ def test_code_on_slides_is_there(name):
 
 def test_a_deck_is_one_page(tmp_path):
     """All its slides, with pictures, formulas and code; the libraries, which are fetched, stand in for themselves."""
-    found = build.page.Libraries(*(f"the {name}" for name in build.page.Libraries._fields))
+    found = {name: f"the {name}" for name in ("style", "typeset", "reveal", "notes", "licences")}
     text = build.rendered(FOLDER / "01_softmax_attention.md", found)
     slides, at_the_end = slides_of("01_softmax_attention"), text.count('class="slide sources')
     assert text.count("<section ") == text.count('<aside class="notes">') == len(slides) + at_the_end
@@ -263,7 +263,7 @@ def test_a_deck_is_one_page(tmp_path):
     assert all("From chapter" not in each for each in (said, *(slide.spoken for slide in slides)))
     assert "144 heads, 4096 tokens: 9 GiB of P for one sequence" in where
     assert "data:image/" in text
-    assert all(each in text for each in found)
+    assert all(each in text for each in found.values())
 
 
 @pytest.mark.parametrize("name", ["00_course", "00_short"])

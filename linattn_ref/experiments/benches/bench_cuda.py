@@ -194,9 +194,7 @@ def kernels(torch: Any) -> tuple[dict[str, Call], dict[str, str]]:
 
 
 def ours(mechanism: Any, cuda: Any, inputs: Inputs, both: bool) -> Sequence[Any]:
-    q, k, v, d_out = inputs
-    out, saved = mechanism.forward(q, k, v, causal=True, kernels=cuda)
-    return (out, *mechanism.backward(d_out, saved)) if both else (out,)
+    return engine.run(mechanism, inputs[:3], inputs.d_out, PASSES[both], causal=True, kernels=cuda)
 
 
 def our_softmax_kernel(softmax: Any, inputs: Inputs, both: bool) -> Sequence[Any]:

@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator
 from tqdm import tqdm
 
+from linattn_ref.experiments.measuring.points import check_counts
 from linattn_ref.experiments.measuring.timing import against_jit, one_thread
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, markdown, style
 from linattn_ref.kernels import jit, reference
@@ -41,14 +42,6 @@ Measured = Generator[Results, None, dict[str, Any]]  # the rows; in the end, wha
 
 
 # --- Before the clock starts ----------------------------------------------------------------------------------------
-
-
-def check_counts(**given: int | Sequence[int]) -> None:
-    """Raise ValueError unless every number is at least 1."""
-    for name, counts in given.items():
-        for count in [counts] if isinstance(counts, int) else counts:
-            if count < 1:
-                raise ValueError(f"{name}: expected at least 1, got {count}")
 
 
 def find(module: str) -> Any:
@@ -192,7 +185,7 @@ def measure(
         compare(", ".join(words), results, tolerance, outputs=outputs)
     many = {name: functools.partial(_often, kernel, often) for name, kernel in kernels.items()}
     times = against_jit(many, repeats, work=often)
-    return [Results(**setting, **{called: name}, **one._asdict()) for name, one in times.items()]
+    return [Results(**setting, **{called: name}, **one) for name, one in times.items()]
 
 
 def _often(call: Callable[[], Any], times: int) -> Any:

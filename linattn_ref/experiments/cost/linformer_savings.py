@@ -28,7 +28,7 @@ import numpy as np
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost.resource_methods import Setting, draw_mixtures
-from linattn_ref.experiments.measuring.points import Group, Points, measure_points
+from linattn_ref.experiments.measuring.points import Group, Points, check_counts, measure_points
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, setp, style
 from linattn_ref.kernels import jit
 from linattn_ref.nn import block, mechanism, pre_norm
@@ -76,9 +76,7 @@ def compute(
     ChildProcessError
         A measuring process failed, such as for lack of memory.
     """
-    for name, count in (*(("lengths", n) for n in lengths), *(("reduced", r) for r in reduced), ("rounds", rounds)):
-        if count < 1:
-            raise ValueError(f"{name}: expected at least 1, got {count}")
+    check_counts(lengths=lengths, reduced=reduced, rounds=rounds)
     settings = {"lengths": lengths, "reduced": reduced, "rounds": rounds, "seed": seed, "forms": forms}
     groups = {
         f"{form}-{n}": Group([str(r) for r in _columns(n, reduced)], n, rounds, (form, setting, seed))

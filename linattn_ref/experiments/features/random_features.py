@@ -123,7 +123,7 @@ def draw(results: Results) -> Figure:
     length.set(title=f"By length, at {results.turn:g} degrees", xlabel="length |x| = |y|")
     labels.at_ends(length, rows=2)
 
-    places = {"trig": (1, 0.3), "positive": (1.1, 1), "hyperbolic": (0.5, 0.56)}
+    places = {"trig": (1, 0.3), "positive": (1.1, 1), "hyperbolic": (0.42, 0.6)}
     for kind, (colour, _) in LOOKS.items():
         narrow, *_, wide = results.gain[kind]
         gain.plot(results.distances, narrow, "-", color=colour)

@@ -35,7 +35,7 @@ from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Res
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "returned"]
+__all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "pooled", "returned"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
@@ -121,15 +121,14 @@ def ways_at(
 
     drawn = linformer.draw_projections(r, length, rng, layers=layers, heads=n_heads, dtype=dtype)
     random = np.stack([each.e for each in drawn]), np.stack([each.f for each in drawn])  # (T, H, R, L) each
-    pool = linformer.mean_pool(r, length, dtype)
-    start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2
+    start = pooled(r, heads, layers, n_heads)
     convolutions = fit(CONVOLUTIONS, (mean_convolutions(r, heads),) * 2, heads, order, rate=RATE)
     one_sentence = fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE)
     jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
     return {
         "gaussian": errors_of(random, heads, unseen),
         "max": each_error(heads, unseen, max_pooled),
-        "mean": errors_of((pool, pool), heads, unseen),
+        "mean": errors_of(pooled(r, heads), heads, unseen),
         "fitted": errors_of(fit(MATRICES, start, heads, order, rate=RATE), heads, unseen),
         "convolution": each_error(heads, unseen, CONVOLUTIONS.applied(convolutions)),
         "one_sentence": errors_of(one_sentence, heads, unseen[:1]),
@@ -148,6 +147,12 @@ def errors_of(matrices: Parameters, heads: Heads, sentences: Sequence[int]) -> t
     return each_error(heads, sentences, MATRICES.applied(matrices), lambda q, k: linformer.matrix(q, k, e) @ f)
 
 
+def pooled(r: int, heads: Heads, *leading: int, matrices: int = 2) -> Parameters:
+    """Mean pooling, where fits begin: so many matrices ``(*leading, R, L)``."""
+    pool = linformer.mean_pool(r, heads.k.shape[-2], heads.k.dtype)
+    return (np.broadcast_to(pool, (*leading, *pool.shape)),) * matrices
+
+
 def mean_convolutions(r: int, heads: Heads) -> Array:
     """Mean pooling as a convolution for each layer and head: ``(T, H, K, D, D)`` with ``K = ceil(L / R)``."""
     _, layers, n_heads, length, width = heads.k.shape
@@ -158,9 +163,8 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
 
 def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Results]:
     """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
-    _, layers, n_heads, length, _ = heads.k.shape
+    _, layers, n_heads, *_ = heads.k.shape
     seen = sorted(set(order))[: len(unseen)]
-    pool = linformer.mean_pool(r, length, heads.k.dtype)
 
     def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Results:
         on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
@@ -172,10 +176,9 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
         "key_value": (MATRIX, 1, (layers, 1)),
         "layerwise": (MATRIX, 1, (1, 1)),
     }
-    results = {"mean_pooling": sharing(MATRIX, (pool,), 0)}
+    results = {"mean_pooling": sharing(MATRIX, pooled(r, heads, matrices=1), 0)}
     for mode, (mixing, matrices, leading) in modes.items():
-        start = (np.broadcast_to(pool, (*leading, r, length)),) * matrices
-        fitted = fit(mixing, start, heads, order, rate=RATE)
+        fitted = fit(mixing, pooled(r, heads, *leading, matrices=matrices), heads, order, rate=RATE)
         results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
     return results
 

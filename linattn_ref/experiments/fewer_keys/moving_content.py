@@ -155,11 +155,13 @@ def draw(results: Results) -> Figure:
     _draw_map(middle, results.map_long_short, "Long-Short")
     middle.label_outer()
     one, other = style.MECHANISMS["linformer"], style.MECHANISMS["long_short"]
-    lines = ("Linformer", results.linformer, "o", one, None), ("Long-Short", results.long_short, "s", other, None)
-    for label, errors, marker, colour, face in (*lines, ("4 times as long", results.longer, "^", other, "white")):
-        right.plot(results.reduced, errors, marker, color=colour, mfc=face)
-        where: dict[str, Any] = {"va": "bottom", "xytext": (0, 5)} if face else {"va": "top", "xytext": (0, -5)}
-        labels.at(right, results.reduced[0], errors[0], label, colour, ha="left", **where)
+    right.plot(results.reduced, results.linformer, "o", color=one)
+    right.plot(results.reduced, results.long_short, "s", color=other)
+    right.plot(results.reduced, results.longer, "^", color=other, mfc="white")
+    first, second, *_ = results.reduced
+    labels.at(right, first, results.linformer[0], "Linformer", one, ha="left", va="top", xytext=(0, -5))
+    labels.at(right, second, results.long_short[1], "Long-Short", other, ha="left", xytext=(0, 5))
+    labels.at(right, first, results.longer[0], "4 times as long", other, ha="left", xytext=(0, 5))
     fine = np.geomspace(results.reduced[0], results.reduced[-1], 100)
     right.plot(fine, 1 - fine / results.length, "-", color=style.GREY)  # (1)
     labels.at(right, fine[-30], 1, "1 − R / L", style.GREY, ha="right")

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from linattn_ref.attention import linformer, nystromformer, softmax
+from linattn_ref.attention import nystromformer, softmax
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
-from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of
+from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of, pooled
 from linattn_ref.experiments.measuring.heads import (
     Heads,
     Random,
@@ -116,7 +116,6 @@ def ways_at(
 ) -> dict[str, tuple[Array, Array]]:
     """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
     _, layers, n_heads, length, _ = heads.k.shape
-    pool = linformer.mean_pool(r, length, heads.k.dtype)
 
     def of_nystrom(pinv: nystromformer.PseudoInverse, conv: Array | None = None) -> tuple[Array, Array]:
         def forward(q: Array, k: Array, v: Array) -> Array:
@@ -129,11 +128,10 @@ def ways_at(
 
         return each_error(heads, unseen, forward, matrix)
 
-    start = (np.broadcast_to(pool, (layers, n_heads, r, length)),) * 2
     conv = fit_convolution(r, heads, sorted(set(order)), products)
     return {
-        "mean": errors_of((pool, pool), heads, unseen),
-        "fitted": errors_of(fit(MATRICES, start, heads, order, rate=RATE), heads, unseen),
+        "mean": errors_of(pooled(r, heads), heads, unseen),
+        "fitted": errors_of(fit(MATRICES, pooled(r, heads, layers, n_heads), heads, order, rate=RATE), heads, unseen),
         "exact": of_nystrom("exact"),
         "cut": each_error(heads, unseen, lambda q, k, v: cut(q, k, r) @ v, lambda q, k: cut(q, k, r)),
         "nystrom": of_nystrom("iterative"),

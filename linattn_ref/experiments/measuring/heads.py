@@ -59,7 +59,7 @@ def read_heads(
     sources : dict
         Names and hashes of what was read, and ``every``: for a figure's record.
     """
-    model, tokens, _, sources = pretrained.read(folder, text_file, **choice)
+    model, tokens, sources = pretrained.read(folder, text_file, **choice)
     qkv: list[Array] = []
     for s, ids in enumerate(tokens):
         for t, layer in enumerate(bert.layers(model, ids)):

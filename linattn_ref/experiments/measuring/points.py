@@ -15,7 +15,7 @@ from linattn_ref.experiments.measuring.memory import HAND_BACK, KEEP, in_new_pro
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
 from linattn_ref.op import Array
 
-__all__ = ["Group", "Points", "check_lengths", "measure_points", "memory_of", "seconds_of"]
+__all__ = ["Group", "Points", "check_counts", "check_lengths", "measure_points", "memory_of", "seconds_of"]
 
 Make = Callable[..., Callable[[], Any]]
 
@@ -86,5 +86,12 @@ def check_lengths(lengths: Sequence[int], rounds: int) -> None:
     """Lengths ascend, and there is something to measure."""
     if list(lengths) != sorted(set(lengths)) or min(lengths, default=0) < 1:
         raise ValueError(f"lengths: expected positive ascending ones, got {lengths}")
-    if rounds < 1:
-        raise ValueError(f"rounds: expected at least 1, got {rounds}")
+    check_counts(rounds=rounds)
+
+
+def check_counts(**given: int | Sequence[int]) -> None:
+    """Raise ValueError unless every number is at least 1."""
+    for name, counts in given.items():
+        for count in [counts] if isinstance(counts, int) else counts:
+            if count < 1:
+                raise ValueError(f"{name}: expected at least 1, got {count}")

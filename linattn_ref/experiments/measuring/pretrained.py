@@ -1,7 +1,7 @@
 """A pretrained network, and sentences of a real text for it to read."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,9 @@ from linattn_ref.telling import Say, silent
 __all__ = ["read"]
 
 
-class Pretrained(NamedTuple):
-    """What was read."""
-
-    model: bert.Model  # without its tokenizer, which nobody needs any more and which is slow to send to another process
-    tokens: NDArray[np.integer]  # (S, N), S sentences
-    name: str  # of the model, in figure and record
-    sources: dict[str, Any]  # names and hashes of what was read
-
-
 def read(
     folder: PathLike | None, text_file: PathLike | None, *, sentences: int, length: int, seed: int, say: Say = silent
-) -> Pretrained:
+) -> tuple[bert.Model, NDArray[np.integer], dict[str, Any]]:
     """A network, and sentences drawn from a text.
 
     Parameters
@@ -38,6 +29,15 @@ def read(
         Of the choice of sentences.
     say : callable
         Told, a line each, what is fetched, and what `text.choose_sentences` says.
+
+    Returns
+    -------
+    model : bert.Model
+        Without its tokenizer, which nobody needs any more and which is slow to send to another process.
+    tokens : ndarray ``(S, N)``
+        Of the sentences.
+    sources : dict
+        Names and hashes of what was read.
 
     Raises
     ------
@@ -58,4 +58,4 @@ def read(
     chosen = text.choose_sentences(reviews, model.tokenizer, count=sentences, length=length, rng=rng, say=say)
     name = place.resolve().name if isinstance(place, Path) else "all-MiniLM-L6-v2"
     sources = {"model": name, "model_sha256": model.sha256, "text": reviews.name, "text_sha256": reviews.sha256}
-    return Pretrained(model._replace(tokenizer=None), chosen.tokens, name, sources)
+    return model._replace(tokenizer=None), chosen.tokens, sources

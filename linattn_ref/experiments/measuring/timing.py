@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 from threadpoolctl import threadpool_limits
@@ -44,25 +44,18 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
     return {name: times[1:] for name, times in seconds.items()}
 
 
-class Compared(NamedTuple):
-    """One call's times, and what they are of those of ``"jit"`` in the same rounds."""
+def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int, *, work: int) -> dict[str, dict[str, float]]:
+    """Time calls in turn, one of them named ``"jit"``, that do their work so often each: see :func:`in_turn`.
 
-    median_ms: float
-    min_ms: float
-    ratio_median: float
-    ratio_min: float
-
-
-def against_jit(calls: Mapping[str, Callable[[], object]], rounds: int, *, work: int = 1) -> dict[str, Compared]:
-    """Time calls in turn, one of them named ``"jit"``, that do their work so often each: see :func:`in_turn`."""
-    seconds = in_turn(calls, rounds)
-
-    def compared(times: list[float]) -> Compared:
+    Each gets its times, and what they are of those of ``"jit"`` in the same rounds.
+    """
+    seconds, found = in_turn(calls, rounds), {}
+    for name, times in seconds.items():
         ratios = [mine / ours for mine, ours in zip(times, seconds["jit"], strict=True)]
-        least, middle = (1e3 * x / work for x in (min(times), statistics.median(times)))
-        return Compared(middle, least, statistics.median(ratios), min(ratios))
-
-    return {name: compared(times) for name, times in seconds.items()}
+        median_ms, min_ms = (1e3 * x / work for x in (statistics.median(times), min(times)))
+        compared = {"ratio_median": statistics.median(ratios), "ratio_min": min(ratios)}
+        found[name] = {"median_ms": median_ms, "min_ms": min_ms, **compared}
+    return found
 
 
 def second_thread(call: Callable[[], object], alone: Sequence[Callable[[], object]], rounds: int) -> dict[str, float]:

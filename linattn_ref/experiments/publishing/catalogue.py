@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,6 @@ PLACES = (
     ("learned", "every_mechanism mechanism_time"),
 )
 FIGURES = {name: folder for folder, names in PLACES for name in names.split()}
-SCHEMATICS = [name for name in FIGURES if name.startswith("schematic_")]
 # Comparisons with other packages (extra "peers"): like the figures, and with `table(results)`, which the gallery's page
 # shows; its docstring says how to read it. Where a package of its record is not installed, that stays as it is. With
 # the minutes that each takes:
@@ -73,5 +71,4 @@ def caption_of(name: str) -> str:
 
 def results_of(name: str, record: Mapping[str, Any]) -> Any:
     """What ``compute`` of that figure returned, of the record that was kept of it."""
-    kind = typing.get_type_hints(module_of(name).compute)["return"]
-    return restore(kind if issubclass(kind, Results) else Results, record["results"])
+    return restore(Results, record["results"])

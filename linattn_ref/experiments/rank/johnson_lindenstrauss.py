@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 
@@ -92,7 +92,8 @@ def draw(results: Results) -> Figure:
         left.plot(results.grid, results.norms_bound[i], "--", color=colour)
         draw_failures(left, k * 0.94, results.norms["gaussian"][i], fmt="o", color=colour)
         draw_failures(left, k * 1.06, results.norms["signs"][i], fmt="s", mfc="none", color=colour)
-        _beside(left, results.grid, results.norms_exact[i], 3, f"{eps:g}", colour, ha="right", xytext=(-4, 0))
+        falls = results.grid[max(0, (results.norms_bound[i] == 1).sum() - 1)]  # where the bound says something at last
+        labels.at(left, falls, 1.1, f"{eps:g}", colour)
 
         middle.plot(results.grid, results.pairs_bound[i], "--", color=colour)
         draw_failures(middle, k, results.pairs[i], fmt="o", color=colour)
@@ -107,7 +108,9 @@ def draw(results: Results) -> Figure:
         if as_printed[-1] > right.get_ylim()[0]:
             labels.at_ends(right, line, [f"cosine\n{cosine:g}"])
         elif not np.array_equal(by_norms, as_printed):
-            _beside(right, results.grid, as_printed, 8, f"cosine\n{cosine:g}", shade, ha="left", xytext=(6, 0))
+            low = int(np.argmin(np.maximum(as_printed, 8 * floor)))
+            place = {"ha": "left", "va": "center", "xytext": (6, 0)}
+            labels.at(right, results.grid[low], as_printed[low], f"cosine\n{cosine:g}", shade, **place)
     right.plot(results.grid, results.inner_bound, "--", color=style.BLACK)
     labels.at(right, results.grid[0], 3e-3, "solid: to\n|x| |y|", style.GREY, ha="left")
     labels.at(right, results.grid[-1], 1.4, "dotted: to |x·y|", style.GREY, ha="right")
@@ -119,13 +122,7 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _beside(axis: Axes, x: Any, line: Any, above: float, name: str, colour: Any, **look: Any) -> None:
-    """A name beside its line, low down: where the line is ``above`` times the axis's lower limit."""
-    low = int(np.argmin(np.maximum(line, above * axis.get_ylim()[0])))
-    labels.at(axis, x[low], line[low], name, colour, va="center", **look)
-
-
-def draw_failures(axis: Any, x: Any, counted: Sequence[Failure], **look: Any) -> None:
-    """Measured failure rates with their intervals; where nothing failed, nothing is drawn."""
+def draw_failures(axis: Any, x: Any, counted: Sequence[Any], **look: Any) -> None:
+    """What was measured, failure rates or others, with their intervals; where nothing failed, nothing is drawn."""
     rate, low, high = np.array([(each.measured or np.nan, each.low, each.high) for each in counted]).T
     axis.errorbar(x, rate, (rate - low, high - rate), **{"elinewidth": 0.8, "zorder": 3} | look)

@@ -103,9 +103,8 @@ def draw(results: Results) -> Figure:
     for ((event, _), label), growth, colour in zip(GROWTHS.items(), results.growth, colours, strict=True):
         axis = right if event == "vector" else middle
         steep = {"ha": "right", "xytext": (-4, 4)} if growth.exponent > 0.5 else {"xytext": (0, 8)}
-        k, low, high = np.array([(each.measured, each.low, each.high) for each in growth.needed]).T
-        axis.errorbar(growth.lengths, k, (k - low, high - k), fmt="o-", color=colour, elinewidth=0.8)
-        labels.at(axis, growth.lengths[half], k[half], label, colour, **steep)
+        draw_failures(axis, growth.lengths, growth.needed, fmt="o-", color=colour, zorder=2)
+        labels.at(axis, growth.lengths[half], growth.needed[half].measured, label, colour, **steep)
     middle.set(title=f"$k$ needed, ε = {first.eps:g}", ylabel="$k$", ylim=(0, None))
     right.set(title="$k$ needed, as printed", yscale="log")
     low_end, high_end = right.get_ylim()

@@ -54,8 +54,7 @@ class Inputs(NamedTuple):
 
 def of_model(model: bert.Model, tokens: NDArray[np.integer]) -> Iterator[Array]:
     """Each layer's ``P (H, N, N)`` on one sentence."""
-    for layer in bert.layers(model, tokens):
-        yield layer.p
+    return (layer.p for layer in bert.layers(model, tokens))
 
 
 def of_noise(heads: int, n: int, n_keys: int, width: int, seed: np.random.SeedSequence) -> Iterator[Array]:
@@ -68,8 +67,7 @@ def of_noise(heads: int, n: int, n_keys: int, width: int, seed: np.random.SeedSe
 
 def of_queries_keys(q: Array, k: Array) -> Iterator[Array]:
     """Each layer's ``P (H, N, L)`` of a user's own ``Q (T, H, N, D)`` and ``K (T, H, L, D)``."""
-    for q_layer, k_layer in zip(q, k, strict=True):
-        yield softmax.matrix(q_layer, k_layer)
+    return map(softmax.matrix, q, k)
 
 
 def from_model(
@@ -96,7 +94,7 @@ def from_model(
         No such file, a damaged one, too little text, or more tokens than the model has positions.
     """
     _choice, weights, noise = np.random.SeedSequence(seed).spawn(3)  # the first is `pretrained.read`'s
-    model, tokens, name, sources = pretrained.read(folder, text_file, length=length, seed=seed, **choice)
+    model, tokens, sources = pretrained.read(folder, text_file, length=length, seed=seed, **choice)
     config = model.config
     tasks = {"given": [Task(f"given-{i:04}", of_model, (model, ids)) for i, ids in enumerate(tokens)]}
     if baselines:
@@ -106,7 +104,7 @@ def from_model(
         ]
     shape = (config.heads, length, length)
     tasks["gaussian"] = noise_tasks(shape, config.head_width, noise, baselines)
-    return Inputs(tasks, name, shape, sources)
+    return Inputs(tasks, sources["model"], shape, sources)
 
 
 def from_arrays(file: PathLike, *, baselines: int, seed: int, say: Say = silent) -> Inputs:

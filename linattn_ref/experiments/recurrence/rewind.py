@@ -25,7 +25,7 @@ GATES = (1.0, 0.9999, 0.999, 0.99, 0.9)  # g of (1), one constant per run
 HEADS, WIDTH = 4, 8  # errors are averaged over the heads; C = M = WIDTH
 SAMPLES = 120  # positions kept for a curve
 NOTHING_LEFT = 1.0  # a relative error of 1: no digit is right
-SHOWN = 1e4  # larger errors are not drawn
+SHOWN = 1e6  # larger errors are not drawn
 ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the axes
 
 
@@ -147,8 +147,10 @@ def draw(results: Results) -> Figure:
             for values, look in ((amplified, ":"), (error, "--")):
                 shown = (values < SHOWN) & (results.steps > 0)
                 gated.plot(results.steps[shown], values[shown], look, color=colour)
-                last = results.steps[shown][-1], values[shown][-1]
-            _name_gate(gated, *last, gate, colour)
+            end, height = results.steps[shown][-1], values[shown][-1]
+            if height < NOTHING_LEFT:  # among the others: it is named where it begins
+                end, height = 3, error[0]
+            _name_gate(gated, end, height, gate, colour)
 
     lines = zip(results.gates, results.worst_rewound, results.worst_recomputed, colours, strict=True)
     for gate, rewound, recomputed, colour in lines:
@@ -163,5 +165,5 @@ def draw(results: Results) -> Figure:
 def _name_gate(axis: Axes, x: float, y: float, gate: float, colour: Any) -> None:
     """Where its line leaves the axes, or ends."""
     name = "no gate" if gate == 1 else f"{gate:.4g}"
-    where: dict[str, Any] = {"va": "top", "xytext": (0, -4)} if gate == 1 else {}
+    where: dict[str, Any] = {"va": "top", "xytext": (0, -7)} if gate == 1 else {}
     labels.at(axis, x, y if y < 1 else 20, name, colour, **where)

@@ -65,9 +65,14 @@ def linear(sheet: Sheet) -> None:
 
     ``S = phi(K)^T V``, ``z = phi(K)^T 1``, ``O = phi(Q) S / phi(Q) z``.
     """
-    x = sheet.row(0, 0, PHI_K.T, PRODUCT, OF_SUMS, EQUALS, sums())
+    _by_sums(sheet, PHI_K, OF_SUMS, Ghost(label="$\\phi(Q)\\,\\phi(K)^\\top$\nnever made"))
+
+
+def _by_sums(sheet: Sheet, keys: Box, summed: list[Box], instead: Ghost, gap: float = 3) -> None:
+    """The sums over keys, what queries read from them, and the matrix in whose place they stand."""
+    x = sheet.row(0, 0, keys.T, PRODUCT, summed, EQUALS, sums())
     x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
-    sheet.row(x + 3, 0, Ghost(label="$\\phi(Q)\\,\\phi(K)^\\top$\nnever made"))
+    sheet.row(x + gap, 0, instead)
 
 
 @picture("Performer: random features of queries and keys, then linear attention")
@@ -81,9 +86,7 @@ def performer(sheet: Sheet) -> None:
     omega = Box("$\\Omega$", "m", "D", "fixed")
     x = sheet.row(3, 13.5, Q, PRODUCT, omega.T, becomes("exp"), PHI_Q)
     sheet.row(x + 7, 13.5, K, PRODUCT, omega.T, becomes("exp"), PHI_K)
-    x = sheet.row(0, 0, PHI_K.T, PRODUCT, OF_SUMS, EQUALS, sums())
-    x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
-    sheet.row(x + 3, 0, Ghost(label="estimate\nof P: never\nmade"))
+    _by_sums(sheet, PHI_K, OF_SUMS, Ghost(label="estimate\nof P: never\nmade"))
 
 
 @picture("Both together: mixing before a sum that was short already")
@@ -97,9 +100,8 @@ def linformer_linear(sheet: Sheet) -> None:
     mixed_k, mixed_v = Box("$\\tilde K$", "R", "C", "weights"), Box("$\\tilde V$", "R", "M", "values")
     x = sheet.row(3, 13.5, E, PRODUCT, PHI_K, EQUALS, mixed_k)
     sheet.row(x + 5, 13.5, F, PRODUCT, V, EQUALS, mixed_v)
-    x = sheet.row(0, 0, mixed_k.T, PRODUCT, [mixed_v, Box("1", "R", "1", "values")], EQUALS, sums())
-    x = sheet.row(x + 3, 0, PHI_Q, PRODUCT, sums(), becomes("divide"), O)
-    sheet.row(x + 2, 0, Ghost(label="no square\nwas left\nto avoid"))
+    summed = [mixed_v, Box("1", "R", "1", "values")]
+    _by_sums(sheet, mixed_k, summed, Ghost(label="no square\nwas left\nto avoid"), gap=2)
 
 
 def near_pairs() -> Results:

@@ -34,11 +34,15 @@ def linear_recurrent(sheet: Sheet) -> None:
         sheet.arrow((left - 3.5, -5.4), (left - 3.5, -1.2))
         sheet.text(left - 3.5, 0, "+", size=1.6, bbox={"boxstyle": "circle,pad=0.15", "fc": "white", "ec": "black"})
         sheet.arrow((left - 2.3, 0), (left - 1.1, 0))
-        # What is read, above
-        sheet.arrow((left + 2, 3.4), (left + 2, 6.2))
-        sheet.text(left + 2.5, 4.6, f"$\\phi(q_{{{i}}})$", ha="left", size=1.2)
-        sheet.box(left + 0.5, 6.9, row("output"), columns=False)
-        sheet.text(left + 4, 6.9, f"$o_{{{i}}}$", ha="left", size=1.2)
+        _read(sheet, left + 2, f"$\\phi(q_{{{i}}})$", f"$o_{{{i}}}$")
+
+
+def _read(sheet: Sheet, x: float, query: str, out: str) -> None:
+    """What the query reads from a state, above it."""
+    sheet.arrow((x, 3.4), (x, 6.2))
+    sheet.text(x + 0.5, 4.6, query, ha="left", size=1.2)
+    sheet.box(x - 1.5, 6.9, row("output"), columns=False)
+    sheet.text(x + 2, 6.9, out, ha="left", size=1.2)
 
 
 def one_gate(*, gate: float = 0.7) -> Results:
@@ -95,10 +99,7 @@ def gated_linear(sheet: Sheet, fading: Array) -> None:
     x = sheet.row(x + 2.6, 0, state("i-1"), PLUS, column("keys"), PRODUCT, row("values"), EQUALS, state("i"))
     sheet.text(13.1, -3, "$k_i$", size=1.2)
     sheet.text(17.8, -1.6, "$v_i$", size=1.2)
-    sheet.arrow((x - 1.5, 3.4), (x - 1.5, 6.2))
-    sheet.text(x - 1, 4.6, "$q_i$", ha="left", size=1.2)
-    sheet.box(x - 3, 6.9, row("output"), columns=False)
-    sheet.text(x + 0.5, 6.9, "$o_i$", ha="left", size=1.2)
+    _read(sheet, x - 1.5, "$q_i$", "$o_i$")
     kinds = paint([("window or block", fading > 0)])
     sheet.row(x + 6, 1.5, Cells(kinds, strength=fading, label="weights: never made"))
 

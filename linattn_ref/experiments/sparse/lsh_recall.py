@@ -140,11 +140,10 @@ def draw(results: Results) -> Figure:
 
     for each, colour in zip(results.by_chunk, style.sequence(len(results.by_chunk), "copper"), strict=True):
         right.plot(each.met, each.recall, "o-", color=colour)
-        x, y = each.met[0], each.recall[0]
-        name = f"chunks of {each.chunk}" if each.chunk == results.by_chunk[0].chunk else str(each.chunk)
-        labels.at(right, x, y, name, colour, xytext=(5, -3), ha="left", va="top")
+        labels.at(right, each.met[0], each.recall[0], str(each.chunk), colour, xytext=(5, -3), ha="left", va="top")
     right.plot([0, 1], [0, 1], ":", color=style.GREY)
     labels.at(right, 0.98, 0.3, "random\nchunks", style.GREY, ha="right")
+    labels.at(right, 0.98, 0.05, "numbers: tokens\nper chunk", style.BLACK, ha="right")
     right.set(title="Found, by cost", xlabel="share of all tokens met", xticks=[0, 0.5, 1])
 
     return figure

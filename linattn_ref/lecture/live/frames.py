@@ -74,7 +74,7 @@ def _slider(given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
     panel, values = given
     name, alt, stops = options.pop("name"), options.pop("alt"), options.pop("slider", None) or values
     options.pop("height", None)  # of the row of drawings
-    frames, written = zip(*(_frame(panel, stop, options.copy()) for stop in stops), strict=True)
+    frames, written = zip(*(_frame(panel, stop, options) for stop in stops), strict=True)
     # What is written on the axes is said where it changes from frame to frame: numbers, not names.
     told = [line for line in zip(*written, strict=True) if len(set(line)) > 1]
     for i, (frame, stop) in enumerate(zip(frames, stops, strict=True)):
@@ -86,7 +86,7 @@ def _frame(panel: Any, value: Any, options: dict[str, Any]) -> tuple[dict[str, A
     """A drawing, and the lines that stand at its axes."""
     from linattn_ref.experiments.publishing import chapter, style
 
-    with style.use(options.pop("look", "paper")):
+    with style.use():
         figure = chapter.draw_alone(panel, value, **options)
         for axes in figure.axes:  # side by side one legend does for all drawings
             if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:

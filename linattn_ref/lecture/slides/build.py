@@ -68,7 +68,7 @@ def decks() -> dict[str, Path]:
     return {COURSES.get(path.stem, path.name[:2]): path for path in sorted(folder.glob("[0-9][0-9]_*.md"))}
 
 
-def rendered(path: Path, found: page.Libraries) -> str:
+def rendered(path: Path, found: dict[str, str]) -> str:
     """The HTML of one deck."""
     titles = {number: deck.read(file).title for number, file in decks().items()}
     return page.page(deck.read(path), titles, clone.ROOT, found)

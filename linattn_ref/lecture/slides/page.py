@@ -5,13 +5,12 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from linattn_ref.data import fetch, npm
 from linattn_ref.lecture.slides import markup, pictures, records
 from linattn_ref.lecture.slides.deck import KINDS, Deck, Slide
 
-__all__ = ["Libraries", "in_script", "libraries", "page", "plan"]
+__all__ = ["in_script", "libraries", "page", "plan"]
 
 HERE = Path(__file__).parent
 SOURCES = 900  # letters of quotations on one slide
@@ -29,16 +28,8 @@ LICENCES = (
 )
 
 
-class Libraries(NamedTuple):
-    style: str
-    typeset: str  # MathJax, which draws formulas as SVG and asks for no font
-    slides: str  # reveal.js
-    notes: str  # its window for the speaker
-    licences: str
-
-
-def libraries() -> Libraries:
-    """Read from the pinned packages of npm, which are fetched once.
+def libraries() -> dict[str, str]:
+    """What each deck has in it, by its place in ``frame.html``: of pinned packages of npm, which are fetched once.
 
     Raises
     ------
@@ -51,17 +42,19 @@ def libraries() -> Libraries:
         source = f"src: url(data:font/woff;base64,{letters})"
         faces.append(f"@font-face {{font-family: 'Source Sans Pro'; {look}; {source}}}")
     own = (HERE / "slides.css").read_text(encoding="utf-8")
-    return Libraries(
-        "\n".join([_text(npm.REVEAL, "dist/reset.css"), _text(npm.REVEAL, "dist/reveal.css"), *faces, own]),
-        _text(npm.MATHJAX, "es5/tex-svg.js"),
-        _text(npm.REVEAL, "dist/reveal.js"),
-        _text(npm.REVEAL, "plugin/notes/notes.js"),
-        "\n\n".join(f"{one.name} {one.version}, {path}\n\n{_text(one, path)}" for one, path in LICENCES),
-    )
+    styles = [_text(npm.REVEAL, "dist/reset.css"), _text(npm.REVEAL, "dist/reveal.css"), *faces, own]
+    licences = "\n\n".join(f"{one.name} {one.version}, {path}\n\n{_text(one, path)}" for one, path in LICENCES)
+    return {
+        "style": "\n".join(styles) + markup.CODE_STYLE,
+        "typeset": in_script(_text(npm.MATHJAX, "es5/tex-svg.js")),  # MathJax: formulas as SVG, which asks for no font
+        "reveal": in_script(_text(npm.REVEAL, "dist/reveal.js")),
+        "notes": in_script(_text(npm.REVEAL, "plugin/notes/notes.js")),  # the window for the speaker
+        "licences": html.escape(licences),
+    }
 
 
-def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> str:
-    """The file: ``titles`` are the chapters' by number, ``root`` is the checkout with figures and notebooks.
+def page(deck: Deck, titles: dict[str, str], root: Path, found: dict[str, str]) -> str:
+    """The file: ``titles`` are the chapters' by number, ``root`` is the checkout, ``found`` the `libraries`.
 
     Raises
     ------
@@ -69,16 +62,11 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: Libraries) -> st
         A number, picture or excerpt that there is not (any more).
     """
     sections = [_section(slide, deck, titles, root) for slide in deck.slides]
-    slides = "\n".join([*sections, *_provenance(deck)])
     parts = {
+        **found,
         "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
-        "style": found.style + markup.CODE_STYLE,
-        "slides": slides,
-        "typeset": in_script(found.typeset),
-        "reveal": in_script(found.slides),
-        "notes": in_script(found.notes),
+        "slides": "\n".join([*sections, *_provenance(deck)]),
         "start": (HERE / "start.js").read_text(encoding="utf-8"),
-        "licences": html.escape(found.licences),
     }
     frame = (HERE / "frame.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], frame)

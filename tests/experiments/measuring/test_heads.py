@@ -12,9 +12,9 @@ def test_reading_heads_of_a_model(tiny_model, tiny_text):
     """The model has 2 layers and 3 heads of width 4."""
     which = {"sentences": 2, "length": 20, "seed": 0}
     got, sources = read_heads(tiny_model, tiny_text, every=2, **which)
-    model, tokens, name, of_both = read(tiny_model, tiny_text, **which)
+    model, tokens, of_both = read(tiny_model, tiny_text, **which)
     assert sources == {**of_both, "every": 2}
-    assert name == sources["model"] == "tiny"
+    assert sources["model"] == "tiny"
     assert got.q.shape == got.out.shape == (2, 2, 2, 20, 4)
     assert all(x.dtype == np.float32 for x in got)
     for s, ids in enumerate(tokens):

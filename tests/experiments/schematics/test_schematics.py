@@ -12,7 +12,7 @@ from linattn_ref.experiments.publishing.pairs import PAIRS
 from linattn_ref.experiments.schematics.drawing import Sheet
 from linattn_ref.experiments.schematics.sparse import CHUNK
 
-NAMES = [name.removeprefix("schematic_") for name in catalogue.SCHEMATICS]
+NAMES = [name.removeprefix("schematic_") for name in catalogue.FIGURES if name.startswith("schematic_")]
 # Lengths that differ, so that a letter cannot stand for another.
 N, L, D, M, R, DIRECTIONS = 24, 24, 3, 5, 4, 7
 
