@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linattn_ref.experiments.publishing import registry
-from linattn_ref.experiments.publishing.restore import Results, restore
+from linattn_ref.experiments.publishing.restore import restore
 
 __all__ = ["ALL", "BENCHES", "COMPILED", "FIGURES", "MINUTES", "NEEDS", "caption_of", "module_of", "results_of"]
 
@@ -71,4 +71,4 @@ def caption_of(name: str) -> str:
 
 def results_of(name: str, record: Mapping[str, Any]) -> Any:
     """What ``compute`` of that figure returned, of the record that was kept of it."""
-    return restore(Results, record["results"])
+    return restore(record["results"])

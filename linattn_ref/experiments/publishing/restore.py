@@ -3,7 +3,7 @@
 A figure's ``compute`` returns `Results`: numbers, words, arrays, and more of the same inside, named once, where they
 are made. `record.plain` makes them JSON, and they come back as they are::
 
-    results = restore(Results, document["results"])
+    results = restore(document["results"])
 
 By hand, since cattrs and pydantic know neither NumPy's arrays nor names without a type.
 """
@@ -27,20 +27,13 @@ class Results(dict[str, Any]):
             raise AttributeError(f"no {name} among {', '.join(self)}") from None
 
 
-def restore(kind: type[Results], stored: Any) -> Any:
-    """What `record.plain` made JSON of: names are `Results`, rows of numbers an array, other rows a tuple.
-
-    Parameters
-    ----------
-    kind : type
-        What names and their values become.
-    stored : JSON
-    """
+def restore(stored: Any) -> Any:
+    """What `record.plain` made JSON of: names are `Results`, rows of numbers an array, other rows a tuple."""
     if isinstance(stored, dict):
-        return kind({name: restore(kind, x) for name, x in stored.items()})
+        return Results({name: restore(x) for name, x in stored.items()})
     if not isinstance(stored, list):
         return NO_NUMBERS.get(stored, stored) if isinstance(stored, str) else stored
-    rows = tuple(restore(kind, x) for x in stored)
+    rows = tuple(restore(x) for x in stored)
     try:
         array = np.array(rows)
     except ValueError:  # rows of different lengths

@@ -18,7 +18,7 @@ VALUE = Results(
 
 def test_what_was_plain_is_what_it_was():
     text = record.json_text(record.plain(VALUE))
-    back = restore(Results, json.loads(text))
+    back = restore(json.loads(text))
     np.testing.assert_array_equal(back.array, [[0.1, np.inf]])
     np.testing.assert_array_equal(back.some, VALUE.some)
     assert back.array.dtype == back.some.dtype == np.float64

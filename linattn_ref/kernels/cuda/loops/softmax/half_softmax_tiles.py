@@ -28,7 +28,7 @@ from linattn_ref.kernels.cuda.loops.half_tiles import (
     sum_of_quad,
     write,
 )
-from linattn_ref.kernels.cuda.loops.softmax.online_softmax import saturated
+from linattn_ref.kernels.cuda.loops.online_softmax import saturated
 
 NOTHING, LARGEST = np.float32(-math.inf), np.finfo(np.float32).max
 HIGHEST, SHARE, ROW_SUM, VISIBLE = 0, 1, 2, 3  # rows of `vectors`: three of the queries, one of the keys

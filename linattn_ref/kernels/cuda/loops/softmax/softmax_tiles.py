@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
-from linattn_ref.kernels.cuda.loops.softmax.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, to_scores, to_weights
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,

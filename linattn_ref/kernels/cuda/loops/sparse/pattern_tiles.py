@@ -25,15 +25,7 @@ from linattn_ref.kernels.cuda.loops.gather import (
     multiply_gathered,
     scatter,
 )
-from linattn_ref.kernels.cuda.loops.softmax.online_softmax import (
-    MAXIMUM,
-    ROW_SUM,
-    SUM,
-    begin,
-    go_on,
-    to_scores,
-    to_weights,
-)
+from linattn_ref.kernels.cuda.loops.online_softmax import MAXIMUM, ROW_SUM, SUM, begin, go_on, to_scores, to_weights
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import (
     BEFORE,
     COLUMN,
