@@ -114,8 +114,8 @@ LAYERS = (
 EXCEPTION = "linattn_ref.op.libraries imports linattn_ref.kernels.cuda.loops.device"
 # The same within experiments: the folders of figures stand beside one another.
 SHARED = (("publishing",), ("measuring",))
-FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics", "learning")
-EXPERIMENTS = (*SHARED, FIGURES, ("benches",))
+FIGURES = ("rank", "fewer_keys", "features", "recurrence", "sparse", "cost", "schematics", "learned")
+EXPERIMENTS = (*SHARED, ("learning",), FIGURES, ("benches",))
 
 
 def modules():

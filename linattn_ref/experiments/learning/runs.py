@@ -154,10 +154,10 @@ def gathered(path: Path) -> dict[str, Run]:
     FileNotFoundError
         There is no such file: the committed ones are beside the source, not in the package.
     """
-    from linattn_ref.experiments.publishing.restore import restore
+    from linattn_ref.experiments.publishing.restore import Results, restore
 
     stored = json.loads(clone.needed(path).read_text(encoding="utf-8"))
-    numbers = {name: restore({**run, "facts": None}) for name, run in stored.items()}
+    numbers = {name: restore(Results, {**run, "facts": None}) for name, run in stored.items()}
     return {name: Run(**{**run, "facts": stored[name]["facts"]}) for name, run in numbers.items()}
 
 

@@ -2,11 +2,12 @@
 
 import importlib
 import inspect
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from linattn_ref.experiments.publishing import registry
-from linattn_ref.experiments.publishing.restore import restore
+from linattn_ref.experiments.publishing.restore import Results, restore
 
 __all__ = ["ALL", "BENCHES", "COMPILED", "FIGURES", "MINUTES", "NEEDS", "caption_of", "module_of", "results_of"]
 
@@ -71,4 +72,5 @@ def caption_of(name: str) -> str:
 
 def results_of(name: str, record: Mapping[str, Any]) -> Any:
     """What ``compute`` of that figure returned, of the record that was kept of it."""
-    return restore(record["results"])
+    kind = typing.get_type_hints(module_of(name).compute)["return"]
+    return restore(kind if issubclass(kind, Results) else Results, record["results"])
