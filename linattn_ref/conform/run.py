@@ -1,6 +1,9 @@
 """Run the checks of a target: here, or in a process of its own that is ended where a check hangs."""
 
+import contextlib
 import multiprocessing
+import os
+import signal
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,8 +216,16 @@ def run_apart(
                     break  # and on with another process
                 yield outcome
         finally:
-            child.kill()
-            child.join()
+            end(child)
+
+
+def end(child: Any) -> None:
+    """Kill a process that is in `work`, and those that it has started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):  # it has not come to be a group
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()
 
 
 def heard(pipe: Any, child: Any, patience: float) -> Any:
@@ -228,6 +239,8 @@ def heard(pipe: Any, child: Any, patience: float) -> Any:
 
 def work(pipe: Any, text: str, op: str, dtype: str, mapping: Mapping, names: list[str], full: bool, seed: int) -> None:
     """In the other process: say whether the target can be called, then the outcome of each check."""
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()
     try:
         target = Target.of(load(text), op, dtype, mapping)
     except NotATarget as error:

@@ -9,10 +9,11 @@ Figures, by what they are about; no folder imports from another:
 ``recurrence``  causal linear attention as a recurrent network: its cost, its state, its gate
 ``sparse``      which pairs a sparse pattern or a hash lets through
 ``cost``        operations, bytes and seconds of the mechanisms, beside one another
-``learning``    what is learned by this package's own gradients, a task per module
+``learned``     what networks have learned, and how: figures of the runs of ``learning``
 
 What all of them stand on:
 
+``learning``    what is learned by this package's own gradients, a task per module
 ``benches``     comparisons with other packages, and with a bare loop: figures too
 ``measuring``   what they measure with: time, memory, operations, the heads of a pretrained network
 ``publishing``  how they appear: in which style, beside which numbers, in the gallery, in README, in a notebook

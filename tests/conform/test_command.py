@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,10 @@ from linattn_ref.conform.target import load
 
 KERNELS = """
 import multiprocessing
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 import numpy as np
 from linattn_ref.attention import softmax
 
@@ -41,6 +46,12 @@ def find(kernel):
 def in_other_processes(q, k, v):
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.starmap(right, [(q, k, v)])[0]
+
+def leaves_a_process(q, k, v):
+    global pool  # which nobody closes
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    Path(__file__).with_name("left").write_text(str(pool.submit(os.getpid).result()))
+    return right(q, k, v)
 
 def ends(q, k, v):
     import os
@@ -105,6 +116,24 @@ def test_a_kernel_that_is_wrong_is_told_why(kernels, capsys):
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 def test_a_kernel_may_have_processes_of_its_own(kernels):
     assert conform(f"{kernels}:in_other_processes", "--op", "softmax", "--only", "output") == 0
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for the process in /proc")
+def test_processes_of_a_kernel_end_with_it(kernels):
+    assert conform(f"{kernels}:leaves_a_process", "--op", "softmax", "--only", "output") == 0
+    stat = Path("/proc", kernels.with_name("left").read_text(), "stat")
+    for _ in range(100):  # of a process that was killed
+        if not is_alive(stat):
+            break
+        time.sleep(0.05)
+    assert not is_alive(stat)
+
+
+def is_alive(stat):
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_mapping_beside_the_file(kernels):

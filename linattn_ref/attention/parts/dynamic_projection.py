@@ -19,7 +19,7 @@ Through the softmax, whose sums run over the sequence,
     dA_jr = P_jr (dP_jr - sum_l dP_lr P_lr)                  (4)
     dW_p = K^T dA,   dK += dA W_p^T                          (5)
 
-Keys get a gradient in both ways: for what they contribute, and for how much of it.
+Keys get a gradient along two paths: for what they contribute, and for how much of it.
 
 Example
 -------

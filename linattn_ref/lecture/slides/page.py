@@ -29,7 +29,7 @@ LICENCES = (
 
 
 def libraries() -> dict[str, str]:
-    """What each deck has in it, by its place in ``frame.html``: of pinned packages of npm, which are fetched once.
+    """The style, scripts and licences of all decks, by their places in ``frame.html``; npm's packages are fetched once.
 
     Raises
     ------
