@@ -222,7 +222,7 @@ def run_apart(
 def end(child: Any) -> None:
     """Kill a process that is in `work`, and those that it has started."""
     if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError):  # it has not come to be a group
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # no group yet, or nobody alive in it
             os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.join()

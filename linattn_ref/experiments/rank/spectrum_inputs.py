@@ -67,7 +67,7 @@ def of_noise(heads: int, n: int, n_keys: int, width: int, seed: np.random.SeedSe
 
 def of_queries_keys(q: Array, k: Array) -> Iterator[Array]:
     """Each layer's ``P (H, N, L)`` of a user's own ``Q (T, H, N, D)`` and ``K (T, H, L, D)``."""
-    return map(softmax.matrix, q, k)
+    return (softmax.matrix(*layer) for layer in zip(q, k, strict=True))
 
 
 def from_model(

@@ -1,21 +1,16 @@
 """What networks learn from in tests: small, made up, and fetched from nowhere."""
 
 import csv
-from functools import cache
 
 import numpy as np
 import pytest
 
-from linattn_ref import cli
 from linattn_ref.data import cifar
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_parser():
-    """The options of all commands are put together once, not for each line that a test runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "parser", cache(cli.parser))
-        yield
+def _one_parser(one_parser):
+    """Training is begun by commands."""
 
 
 @pytest.fixture
