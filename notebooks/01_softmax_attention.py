@@ -726,11 +726,11 @@ print(f"{T} steps: {total:,} multiply-adds, the last one {work}; the cache holds
 # theory even the ones using softmax attention"). For similarities $\phi(q)^\top \phi(k)$ with $C$ features the sums
 # $\sum_j \phi(k_j) v_j^\top$ and $\sum_j \phi(k_j)$ are a state of fixed size, $C \times M + C$. The exponential is
 # such a similarity too, but its $\phi$ has infinitely many entries (chapter 6 writes them out, chapter 8 runs the
-# network with more and more of them). The cache is that infinite state, written down in another way: it holds the
-# terms of its sums. A fixed state that comes close to softmax attention is much larger than the cache of any text of
-# ordinary length. For keys and values of width 8, there are already 495 features up to order 4. The state of $495 \cdot
-# 9$ numbers is more than four times the cache of 64 tokens. At width 64 there are $\binom{68}{4} = 814385$ of them, and
-# the state is as large as the cache of some 414,000 tokens.
+# network with more and more of them). The cache is that infinite state, written down in another way: it holds the terms
+# of its sums. Cut off where it comes close to softmax attention, this series makes a fixed state much larger than the
+# cache of a text of ordinary length. For keys and values of width 8, there are already 495 features up to order 4. The
+# state of $495 \cdot 9$ numbers is more than four times the cache of 64 tokens. At width 64 there are $\binom{68}{4} =
+# 814385$ of them, and the state is as large as the cache of some 414,000 tokens.
 
 # %%
 features = math.comb(8 + 4, 4)  # monomials of degree up to 4 in 8 variables

@@ -548,10 +548,10 @@ chapter.table(
 #
 # *The SVD* computes them with an error of at most some $\varepsilon \sigma_1$ each.
 #
-# *The Gram matrix* $P^\top P = \sum_i \sigma_i^2\, v_i v_i^\top$ has the eigenvalues $\lambda_i = \sigma_i^2$;
-# finding them takes about 0.6 of the SVD's time in float64. But its entries are rounded, so $\lambda_i$ is off by up to
-# some $\varepsilon \lambda_1 = \varepsilon \sigma_1^2$. What does that mean for $\sigma_i = \sqrt{\lambda_i}$? As
-# $d\sigma = d\lambda / 2\sigma$,
+# *The Gram matrix* $P^\top P = \sum_i \sigma_i^2\, v_i v_i^\top$ has the eigenvalues $\lambda_i = \sigma_i^2$; finding
+# them takes less time than the SVD. But its entries are rounded, so $\lambda_i$ is off by up to some $\varepsilon
+# \lambda_1 = \varepsilon \sigma_1^2$. What does that mean for $\sigma_i = \sqrt{\lambda_i}$? As $d\sigma = d\lambda /
+# 2\sigma$,
 #
 # $$|\delta \sigma_i| \lesssim \frac{\varepsilon \sigma_1^2}{2 \sigma_i}
 # = \varepsilon\sigma_1 \cdot \frac{\sigma_1}{2\sigma_i}$$

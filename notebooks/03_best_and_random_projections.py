@@ -327,18 +327,20 @@ assert rows[-1][2] == rows[-2][2] == 0
 chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at most"), rows)
 
 # %% [markdown]
-# The guarantee asks for 340 of 512 dimensions, and at 256 no pair failed in any draw. A bound free of $n$ pays off
-# when $n$ is in the millions; at 512, measure instead.
+# The guarantee asks for 340 of 512 dimensions, and at 256 no pair failed in any draw. A bound free of $n$ pays off when
+# $n$ is in the thousands or more; at 512, measure instead.
 #
 # ## Theorem 1
 #
-# Theorem 1 of Wang et al. (2020, section 3), "self-attention is low rank": let $R$ be as above and
-# $\tilde P = P R^\top R$, whose rank is at most $k$. For a column $v$ of the values and
-# $k = 5 \log(n) / (\varepsilon^2 - \varepsilon^3)$
+# Theorem 1 of Wang et al. (2020, section 3), "self-attention is low rank": for each column $v$ of the values *there is*
+# a matrix $\tilde P$ of rank $\Theta(\log n)$ with
 #
 # $$\Pr\big(\lVert \tilde P v - P v \rVert < \varepsilon \lVert P v \rVert\big) > 1 - o(1)$$
 #
-# so that the rank is $\Theta(\log n)$. Its proof (appendix A, equations 16 to 20), step by step:
+# Read the quantifiers: for one $v$ that is known, $\tilde P = (P v) v^\top / \lVert v \rVert^2$ has rank 1 and no error
+# at all. What the theorem is worth is in its proof, whose matrix does not depend on $v$: $\tilde P = P R^\top R$ with
+# $R$ as above and $k = 5 \log(n) / (\varepsilon^2 - \varepsilon^3)$. The proof (appendix A, equations 16 to 20), step
+# by step:
 #
 # 1. Entry $i$ of $\tilde P v$ is $p_i R^\top R v$, an inner product of the two projected vectors $R p_i^\top$ and
 #    $R v$, with $p_i$ the row $i$ of $P$. Lemma (2) applies: it is off by more than
@@ -354,9 +356,9 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 # $$\Pr\big(\text{all } |p_i R^\top R v - p_i v| \le \varepsilon \lVert p_i \rVert \lVert v \rVert\big)
 # \ge 1 - 2 n^{-1/4}$$
 #
-# and not the theorem as printed, with the error relative to $P v$ itself. So there are four readings, depending on
-# what the error is compared with: the vector or every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$)
-# or to the norms ($\lVert P \rVert_F \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
+# and not the bound as printed, with the error relative to $P v$ itself. So there are four readings, depending on what
+# the error is compared with: the vector or every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$) or to
+# the norms ($\lVert P \rVert_F \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
 
 # %%
 chapter.source(
@@ -375,8 +377,8 @@ print(f"at eps = 0.1 the theorem's k is {low_rank.stated_dimension(N, 0.1)}, mor
 # ### A counterexample
 #
 # Nothing in the statement or the proof uses that $P$ comes from a softmax, so try $P = I$ (every token looks at itself;
-# a softmax comes as near to it as you like). The theorem as printed then says $\lVert R^\top R v - v \rVert <
-# \varepsilon \lVert v \rVert$ for nearly all $R$. But $R^\top R v$ is a poor copy of $v$:
+# a softmax comes as near to it as you like). The bound as printed then says $\lVert R^\top R v - v \rVert < \varepsilon
+# \lVert v \rVert$ for nearly all $R$. But $R^\top R v$ is a poor copy of $v$:
 #
 # **The mean square of the error.** The length of $v$ is arbitrary. $R^\top R v$ is a sum of independent vectors $r
 # (r^\top v)$, one for each row $r$ of $R$. For normal numbers of variance $\frac1k$ a fourth moment is a sum over
@@ -402,11 +404,11 @@ print(f"at eps = 0.1 the theorem's k is {low_rank.stated_dimension(N, 0.1)}, mor
 # a = \frac{\lVert P \rVert_F \lVert v \rVert}{\lVert P v \rVert} \ge 1 \qquad (4)$$
 #
 # Everything about the theorem is in the *amplification* $a$. By Markov's inequality for the square of the error, the
-# theorem as printed fails with probability at most $(1 + a^2) / (k \varepsilon^2)$. For $P$ uniform,
-# $a = \lVert v \rVert / (\sqrt n\, |\bar v|)$ with $\bar v$ the mean of the values: for values that have a mean it
-# does not grow with $n$, and a *constant* $k$ will do, without a logarithm. But for $P = I$ it is
-# $\lVert I \rVert_F = \sqrt n$, whatever $v$ is: the error is about $\sqrt{n / k}$ times the result. To get it below
-# $\varepsilon$ takes $k > n / \varepsilon^2$, more than $n$ dimensions, and $\log n$ of them leave nothing of $v$.
+# bound as printed fails with probability at most $(1 + a^2) / (k \varepsilon^2)$. For $P$ uniform, $a = \lVert v \rVert
+# / (\sqrt n\, |\bar v|)$ with $\bar v$ the mean of the values: for values that have a mean it does not grow with $n$,
+# and a *constant* $k$ will do, without a logarithm. But for $P = I$ it is $\lVert I \rVert_F = \sqrt n$, whatever $v$
+# is: the error is about $\sqrt{n / k}$ times the result. To get it below $\varepsilon$ takes $k > n / \varepsilon^2$,
+# more than $n$ dimensions, and $\log n$ of them leave nothing of $v$.
 
 # %%
 rng = np.random.default_rng(8)
@@ -676,8 +678,9 @@ same(moved, eckart_young.truncated_svd(P_check, 3))
 #   $1 - c_k$ is its error in the last.
 # - Johnson-Lindenstrauss: errors are about $1/\sqrt k$ relative to *lengths*, not to the result. The logarithm comes
 #   from asking for many things at once.
-# - Theorem 1 is right with $\lVert p_i \rVert \lVert v \rVert$ on the right side, wrong as printed, and has nothing
-#   to do with the spectrum.
+# - Theorem 1 promises one matrix for each column of the values, and for one column rank 1 is enough. For the matrix of
+#   its proof, $P R^\top R$, the bound holds with $\lVert p_i \rVert \lVert v \rVert$ on the right side, not as printed,
+#   and has nothing to do with the spectrum.
 # - At $k = 128$ of 512 the best approximation leaves a median error of the output below 10%, the random projection one
 #   above 100%. Linformer has to learn its projections.
 #

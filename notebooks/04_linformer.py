@@ -307,9 +307,9 @@ chapter.table(
 # %% [markdown]
 # ## Why the softmax cannot wait
 #
-# By chapter 2, $P$ is close to a matrix of rank $k$. So why not take a low-rank factorisation of $P$ and apply that?
-# Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure 1, say it of the Nyström method).
-# There are three ways to try, and each fails for its own reason.
+# By chapter 2, a quarter of the singular values of $P$ hold some 83% of their sum. So why not take a low-rank
+# factorisation of $P$ and apply that? Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure
+# 1, say it of the Nyström method). There are three ways to try, and each fails for its own reason.
 #
 # **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
 # exponential works on entries, and an entry of $A$ is an inner product. No finite number of features, computed from
@@ -405,8 +405,8 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 # $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
 #
 # As printed there are two $\delta$: "$\delta = 1/2^n$" where it is introduced, and "$\delta = \theta(1/n)$" further
-# down. What follows is for $\delta = 1/2^n$. With $1/n$ the weights are $1/k$ to about two per cent. That no $k$ helps
-# holds for every $\delta$ in the figure below.
+# down. What follows is for $\delta = 1/2^n$. With $1/n$ the weights are still nearly $1/k$. That no $k$ helps holds for
+# every $\delta$ in the figure below.
 
 # %%
 chapter.source(theorem_2.projections, theorem_2.stated_dimension, doc=False)
@@ -959,6 +959,7 @@ gives_back = linformer_figure.returned(figure_results.sharing, "layerwise")  # (
 assert 0.2 < gives_back.mean() < 0.3
 assert gives_back.min() > 0.1
 assert gives_back.max() < 0.4
+print(f"given back: {gives_back.mean():.0%}, from text to text {gives_back.min():.0%} to {gives_back.max():.0%}")
 pooled_seen, none_seen, layerwise_seen = (
     figure_results.sharing[mode].seen.by_sentence.mean() for mode in ("mean_pooling", "none", "layerwise")
 )
@@ -1049,9 +1050,9 @@ chapter.show(
 # %% [markdown]
 # The brighter, the larger the weight; above the red line is the future. Pooling leaks within its segments; a learned
 # $E$, whose every row mixes all positions, leaks everywhere. If we allow only mixtures that lie *wholly in the past*,
-# nothing leaks. But then the first segment sees nothing, no token sees its neighbours, and with a learned $E$ no
-# query but the last may see anything at all. (Pooled past segments together with a local window *do* make a causal
-# mechanism: the Long-Short Transformer, in a later chapter.)
+# nothing leaks. But then the first segment sees nothing, only the first token of a segment sees the one before it
+# (inside a mixture), and with a learned $E$ no query sees anything at all. (Pooled past segments together with a local
+# window *do* make a causal mechanism: the Long-Short Transformer, in a later chapter.)
 #
 # A language model that leaks has a low loss in training and, when it writes, no future to copy from. So the package
 # refuses:

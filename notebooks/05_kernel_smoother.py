@@ -324,7 +324,7 @@ assert round(float(biased[0, 0]), 3) == 0.952
 print(f"with eps: {biased[0, 0]:.3f}, without: {right[0, 0]:.3f}")
 
 # %% [markdown]
-# Back to the sentence. Both brackets are to have the same numerators and denominators:
+# Back to the sentence. The cell checks that both brackets have the same numerators and denominators:
 
 # %%
 phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]

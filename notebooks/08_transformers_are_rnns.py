@@ -15,9 +15,9 @@
 # 6. one sequence on several processes, forward and backward;
 # 7. a question left open by others: does it help to combine Linformer with linear attention?
 #
-# You need chapters 1 and 5; chapter 7 helps. The letters: $N$ tokens, each a row $x_t$ of $E$ numbers; queries and keys
-# of width $D$, values of width $M$, $C$ features, $H$ heads. Equations (5) to (9) are those of chapter
-# 5 and of the docstring of `linattn_ref.attention.linear`.
+# You need chapters 1, 5 and 6; 7 helps, and the last section needs 4. The letters: $N$ tokens, each a row $x_t$ of $E$
+# numbers; queries and keys of width $D$, values of width $M$, $C$ features, $H$ heads. Equations (5) to (9) are those
+# of chapter 5 and of the docstring of `linattn_ref.attention.linear`.
 
 # %% jupyter={"source_hidden": true}
 import math
@@ -449,6 +449,8 @@ usual = [recall(softmax.matrix(keys[:n], keys[:n]), values[:n]) for n in PAIRS] 
 assert all(blurred < share for blurred, share in zip(usual, recalled[136], strict=True))
 shares = ", ".join(f"{share:.2f} of {n}" for n, share in zip(PAIRS, usual, strict=True))
 print("softmax at the scale 1/4 recalls", shares)
+for features, share in recalled.items():
+    print(f"C = {features} recalls", ", ".join(f"{one:.2f} of {n}" for n, one in zip(PAIRS, share, strict=True)))
 
 
 def draw_recall():

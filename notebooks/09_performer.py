@@ -484,11 +484,13 @@ print(
 # %% [markdown]
 # ## Keeping exponentials in range
 #
-# $\omega x - \frac12 \lVert x \rVert^2$ easily exceeds 88, where float32's exponential ends. In the quotient (c) one
-# factor per query and one factor per *feature* cancel. Let $a_c$ be the exponent of feature $c$. Chapter 6 derived what
-# the package does ($r$, $t$ and $c$ are now those of chapter 6). It takes keys relative to $r_c$, the largest $a_c$
-# among the keys so far, and each query relative to its own $t_i = \max_c (a_c(x_i) + r_c)$. Other implementations make
-# one of three mistakes:
+# The exponent $\omega x - \frac12 \lVert x \rVert^2$ is at most $\frac12 \lVert \omega \rVert^2$, but for long $x$ it
+# easily falls below $-103$, where float32's exponential is 0. A key whose features are all 0 is lost, and a query
+# divides by 0. (The factor of trig features, $e^{\lVert x \rVert^2 / 2}$, overflows instead, beyond $e^{88}$.) In the
+# quotient (c) one factor per query and one factor per *feature* cancel. Let $a_c$ be the exponent of feature $c$.
+# Chapter 6 derived what the package does ($r$, $t$ and $c$ are now those of chapter 6). It takes keys relative to
+# $r_c$, the largest $a_c$ among the keys so far, and each query relative to its own $t_i = \max_c (a_c(x_i) + r_c)$.
+# Other implementations make one of three mistakes:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
 # - taking one maximum for all keys, future ones included (chapter 7);
@@ -806,6 +808,11 @@ for panel, given in (("short", (0.5 * normal[0], 0.5 * normal[1], normal[2])), (
     )
     p = rows_of(np.exp(scaled_q @ scaled_k.swapaxes(-1, -2)))  # (layers, heads, N, N)
     np.testing.assert_allclose(np.log(p).std(axis=-1).mean(), found.score_deviation, rtol=1e-5)
+    if panel == "pretrained":
+        lengths = (scaled_q**2).sum(axis=-1)[..., :, None] + (scaled_k**2).sum(axis=-1)[..., None, :]
+        squares = lengths + 2 * scaled_q @ scaled_k.swapaxes(-1, -2)  # |x + y|^2
+        weighted = (p * squares).sum(axis=-1).mean(axis=(-2, -1))  # (layers,), each pair by its weight
+        print(f"|x + y|^2 where the weights are: {weighted.min():.0f} to {weighted.max():.0f} by layer")
     mean_of_values = np.broadcast_to(values.mean(axis=-2, keepdims=True), values.shape)
     np.testing.assert_allclose(np.median(relative_error(mean_of_values, p @ values)), found.mean_of_values, rtol=1e-5)
     for i, m in enumerate(results.directions):

@@ -101,17 +101,10 @@ before = ["block_local", "linformer_linear", "local", "reformer", "softmax", "sp
 assert others == sorted(after_2021 + before)
 
 # %% [markdown]
-# The survey's last column says where each was available in 2021. The authors' own code was there for Linformer
-# (fairseq), Nyströmformer, Longformer, BigBird (TensorFlow), linear attention (fast-transformers) and Performer
-# (TensorFlow). Others had written linear attention again, and Linformer, Nyströmformer, Long-Short and Performer in
-# PyTorch; Hugging Face's transformers had Longformer, BigBird and Performer. For random feature attention there was no
-# code. Of these libraries, the gallery compares fast-transformers, Hugging Face's Longformer and BigBird, and a
-# Performer in PyTorch with this package.
-#
-# Four things are not in that table. The first is softmax attention itself. The second is windows or blocks alone,
-# Sparse Transformer and Reformer; they belong with the local ones, since they are exact over the pairs they keep. The
-# third is the combination of Linformer with linear attention. The last is what came later, states that fade and correct
-# themselves ([chapter 19](19_write_fade_erase.ipynb)).
+# Four things are not in the survey's table. The first is softmax attention itself. The second is windows or blocks
+# alone, Sparse Transformer and Reformer; they belong with the local ones, since they are exact over the pairs they
+# keep. The third is the combination of Linformer with linear attention. The last is what came later, states that fade
+# and correct themselves ([chapter 19](19_write_fade_erase.ipynb)).
 #
 # Each family has one formula. Write $w_{ij}$ for a weight that is not normalised yet.
 #
@@ -126,10 +119,10 @@ assert others == sorted(after_2021 + before)
 #
 # ## The matrices
 #
-# All of them are linear in the values. So the matrix that a mechanism applies, although none of them forms it, is its
-# output for the identity: $\tilde P = \mathrm{forward}(q, k, I)$. We take the same queries and keys for all. There are
-# 160 tokens whose content changes slowly. The earlier ones look at the first three too, as heads often look at the
-# first token (chapter 2):
+# All of them are linear in the values (the Long-Short Transformer, if its values have no norms, as here). So the matrix
+# that a mechanism applies, although none of them forms it, is its output for the identity: $\tilde P =
+# \mathrm{forward}(q, k, I)$. We take the same queries and keys for all. There are 160 tokens whose content changes
+# slowly. The earlier ones look at the first three too, as heads often look at the first token (chapter 2):
 
 # %%
 N, D = 160, 32
@@ -495,7 +488,7 @@ chapter.table(
 )
 for cost in (0.1, 0.4):
     print(f"least at {cost} of the cost, layer by layer:", *best_at(cost, "by_layer"))
-# Nobody comes near what a matrix of rank 8 could do, at a hundredth of the cost, to one who knows P.
+# At a tenth of the cost none comes below the truncated SVD of rank 8, which needs P.
 assert min(cheap.values()) > results.svd.output.median[0]
 assert min(curve.output.median.min() for curve in results.ways.values()) > results.svd.output.median[2]  # rank 32
 # Cheap: low rank. At 0.4 of the cost: blocks and windows with global tokens.
@@ -601,8 +594,8 @@ for source in trained.values():
 # - **Seed by seed**: after those updates the six that were far, and BigBird, are below softmax attention with each of
 #   the three seeds, on both data sets, though BigBird by a single review with one of them. Longformer and Nyström
 #   attention are above it with one seed and below it with another, on both. So is the window on sentences; on reviews
-#   it is below with each. Sentences were run first, and the plan then claimed the same for reviews: by its own words
-#   it was wrong, for the window.
+#   it is below with each. The plan for reviews, written after the runs on sentences, predicted the same for them; for
+#   the window that was wrong.
 
 # %%
 far = ("linear", "performer", "rfa", "linformer", "reformer", "long-short")
@@ -649,7 +642,7 @@ chapter.show(
     alt="Bars: time of both passes over softmax attention's, by mechanism, at 128 and at 2,048 tokens",
 )
 chapter.table(
-    ("mechanism", *(f"ms a sequence of {point.length}, k = {point.k}" for point in of_network.points)),
+    ("mechanism", *(f"ms per sequence of {point.length}, k = {point.k}" for point in of_network.points)),
     [
         (every_mechanism.TITLES[name], *(f"{1e3 * seconds:.0f}" for seconds in of_network.seconds[name]))
         for name in every_mechanism.TITLES
@@ -869,7 +862,7 @@ print(f"as many multiply-adds as softmax: {C_} features at N = {C_}, {m_} random
 # ## What to remember
 #
 # - Three families: keep few pairs, keep few keys, or put features in the place of the exponential. All are linear in
-#   the values, and the first and the last share one gradient.
+#   the values, if Long-Short's have no norms, and the first and the last share one gradient.
 # - What they save is time. Memory is saved already by softmax attention that does not keep its matrix.
 # - In place of softmax attention in a network trained with it, every mechanism changes what the heads return. At a
 #   tenth of the cost Nyström attention is nearest, at 0.4 BigBird, on average over the heads of the one network

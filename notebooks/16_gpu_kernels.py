@@ -1082,11 +1082,10 @@ print(f"{len(sums)} chunks in {steps} steps; last sum by doubling {states[-1, 0,
 # in 16 bits, softmax and linear. So a simulator that checks indices and barriers, and a compiler that counts registers,
 # had found what was wrong in the kernels.
 #
-# What they had missed lay around the kernels. Where a call failed, Python's garbage collector took the error, the
-# arrays and the function that frees their memory in one sweep. The function was gone before the arrays, and the process
-# ended with a segmentation fault. Now one function frees all memory, and it is never collected. The benchmark called
-# softmax with the arguments of the kernel behind it; a test in the simulator now runs those lines on any machine. And
-# numba-cuda could not be imported with NumPy 2.5, which is why the extras ask for an older one.
+# What they had missed lay around the kernels: where a call failed, the function that frees an array's memory could be
+# collected before the array, and the process ended with a segmentation fault. The benchmark called softmax with the
+# arguments of the kernel behind it; a test in the simulator now runs those lines on any machine. And numba-cuda could
+# not be imported with NumPy 2.5, which is why the extras ask for an older one.
 #
 # How fast are they? On that day `linattn-ref bench cuda` compared them with PyTorch's attention (SDPA) and with
 # flash-linear-attention's kernels in Triton: causal, one sequence, 8 heads of 64, output and gradients. Its record is
@@ -1188,10 +1187,10 @@ for name, n in (("linear", 4**10), ("linear bfloat16", 4**10), ("softmax", 4**8)
 # %% [markdown]
 # From 65 536 tokens on PyTorch's attention, which nobody has touched, took the same on both days to a hundredth, so
 # that these rows can be compared. At a million tokens linear attention takes 0.38 of its first time in float32. In
-# bfloat16, whose loops were unrolled before, the scan alone makes it 0.69. Softmax in float32 takes 0.67 of its time at
-# 65 536 tokens, in bfloat16 more than on the first day: the largest score and the share of a row are two numbers now,
-# for the sake of large equal scores, so each weight takes one more multiplication. At 262 144 tokens linear attention
-# in bfloat16 is 58 times as fast as PyTorch's softmax.
+# bfloat16 the loops had been unrolled before, so only the scan is faster, and the time is 0.69 of the first. Softmax in
+# float32 takes 0.67 of its first time at 65 536 tokens. In bfloat16 it takes longer than on the first day: to be right
+# for large equal scores, it now keeps two numbers per row, which costs one more multiplication per weight. At 262 144
+# tokens linear attention in bfloat16 is 58 times as fast as PyTorch's softmax.
 #
 # The quarter of an hour was over before flash-linear-attention's turn, so a ratio from one run is missing. Two days
 # apart, at a million tokens in float32, it took 101 ms, bringing arrays into its order included, and ours take 78,

@@ -17,8 +17,8 @@
 # 6. copying as a recurrent network, from a state of constant size;
 # 7. time and memory of a whole training step against the length.
 #
-# You need chapters 5, 7 and 8; 17 and 18 help. The letters are a word of $n$ symbols, $S$ places, of which $p$ and $j$
-# are two, width $E$, and $H$ heads of $D = E / H$.
+# You need chapters 5, 7 and 8; 3, 9, 12, 14, 17 and 18 help. The letters are a word of $n$ symbols, $S$ places, of
+# which $p$ and $j$ are two, width $E$, and $H$ heads of $D = E / H$.
 
 # %% jupyter={"source_hidden": true}
 import tempfile
@@ -139,7 +139,7 @@ for name in ("softmax", "linear"):
     rows.append((name, loss[0], loss[-1], f"{right[-1]:.1%}"))
     assert loss[-1] < 0.05 * np.log(10) < loss[0]
     assert right[-1] > 0.97
-chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.steps[-1]}", "symbols told"), rows)
+chapter.table(("", f"loss after {learned.steps[0]} updates", f"after {learned.steps[-1]}", "symbols predicted"), rows)
 
 # %% [markdown]
 # Both learn, from the gradients that chapters 1 and 7 derive. Guessing costs $\ln 10 = 2.30$ nats.
@@ -174,7 +174,7 @@ for name, curve in curves.mechanisms.items():
     family = curve.processor.partition("family ")[2].partition(",")[0]
     took = f"{np.median(seconds):.0f} ({family})"
     rows.append((name, len(final), curve.steps[-1], took, spread, f"{curve.accuracy[0, -1]:.2%}"))
-head = ("", "seeds", "updates", "CPU seconds (processor's family)", "loss at the end, nats", "symbols told (seed 0)")
+head = ("", "seeds", "updates", "CPU seconds (processor's family)", "loss at the end, nats", "predicted (seed 0)")
 chapter.table(head, rows)
 
 softmax, linear, lsh_4, performer, local = (
@@ -223,8 +223,8 @@ assert meets[1] < 0.8 < 0.985 < meets[4]
 # queries are its keys, and the effect of hashing on long sequences cannot be seen here.
 #
 # **Random features** estimate the softmax, and their loss stays at three eighths of a nat, whatever the seed. The
-# likely reason is that sharp weights need large exponents, which random features estimate worst (chapter 9), with other
-# errors in each update. The features of linear attention estimate nothing, and there is no noise in them.
+# likely reason is that sharp weights need large exponents, which random features estimate worst (chapter 9). The errors
+# also differ from update to update. The features of linear attention estimate nothing, and there is no noise in them.
 #
 # **A window** of 16 places back ends as low as softmax attention, and no word has its first copy inside it. Two layers
 # reach 32 places: one passes on what the other needs (exercise 4). Within its window, attention can point as sharply as
@@ -237,7 +237,7 @@ rows = []
 for name, curve in curves.early.items():
     (at_3000,), (final,) = curve.loss[:, curve.steps == 3000][0], curve.at_the_end()
     rows.append((name, curve.steps[-1], f"{at_3000:.2g}", f"{final:.2g}", f"{curve.accuracy[0, -1]:.2%}"))
-head = ("rate divided after 3,000 updates", "updates", "loss at 3,000", "loss at the end, nats", "symbols told")
+head = ("rate divided after 3,000 updates", "updates", "loss at 3,000", "loss at the end, nats", "symbols predicted")
 chapter.table(head, rows)
 early = {name: curve.at_the_end()[0] for name, curve in curves.early.items()}
 assert early["softmax"] < 0.001
@@ -258,7 +258,7 @@ rows = []
 for name, curve in curves.longer.items():
     minutes, loss, right = curve.cpu_seconds[0, -1] / 60, curve.at_the_end()[0], curve.accuracy[0, -1]
     rows.append((name, curve.steps[-1], f"{minutes:.0f}", f"{loss:.2g}", f"{right:.1%}"))
-chapter.table(("S = 128", "updates", "CPU minutes", "loss at the end, nats", "symbols told"), rows)
+chapter.table(("S = 128", "updates", "CPU minutes", "loss at the end, nats", "symbols predicted"), rows)
 longer = {name: curve.at_the_end()[0] for name, curve in curves.longer.items()}
 assert longer["softmax"] < 0.002
 line = curves.longer["linear"]
@@ -271,7 +271,7 @@ assert longer["linear"] < linear.at_the_end().min()
 n = words.draw(np.random.default_rng([2020, 128]), count=512, length=128).counts.sum(axis=1) - 1
 guessed = np.log(10) * n.sum() / (n + 1).sum()  # the separator costs nothing
 assert abs(longer["local"] / guessed - 1) < 0.005
-print(f"who tells the separator and guesses the rest: {guessed:.3f} nats")
+print(f"to predict the separator and guess the rest costs {guessed:.3f} nats")
 
 # %% [markdown]
 # Softmax attention copies these as well as the shorter ones, after eight minutes. For linear attention, heads that are
@@ -311,7 +311,7 @@ head = (
     "CPU minutes",
     "loss at 3,000",
     "loss at the end, nats",
-    "symbols told",
+    "symbols predicted",
 )
 chapter.table(head, rows)
 assert all(ends["linear", seed] > ends["softmax", seed] + 0.002 for seed in (1, 2))  # so the answer is no
@@ -445,13 +445,13 @@ assert wanted["softmax", "its sum over the first copy"] > 0.99
 assert min(read_by["linear", whole][2:]) > 0.7 > 0.4 > max(read_by["softmax", whole][2:])
 
 # %% [markdown]
-# With linear attention the wanted symbol can always be read from the whole sum, and from nothing else. The blur on the
-# first copy covers the wanted symbol and its neighbours alike. From that part of the sum the maps read the wanted
-# symbol in three of four cases, and the ones after it as often. The weight on the second copy is not lost either. There
-# we find the symbols that have been written already. From that part alone the wanted one is read in one of three cases,
-# and from both together nearly always. One way to see it: one part holds the symbols nearby, the other those already
-# copied. We did not examine how the later layers take the symbol out of the sum. But a picture of the weights does not
-# show what a network knows.
+# With linear attention the wanted symbol can nearly always be read from the whole sum, but from neither part of it
+# alone. The blur on the first copy covers the wanted symbol and its neighbours alike. From that part of the sum the
+# maps read the wanted symbol in three of four cases, and the ones after it as often. The weight on the second copy is
+# not lost either. There we find the symbols that have been written already. From that part alone the wanted one is read
+# in one of three cases, and from both together nearly always. One way to see it: one part holds the symbols nearby, the
+# other those already copied. We did not examine how the later layers take the symbol out of the sum. But a picture of
+# the weights does not show what a network knows.
 #
 # And the weights need not depend on the word. Give every word the same weights, namely their mean over a thousand other
 # words: the maps still read the wanted symbol nearly always.
@@ -459,7 +459,7 @@ assert min(read_by["linear", whole][2:]) > 0.7 > 0.4 > max(read_by["softmax", wh
 
 # %%
 def copies(name, n, count=100):
-    """The share of symbols told, and layer 2's weights (heads, n, n) from the second copy to the first."""
+    """The share of symbols predicted, and layer 2's weights (heads, n, n) from the second copy to the first."""
     word, scores, saved = reading(name, n, count, seed=n)
     weights = duplication_attention.weights_of(saved)[:, 1, :, n : 2 * n, :n]
     return (scores.argmax(axis=-1)[:, n : 2 * n] == word).mean(), weights[0]
@@ -493,7 +493,7 @@ chapter.explore(
 # %%
 told = {name: {n: copies(name, n)[0] for n in (10, 14, 20, 28)} for name in ("softmax", "linear")}
 chapter.table(
-    ("symbols told, words of", *(str(n) for n in told["linear"])),
+    ("symbols predicted, words of", *(str(n) for n in told["linear"])),
     [(name, *(f"{right:.0%}" for right in of.values())) for name, of in told.items()],
 )
 for of in told.values():

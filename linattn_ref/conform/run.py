@@ -206,7 +206,8 @@ def run_apart(
         try:
             first = heard(here, child, max(timeout, IMPORTING))  # that the target is there
             if first is not None:
-                raise first if isinstance(first, NotATarget) else NotATarget(f"target: {first} while it was imported")
+                told = f"no answer after {max(timeout, IMPORTING):g} s" if first == HUNG else first
+                raise first if isinstance(first, NotATarget) else NotATarget(f"target: {told} while it was imported")
             for name in [*left]:
                 outcome = heard(here, child, timeout)
                 left.remove(name)

@@ -1,4 +1,4 @@
-"""What the tests of a handout need: expected values, and finite differences. Needs NumPy and pytest alone."""
+"""What the tests of a handout need: expected values, and finite differences. Needs NumPy alone."""
 
 from __future__ import annotations
 

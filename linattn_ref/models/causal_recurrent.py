@@ -43,7 +43,7 @@ def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
     rule = rules_of(inside.forward).get("state") if hasattr(inside.forward, "page") else None
     for one in state.blocks:  # of every mechanism, the first array is (B, H, ...)
         if rule and not isinstance(one, rule.kind):
-            raise TypeError(f"state: expected a {name_of(rule.kind)} for each block, got a {name_of(type(one))}")
+            raise TypeError(f"state: expected {name_of(rule.kind)} for each block, got {name_of(type(one))}")
         if (one[0].shape[:2], one[0].dtype) != (leading, dtype):
             raise ValueError(
                 f"state: expected {dtype} with (B, H) = {leading}, got {one[0].dtype} of shape {one[0].shape}"

@@ -149,7 +149,7 @@ def check(arguments: dict[str, Any], rules: dict[str, Rule], sizes: Sizes, prefi
             if kind.dtype == "constant":
                 arguments[name] = np.asarray(x, sizes.get("dtype"), like=x)
         elif not isinstance(x, kind):
-            raise TypeError(f"{prefix}{name}: expected a {name_of(kind)}, got a {name_of(type(x))}")
+            raise TypeError(f"{prefix}{name}: expected {name_of(kind)}, got {name_of(type(x))}")
         else:
             check(x._asdict(), rules_of(kind, names), sizes, f"{prefix}{name}.")
 

@@ -10,7 +10,7 @@ The theorem states ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on whi
 
 from __future__ import annotations
 
-import math
+import bisect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -22,9 +22,10 @@ from linattn_ref.op.options import check_sizes
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
-__all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
+__all__ = ["Growth", "Needed", "first", "growth", "needed_dimension", "random_action"]
 
 LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
+WIDTH = 64  # of the queries and keys of `random_action`
 
 
 class Needed(NamedTuple):
@@ -76,24 +77,21 @@ def needed_dimension(
 
     return Needed(
         stated_dimension(acted.exact.size, eps),
-        measured=_first(lambda k: rates(k)[0] <= failure),
-        low=_first(lambda k: rates(k)[1] <= failure),
-        high=_first(lambda k: rates(k)[2] <= failure),
+        measured=first(lambda k: rates(k)[0] <= failure),
+        low=first(lambda k: rates(k)[1] <= failure),
+        high=first(lambda k: rates(k)[2] <= failure),
     )
 
 
-def _first(holds: Callable[[int], bool]) -> int:
-    """The smallest positive integer at which ``holds`` turns true: doubling, then bisection."""
+def first(holds: Callable[[int], bool]) -> int:
+    """The smallest positive integer at which ``holds`` turns true, once and for all: doubling, then bisection."""
     above = 1
     while not holds(above):
         above *= 2
         if above > LARGEST_DIMENSION:
             raise ValueError(f"eps: the event fails too often at every k up to {LARGEST_DIMENSION}")
-    below = above // 2
-    while above - below > 1:
-        middle = (above + below) // 2
-        below, above = (below, middle) if holds(middle) else (middle, above)
-    return above
+    between = range(above // 2 + 1, above)
+    return between.start + bisect.bisect_left(between, True, key=holds)
 
 
 class Growth(NamedTuple):
@@ -130,8 +128,6 @@ def random_action(
     *,
     trials: int,
     rng: Generator,
-    key_width: int = 64,
-    temperature: float = 1.0,
     value_mean: float = 1.0,
     tile: int = 256,
 ) -> Action:
@@ -143,16 +139,12 @@ def random_action(
         Queries and keys.
     trials, rng
         As in `action`.
-    key_width : int
-    temperature : float
-        Standard deviation of the scores: larger makes attention sharper.
     value_mean : float
         ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the theorem's hard case.
     tile : int
         Rows of ``P`` held at once.
     """
-    check_sizes(n=n, key_width=key_width)
-    q, k = rng.standard_normal((2, n, key_width), np.float32)
+    check_sizes(n=n)
+    q, k = rng.standard_normal((2, n, WIDTH), np.float32)
     v = np.float32(value_mean) + rng.standard_normal(n, np.float32)
-    scale = temperature / math.sqrt(key_width)
-    return action(attention_rows(q, k, scale=scale, tile=tile), v, trials=trials, rng=rng)
+    return action(attention_rows(q, k, tile=tile), v, trials=trials, rng=rng)

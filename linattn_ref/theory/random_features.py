@@ -87,6 +87,7 @@ __all__ += ["softmax_kernel", "squared_errors"]
 Unbiased = Literal["trig", "positive", "hyperbolic"]  # kinds whose mean is SM
 UNBIASED: tuple[Unbiased, ...] = get_args(Unbiased)
 BLOCK = 1 << 22  # numbers drawn at once: 32 MiB of float64
+LARGEST = 700  # of which exp is in float64
 
 
 # --- Kernels of x - y -----------------------------------------------------------------------------------------------
@@ -178,7 +179,8 @@ def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool
         single = single * -np.expm1(-square) / 2  # (4), (6)
     if not orthogonal:
         return single / m
-    gain = 1 - np.exp(-sign * square) * product_of_orthogonal(sign * square / 2, width)
+    near = np.minimum(square, LARGEST)  # beyond it, the error of independent directions is infinite in float64
+    gain = 1 - np.exp(-sign * near) * product_of_orthogonal(sign * near / 2, width)
     return single / m - pairs_in_blocks(m, width) / m**2 * gain  # (8)
 
 
@@ -206,7 +208,10 @@ def regular_mean(x: Array, y: Array) -> Any:
     """The mean of ``phi(x) . phi(y)`` of positive or hyperbolic features with ``regular`` lengths, equation (9)."""
     width, square = x.shape[-1], ((x + y) ** 2).sum(axis=-1)
     both = ((x**2).sum(axis=-1) + (y**2).sum(axis=-1)) / 2
-    return np.exp(-both) * scipy.special.hyp0f1(width / 2, width * square / 4)  # (9)
+    z, order = np.sqrt(width * square), width / 2 - 1
+    near, far = np.minimum(z, LARGEST), np.maximum(z, LARGEST)  # beyond it 0F1, about exp(z), may not be in float64
+    bessel = np.log(scipy.special.ive(order, far)) + far + scipy.special.gammaln(order + 1) - order * np.log(far / 2)
+    return np.exp(np.where(z < LARGEST, np.log(scipy.special.hyp0f1(width / 2, near**2 / 4)), bessel) - both)  # (9)
 
 
 # --- Monte Carlo ----------------------------------------------------------------------------------------------------

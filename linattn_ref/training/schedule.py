@@ -28,27 +28,33 @@ from linattn_ref.op.options import check_sizes
 __all__ = ["cosine", "milestones", "noam", "plateau", "warm_up"]
 
 
-@op
+def look(t: int, **_: object) -> None:
+    """Steps are counted from 0."""
+    if t < 0:
+        raise ValueError(f"t: expected a step of at least 0, got {t!r}")
+
+
+@op(look=look)
 def warm_up(t: int, *, peak: float, warmup: int) -> float:
     """Equation (1)."""
     check_sizes(warmup=warmup)
     return peak * min(1.0, (t + 1) / warmup)  # (1)
 
 
-@op
+@op(look=look)
 def milestones(t: int, *, rate: float, at: Sequence[int], factor: float = 0.1) -> float:
     """Equation (2): ``rate``, multiplied by ``factor`` at each step in ``at``."""
     return rate * factor ** sum(t >= milestone for milestone in at)  # (2)
 
 
-@op
+@op(look=look)
 def cosine(t: int, *, peak: float, steps: int, last: float = 0.0) -> float:
     """Equation (3) for ``T = steps``, and ``last`` from then on."""
     check_sizes(steps=steps)
     return last + (peak - last) * (1 + math.cos(math.pi * min(t / steps, 1.0))) / 2  # (3)
 
 
-@op
+@op(look=look)
 def noam(t: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
     """Equation (4) for ``E = width`` and ``W = warmup``."""
     check_sizes(width=width, warmup=warmup)

@@ -272,7 +272,7 @@ def test_what_does_not_compose_is_refused(rng):
             module.combine(piece, wrong)
     with pytest.raises(ValueError, match=r"^state.s: expected shape .* = \(2, 5, 3\), got \(3, 5, 3\)"):
         module.apply(piece, module.init_state((3,), C, M))
-    with pytest.raises(TypeError, match=r"^d_state: expected a pieces.State, got a pieces.Piece"):
+    with pytest.raises(TypeError, match=r"^d_state: expected pieces.State, got pieces.Piece"):
         module.apply_backward(piece, piece)
 
 

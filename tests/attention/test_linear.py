@@ -392,7 +392,7 @@ STEP_ERRORS = {
         (lambda v: v[:, :0], ValueError, "v_t: every axis needs at least one entry"),
     ],
     "state": [
-        (lambda state: tuple(state), TypeError, r"state: expected a sums\.State, got a tuple"),
+        (lambda state: tuple(state), TypeError, r"state: expected sums\.State, got tuple"),
         (lambda state: state._replace(s=state.s.astype(np.float32)), TypeError, r"state\.s: expected float64"),
         (lambda state: state._replace(s=state.s[:, :-1]), ValueError, r"state\.z: expected shape"),
         (lambda state: state._replace(z=state.z[:1]), ValueError, r"state\.z: expected shape"),
@@ -747,7 +747,7 @@ FAVOR = feature_maps.favor_positive(OMEGA)
         ({"eps": "0"}, TypeError, "eps: expected a number, got '0'"),
         ({"kernels": np}, TypeError, "kernels: expected a backend with the page 'linear'"),
         ({"state": ELU_STATE}, ValueError, "state: continuing from a state needs causal=True"),
-        ({"state": (1, 2), "causal": True}, TypeError, "state: expected a sums.State, got a tuple"),
+        ({"state": (1, 2), "causal": True}, TypeError, "state: expected sums.State, got tuple"),
         (
             {"state": linear.init_state((2,), D + 1, M), "causal": True},
             ValueError,
@@ -795,7 +795,7 @@ def test_bad_arguments_of_the_others_are_named(rng):
         linear.step(q[:, 0], k[:, 0], v[:1, 0], ELU_STATE)
     with pytest.raises(ValueError, match="state_b: expected a state of the same"):
         linear.combine(ELU_STATE, ELU_STATE._replace(log_scale=np.zeros((2, 1))))
-    with pytest.raises(TypeError, match=r"state_a: expected a sums\.State, got a numpy.ndarray"):
+    with pytest.raises(TypeError, match=r"state_a: expected sums\.State, got numpy.ndarray"):
         linear.combine(q, ELU_STATE)
     with pytest.raises(ValueError, match="eps: must be 0"):
         linear.matrix(q, k, feature_map=FAVOR)
@@ -826,7 +826,7 @@ def test_states_of_two_kinds_are_not_combined(name):
     for state_a, state_b in ((plain, scaled), (scaled, plain)):
         with pytest.raises(ValueError, match=r"state_b: expected a state of the same feature map as .*state_a"):
             getattr(linear, name)(state_a, state_b)
-    with pytest.raises(TypeError, match=r"state_b: expected a sums\.State, got a softmax\.State"):
+    with pytest.raises(TypeError, match=r"state_b: expected sums\.State, got softmax\.State"):
         getattr(linear, name)(plain, softmax.init_state((2,), 3, 4, capacity=5))
 
 
@@ -834,7 +834,7 @@ def test_states_of_two_kinds_are_not_combined(name):
 def test_the_gradient_of_a_state_is_a_state(page, rng):
     out, saved = page.forward(*draw(rng, 3, 3), causal=True, state=linear.init_state((2,), D, M))
     for d_state, error, message in (
-        (tuple(saved.state), TypeError, r"d_state: expected a sums\.State, got a tuple"),
+        (tuple(saved.state), TypeError, r"d_state: expected sums\.State, got tuple"),
         (
             saved.state._replace(log_scale=np.zeros((2, 1))),
             ValueError,

@@ -210,7 +210,7 @@ def test_recency_is_of_an_array_of_floats():
 def test_d_state_is_checked():
     q, k, v, omega, gate = draw(4)
     out, saved = rfa.forward(q, k, v, omega, gate, causal=True)
-    with pytest.raises(TypeError, match=r"^d_state: expected a sums\.State, got a tuple"):
+    with pytest.raises(TypeError, match=r"^d_state: expected sums\.State, got tuple"):
         rfa.backward(out, saved, d_state=(1, 2))
     wrong = linear.State(np.zeros((3, 3)), np.zeros(3), None)
     with pytest.raises(ValueError, match=r"^d_state\.s: "):

@@ -19,9 +19,9 @@ BACKENDS = pytest.mark.parametrize("kernels", [reference, jit], ids=["reference"
 )
 def test_a_state_of_another_mechanism_is_told_from_its_own(state, got):
     """Several are called ``State``."""
-    with pytest.raises(TypeError, match=rf"^state: expected a softmax\.State, got a {got}$"):
+    with pytest.raises(TypeError, match=rf"^state: expected softmax\.State, got {got}$"):
         softmax.forward(X, X, X, causal=True, state=state)
-    with pytest.raises(TypeError, match=rf"^state: expected a softmax\.State, got a {got}$"):
+    with pytest.raises(TypeError, match=rf"^state: expected softmax\.State, got {got}$"):
         softmax.step(X[:, 0], X[:, 0], X[:, 0], state)
 
 

@@ -236,6 +236,13 @@ def test_a_kernel_that_does_not_answer(kernels, function, verdict, says, capsys,
     assert says in out
 
 
+def test_a_target_that_does_not_come_to_be_imported(tmp_path, capsys, monkeypatch):
+    (tmp_path / "sleeps.py").write_text("import time\n\ntime.sleep(1000)\n")
+    monkeypatch.setattr(run, "IMPORTING", 1.0)
+    assert conform(f"{tmp_path / 'sleeps.py'}:forward", "--op", "softmax", "--timeout", 1) == 2
+    assert "target: no answer after 1 s while it was imported" in capsys.readouterr().err
+
+
 def test_the_traceback_of_a_kernel_is_shown_and_ours_is_not(kernels, capsys):
     assert conform(f"{kernels}:raises", "--op", "softmax", "--only", "output", "zeros") == 1
     out = capsys.readouterr().out

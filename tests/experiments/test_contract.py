@@ -112,3 +112,19 @@ def assert_begins_with(stored, found):
             assert_begins_with(stored[key], found[key])
     else:
         assert (stored[: len(found)] if isinstance(found, list) else stored) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("rewind", {"lengths": (64, 32)}, "lengths: expected positive ascending ones"),
+        ("moving_content", {"reduced": (4,)}, "reduced: expected at least two"),
+        ("pinv_convergence", {"landmarks": (10**6,)}, "landmarks: expected one of at most"),
+        ("lsh_recall", {"top": 10**6}, "top: expected at least 1 and fewer than the"),
+        ("spectrum", {"arrays": "a.npz", "text": "b.txt"}, "arrays: they are their own matrices"),
+    ],
+)
+def test_options_that_cannot_be_computed_are_named(name, options, told):
+    module = catalogue.module_of(name)
+    with pytest.raises(ValueError, match=f"^{told}"):
+        module.compute(**getattr(module, "QUICK", {}) | options)

@@ -146,6 +146,13 @@ def test_commands(tmp_path, capsys, monkeypatch):
     assert "100 of 100 points" in page.read_text(encoding="utf-8")
 
 
+def test_a_report_that_cannot_be_written_is_no_surprise_after_the_grading(tmp_path, monkeypatch, capsys):
+    (tmp_path / "answer.py").write_text('SHEET = "softmax"')
+    monkeypatch.setattr("linattn_ref.homework.Apart", None)  # nothing is run
+    assert main(["grade", str(tmp_path), "--json", str(tmp_path / "answer.py" / "x.json")]) == 2
+    assert "answer.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

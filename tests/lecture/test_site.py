@@ -93,6 +93,22 @@ def test_a_new_site_takes_the_place_of_the_old(checkout, monkeypatch):
     assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
 
 
+def test_a_new_site_that_cannot_be_moved_leaves_the_old(checkout, monkeypatch):
+    (checkout / "out").mkdir()
+    (checkout / "out" / "searchindex.js").write_text("old")
+    monkeypatch.setattr(build, "MODULES", ())
+    monkeypatch.setattr(build, "_build", lambda root, folder, *how: folder / "html")
+
+    def interrupted(temporary, path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "move_into_place", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build.make(checkout / "out")
+    assert (checkout / "out" / "searchindex.js").read_text() == "old"
+    assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
+
+
 @pytest.mark.parametrize("address", ["", "https://example.org/a/b"])
 def test_without_an_address_on_github_no_link_is_drawn(address):
     assert elsewhere.links(address, "notebooks/01.ipynb") == {}

@@ -211,5 +211,5 @@ def test_wrong_arguments_are_named():
         causal.forward(READ, params, causal.Model(mechanism.of(linear), heads=2))
     with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):
         causal.forward(READ, params, model._replace(activation="relu"))
-    with pytest.raises(TypeError, match=r"model: expected a causal_network\.Model, got a str"):
+    with pytest.raises(TypeError, match=r"model: expected causal_network\.Model, got str"):
         causal.forward(READ, params, "linear")

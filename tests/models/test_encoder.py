@@ -250,7 +250,7 @@ def test_wrong_arguments_are_named():
         run(READ, types=np.full_like(READ, 2))
     with pytest.raises(ValueError, match=r"types: the network has none, params\.types is None"):
         encoder.forward(READ, drawn()._replace(types=None), model, types=TYPES)
-    with pytest.raises(TypeError, match=r"model: expected a encoder\.Model"):
+    with pytest.raises(TypeError, match=r"model: expected encoder\.Model"):
         encoder.forward(READ, drawn(), "softmax")
 
 

@@ -46,7 +46,7 @@ def test_the_input_is_not_kept():
     ("changed", "error", "match"),
     [
         ({"x": [[1.0]]}, TypeError, r"^x: expected a numpy\.ndarray, got list"),
-        ({"params": np.ones((2, 5))}, TypeError, r"^params: expected a layer_norm.Params, got a numpy.ndarray"),
+        ({"params": np.ones((2, 5))}, TypeError, r"^params: expected layer_norm.Params, got numpy.ndarray"),
         (
             {"params": Params(np.ones(4), np.ones(5))},
             ValueError,

@@ -215,7 +215,7 @@ def test_a_block_on_jit_keeps_less():
 
 def test_wrong_arguments_are_named():
     inside, params = MECHANISMS[0], drawn(MECHANISMS[0])
-    with pytest.raises(TypeError, match=r"mechanism: expected a mechanism\.Mechanism, got a module"):
+    with pytest.raises(TypeError, match=r"mechanism: expected mechanism\.Mechanism, got module"):
         multi_head.forward(X, params, softmax, heads=HEADS)
     with pytest.raises(ValueError, match="heads: 5 heads of 3 projections need a multiple of as many columns"):
         multi_head.forward(X, params, inside.mechanism, heads=5)
@@ -232,8 +232,8 @@ def test_a_state_that_does_not_fit_is_named(layer):
     attention = params if layer is multi_head else params.attention
     state = multi_head.init_state(2, attention, inside.mechanism, heads=HEADS)
     for error, wrong in {
-        r": expected a sums\.State, got a NoneType": None,
-        r": expected a sums\.State, got a softmax\.State": softmax.init_state((2, HEADS), 4, 4),
+        r": expected sums\.State, got NoneType": None,
+        r": expected sums\.State, got softmax\.State": softmax.init_state((2, HEADS), 4, 4),
         r"\.s: expected shape .* = \(2, 2, 4, 4\), got \(3, 2, 4, 4\)": linear.init_state((3, HEADS), 4, 4),
         r"\.s: expected float64 like the other arrays, got float32": map_arrays(np.float32, state),
     }.items():

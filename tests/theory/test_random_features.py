@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import gammaln, logsumexp
 
 from linattn_ref.attention import feature_maps
 from linattn_ref.theory import random_features as rf
@@ -171,6 +172,26 @@ def test_regular_lengths_are_biased():
     bias, wide_bias = (rf.regular_mean(x, y) / rf.softmax_kernel(x, y) - 1 for x, y in ((X, Y), (wide_x, wide_y)))
     # the first term in which (9) and exp(|s|^2/2) differ is -|s|^4 / 4 (D+2)
     assert wide_bias / bias == pytest.approx((D + 2) / (64 + 2), rel=0.15)
+
+
+@pytest.mark.parametrize(("width", "length"), [(2048, 50.0), (512, 30.0), (64, 100.0), (3, 0.0)])
+def test_regular_lengths_where_a_factor_is_beyond_float64(width, length):
+    """(9) by its series, in logarithms: 0F1(; b; w) is the sum of w^n / ((b)_n n!)."""
+    x, _ = pair(length / 2, 0.0, width)
+    b, n = width / 2, np.arange(5000)
+    with np.errstate(divide="ignore", invalid="ignore"):  # log of length 0
+        powers = np.where(n == 0, 0, n * np.log(width * length**2 / 4))
+    terms = powers - gammaln(b + n) + gammaln(b) - gammaln(n + 1)
+    assert rf.regular_mean(x, x) == pytest.approx(np.exp(logsumexp(terms) - length**2 / 4), rel=1e-9)
+
+
+@kinds
+@pytest.mark.parametrize("length", [27.0, 38.0, 40.0, 200.0])
+def test_an_error_beyond_float64_is_infinite_and_not_nan(kind, length):
+    x, y = pair(length / 2, math.pi if kind == "trig" else 0.0)
+    with np.errstate(over="ignore"):
+        for orthogonal in (False, True):
+            assert rf.relative_mse(kind, x, y, 16, orthogonal=orthogonal) == math.inf
 
 
 def haar_or_not(signs, draws, rng):

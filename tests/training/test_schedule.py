@@ -1,5 +1,6 @@
 """Learning rates: where they start, turn and end."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -49,3 +50,11 @@ def test_bad_arguments_are_named():
         schedule.warm_up(0, peak=1.0, warmup=0)
     with pytest.raises(ValueError, match="patience: expected an integer of at least 1, got 0"):
         schedule.plateau([1.0], patience=0)
+    for rate in (
+        partial(schedule.warm_up, peak=1.0, warmup=4),
+        partial(schedule.milestones, rate=1.0, at=(2,)),
+        partial(schedule.cosine, peak=1.0, steps=10),
+        partial(schedule.noam, width=64, warmup=10),
+    ):
+        with pytest.raises(ValueError, match="t: expected a step of at least 0, got -1"):
+            rate(-1)

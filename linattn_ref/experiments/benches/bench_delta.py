@@ -26,10 +26,10 @@ from linattn_ref.attention import chunked_delta
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
-from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Line2D, Results, style
 from linattn_ref.kernels.jit.loops.delta import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK
+from linattn_ref.op.workspace import workspace
 
 __all__ = ["compute", "draw", "table"]
 
@@ -89,7 +89,7 @@ def compute(
     """
     torch, rng = engine.find("torch"), np.random.default_rng(seed)
     naive, runtime = find_naive(), runtimes.find_runtimes().get(runtimes.ONNX)
-    with kept_memory():
+    with workspace():
         for length in lengths:
             for task in TASKS:
                 inputs = draw_inputs(rng, heads, length, width, task)

@@ -13,7 +13,7 @@ processor.
 
 At these sizes a forward pass takes no longer than the system takes to find new memory for its result. That is not what
 is compared: fast-transformers' kernels are given theirs, and the others get theirs from what is free in the process,
-which on Linux is told to hand nothing back meanwhile (`memory.kept_memory`).
+which on Linux is told to hand nothing back meanwhile (`op.workspace`).
 
 Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` works in
 the arrays of the state (``overwrite_state=True``); ``jit, new state`` leaves them alone, and copies.
@@ -36,12 +36,12 @@ from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.benches.peers import Inputs
-from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops.linear import causal_product as fast
 from linattn_ref.kernels.jit.loops.linear import causal_product_plain as plain
+from linattn_ref.op.workspace import workspace
 
 __all__ = ["compute", "draw", "table"]
 
@@ -111,7 +111,7 @@ def compute(
     packages: dict[str, Any] = peers.fast_transformers("causal_product", "attention", "masking", "recurrent.attention")
     packages[peers.FLA] = peers.naive_file("linear_attn")
     packages[runtimes.ONNX] = runtimes.find_runtimes().get(runtimes.ONNX)
-    with kept_memory():
+    with workspace():
         for length in lengths:
             inputs = Inputs(*rng.standard_normal((4, 1, heads, length, width)).astype(np.float32))
             rounds = repeats if length <= LONG else min(repeats, FEW)

@@ -14,10 +14,10 @@ import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, linear, softmax
 from linattn_ref.experiments.benches import engine
-from linattn_ref.experiments.measuring.memory import kept_memory
 from linattn_ref.experiments.measuring.timing import second_thread
 from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, markdown, style
 from linattn_ref.kernels import jit
+from linattn_ref.op.workspace import workspace
 
 __all__ = ["compute", "draw", "table"]
 
@@ -63,7 +63,7 @@ def compute(
     square = rng.standard_normal((2, PRODUCT, PRODUCT)).astype(np.float32)
     room = np.empty_like(square)
     alone = [partial(np.matmul, x, x, out=out) for x, out in zip(square, room, strict=True)]
-    with kept_memory():
+    with workspace():
         for width in widths:
             for task, pages in _tasks(rng, length, keys, width, heads):
                 for passes in engine.PASSES:

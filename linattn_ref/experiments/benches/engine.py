@@ -19,6 +19,7 @@ on from its own state the second results are compared: they depend on the state 
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -113,7 +114,8 @@ def bench(
     *told : str
         The options that are kept in the results. All that are numbers, but for the seed, must be at least 1.
     settings : mapping, optional
-        Of options that are several numbers, how many settings each of these has.
+        Of options that are several numbers, how many settings each of these has; of two options, written with a space
+        between them, each pair.
     """
 
     def of(cases: Callable[..., Measured]) -> Callable[..., Results]:
@@ -122,7 +124,9 @@ def bench(
             options = {**(cases.__kwdefaults__ or {}), **options}
             check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str))})
             facts: dict[str, Any] = {}
-            count = sum(each * len(options[name]) for name, each in (settings or {}).items())
+            count = 0
+            for names, each in (settings or {}).items():
+                count += each * math.prod(len(options[name]) for name in names.split())
 
             def rows() -> Generator[Results, None, None]:
                 facts.update((yield from cases(**options)))

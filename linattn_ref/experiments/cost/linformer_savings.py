@@ -30,7 +30,7 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost.resource_methods import Setting, draw_mixtures
 from linattn_ref.experiments.measuring.points import Group, Points, check_counts, measure_points
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, setp, style
-from linattn_ref.kernels import jit
+from linattn_ref.kernels import jit, reference
 from linattn_ref.nn import block, mechanism, pre_norm
 
 __all__ = ["FORMS", "LAYER", "compute", "draw"]
@@ -101,14 +101,8 @@ def _columns(n: int, reduced: Sequence[int]) -> list[int]:
 
 def attend(form: str, inputs: tuple[Array, ...]) -> Array:
     """The output of softmax attention, given ``q, k, v``, or of Linformer, given ``q, k, v, e, f``."""
-    if form == "online":
-        out, _ = (softmax if len(inputs) == 3 else linformer).forward(*inputs, kernels=jit)
-        return out
-    q, k, v, *projections = inputs
-    if projections:
-        e, f = projections
-        k, v = e @ k, f @ v  # (H, R, D), (H, R, M)
-    return softmax.forward(q, k, v)[0]
+    page = softmax if len(inputs) == 3 else linformer
+    return page.forward(*inputs, kernels=jit if form == "online" else reference)[0]
 
 
 def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Callable[[], Array]:

@@ -30,7 +30,16 @@ from linattn_ref.experiments.measuring.heads import (
     heads_to_fit,
     spread,
 )
-from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, MATRIX, Mixing, Parameters, fit
+from linattn_ref.experiments.measuring.linformer_fit import (
+    CONVOLUTIONS,
+    MATRICES,
+    MATRIX,
+    SHARINGS,
+    Mixing,
+    Parameters,
+    begun,
+    fit,
+)
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
@@ -53,7 +62,7 @@ NOT_USABLE = {
     "svd": ("truncated SVD", style.BLACK),
 }
 WAYS = USABLE | NOT_USABLE
-SHARINGS = {"mean_pooling": "mean pooling", "none": "each its own", "key_value": "key-value"}
+TITLES = {"mean_pooling": "mean pooling", "none": "each its own", "key_value": "key-value"}
 
 
 QUICK: dict[str, Any] = {"reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
@@ -163,22 +172,16 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
 
 def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Results]:
     """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
-    _, layers, n_heads, *_ = heads.k.shape
     seen = sorted(set(order))[: len(unseen)]
 
     def sharing(mixing: Mixing, parameters: Parameters, count: int) -> Results:
         on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
         return Results(parameters=count, output=on_unseen, seen=on_seen)  # relative errors
 
-    modes = {
-        "none": (MATRICES, 2, (layers, n_heads)),
-        "headwise": (MATRICES, 2, (layers, 1)),
-        "key_value": (MATRIX, 1, (layers, 1)),
-        "layerwise": (MATRIX, 1, (1, 1)),
-    }
     results = {"mean_pooling": sharing(MATRIX, pooled(r, heads, matrices=1), 0)}
-    for mode, (mixing, matrices, leading) in modes.items():
-        fitted = fit(mixing, pooled(r, heads, *leading, matrices=matrices), heads, order, rate=RATE)
+    for mode in SHARINGS:
+        mixing, start = begun(mode, r, heads)
+        fitted = fit(mixing, start, heads, order, rate=RATE)
         results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
     return results
 
@@ -222,7 +225,7 @@ def draw(results: Results) -> Figure:
         reach = np.abs(np.stack([by_text.min(axis=1), by_text.max(axis=1)]) - mean)
         sharing.errorbar(mean, rows, xerr=reach, fmt="o", color=colour)
         labels.at(sharing, mean[1], rows[1], label, colour, ha=side, xytext=(0, 6))
-    ticks = [f"{SHARINGS.get(name, name)}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
+    ticks = [f"{TITLES.get(name, name)}\n{_thousands(mode.parameters)}" for name, mode in results.sharing.items()]
     sharing.set_yticks(rows, ticks)
     sharing.set(title=f"Sharing at $k$ = {results.sharing_reduced}", xlabel="relative error")
     sharing.set_ylim(len(modes) - 0.5, -0.5)

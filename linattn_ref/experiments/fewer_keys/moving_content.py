@@ -42,12 +42,14 @@ def compute(
     ----------
     seed : int
     reduced : sequence of int
-        ``R``; the maps are of 8, or of the last.
+        ``R``, at least two; the maps are of 8, or of the last.
     length : int
         ``L``.
     steps : int
         Of Adam, each with sequences of its own.
     """
+    if len(reduced) < 2:
+        raise ValueError(f"reduced: expected at least two, got {reduced}")
     shown = 8 if 8 in reduced else reduced[-1]
     errors = []
     for r in reduced:

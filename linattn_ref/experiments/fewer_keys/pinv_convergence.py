@@ -69,6 +69,8 @@ def compute(
         measured, starts = zip(*runs, strict=True)
         found, sources = heads_from(heads, seed, rng)
         landmarks = tuple(r for r in landmarks if r <= found.q.shape[-2])
+        if not landmarks:
+            raise ValueError(f"landmarks: expected one of at most {found.q.shape[-2]}, the length")
         real = np.stack([condition_by_layer(found, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)
     filtered = [inverted_share(values**2, n)[-1] for n in FILTERED_ITERATIONS]

@@ -163,6 +163,8 @@ def measure(
     network = load(weights)
     test = images.read(data, network.facts.get("collection", "mnist")).test
     pixels = images.middle(test[:count], network.shape[0])
+    if len(pixels) < 2:
+        raise ValueError(f"count: expected at least 2 images, got {len(pixels)}")
     each, without_first = bits(network, pixels, progress=progress)
     (mean, error), (without, error_without) = map(_mean_and_error, (each, without_first))
     return Results(

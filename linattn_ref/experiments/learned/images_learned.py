@@ -1,6 +1,7 @@
 """Bits per pixel of test images while networks learn to draw: against images seen, and against CPU time.
 
-The runs are those of ``linattn-ref train images``, gathered in ``figures/records/images.json``; the same seed, size and
+The runs are those of ``linattn-ref train images`` as it was when it evaluated on the first 512 test images (now it is
+images held out from training), gathered in ``figures/records/images.json``; the same seed, size and
 schedule, so that at the same number of images seen attention is all that differs. Beside them, not drawn, the two short
 runs of chapter 21's exercise.
 
@@ -18,7 +19,7 @@ from linattn_ref.data import reported
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
 
-__all__ = ["compute", "draw"]
+__all__ = ["check_on_test_images", "compute", "draw"]
 
 EXERCISE = 700  # steps
 COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
@@ -27,6 +28,7 @@ COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`; nothing is trained."""
     found = runs.gathered(record)
+    check_on_test_images(found)
     chains = {name: runs.commands(run.facts, lengthened=False) for name, run in found.items()}
     begun = {command for chain in chains.values() for command in chain[:-1]}
     curves = [_curve(name, chain, found) for name, chain in chains.items() if chain[-1] not in begun]
@@ -35,6 +37,12 @@ def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
         exercise=tuple(curve for curve in curves if curve.steps_planned == EXERCISE),
         printed={name: reported.MNIST[name].bits_per_dim for name in ("softmax", "linear")},  # over 783 pixels
     )
+
+
+def check_on_test_images(found: Mapping[str, runs.Run]) -> None:
+    """Bits are of test images, as the captions say, and not of what newer runs are evaluated on."""
+    if newer := [name for name, run in found.items() if "held_out" in run.facts]:
+        raise ValueError(f"record: {', '.join(newer)}: evaluated on images held out from training, not on test images")
 
 
 def _curve(name: str, chain: tuple[str, ...], found: Mapping[str, runs.Run]) -> Results:

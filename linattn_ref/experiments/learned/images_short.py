@@ -1,7 +1,8 @@
 """Short runs of drawing, of more kinds than the long ones, and to see how far apart three seeds of one kind lie.
 
 They were made by ``linattn-ref train images --steps 2000 --peak 4e-3``, with ``--seed``, ``--attention`` or ``--head``,
-and are gathered in ``figures/records/images_short.json`` under the name of their kind and the seed. The rate ends at 0.
+when it still evaluated on test images, and are gathered in ``figures/records/images_short.json`` under the name of
+their kind and the seed. The rate ends at 0.
 
 References
 ----------
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.experiments.learned import seeds
+from linattn_ref.experiments.learned.images_learned import check_on_test_images
 from linattn_ref.experiments.learning import runs
 from linattn_ref.experiments.publishing.kit import Figure, labels, style
 from linattn_ref.experiments.publishing.kit import Results as Stored
@@ -37,7 +39,9 @@ class Results(NamedTuple):
 
 def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
     """The committed runs, or those in another file of `runs.gather`; nothing is trained."""
-    found = seeds.kinds(runs.gathered(record))
+    gathered = runs.gathered(record)
+    check_on_test_images(gathered)
+    found = seeds.kinds(gathered)
     return Results({name: _kind(found[name]) for name in LOOK if name in found})
 
 

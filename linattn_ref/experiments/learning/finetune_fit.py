@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn_ref.attention import linformer
 from linattn_ref.attention.linformer_projections import Sharing
 from linattn_ref.experiments.measuring.heads import Heads, each_error, heads_of
-from linattn_ref.experiments.measuring.linformer_fit import MATRICES, MATRIX, Parameters, fit
+from linattn_ref.experiments.measuring.linformer_fit import SHARINGS, Parameters, begun, fit
 from linattn_ref.models import encoder
 from linattn_ref.op import Array, Integers, Mask
 
@@ -20,13 +19,6 @@ __all__ = ["Fitted", "fit_projections"]
 TEXTS, UNSEEN, EPOCHS = 96, 16, 4
 RATE = 1e-3  # of Adam
 ROWS = 16  # texts that the network reads at a time
-# What is fitted: how many matrices per layer, and whether layers and heads have their own.
-MODES = {
-    "none": (MATRICES, True, True),
-    "headwise": (MATRICES, True, False),
-    "key_value": (MATRIX, True, False),
-    "layerwise": (MATRIX, False, False),
-}
 
 
 class Fitted(NamedTuple):
@@ -70,14 +62,11 @@ def fit_projections(
     heads = read_heads(params, model, tokens[full])
     unseen = min(UNSEEN, len(full) // 2)
     order = [unseen + int(s) for _ in range(EPOCHS) for s in rng.permutation(len(full) - unseen)]
-    _, layers, count, length, _ = heads.k.shape
-    mixing, by_layer, by_head = MODES[sharing]
-    leading = (layers if by_layer else 1, count if by_head else 1)
-    pool = linformer.mean_pool(k, length, np.float32)
-    start = (np.broadcast_to(pool, (*leading, *pool.shape)),) * (2 if mixing is MATRICES else 1)
+    mixing, start = begun(sharing, k, heads)
     found = fit(mixing, start, heads, order, rate=RATE)
     errors = [float(np.median(each_error(heads, range(unseen), mixing.applied(x))[0])) for x in (start, found)]
-    return Fitted(_by_layer(found, layers, by_head), *errors)
+    *_, by_head = SHARINGS[sharing]
+    return Fitted(_by_layer(found, heads.k.shape[1], by_head), *errors)
 
 
 def read_heads(params: encoder.Params, model: encoder.Model, tokens: Integers) -> Heads:

@@ -24,6 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from linattn_ref.attention.softmax import softmax
 from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
@@ -44,7 +45,7 @@ from linattn_ref.training import adam, loop, radam, schedule
 from linattn_ref.training.checks import check_peak
 
 __all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "measured"]
-__all__ += ["probabilities", "read", "scores_of", "task", "utterance"]
+__all__ += ["read", "scores_of", "task", "utterance"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}
@@ -185,7 +186,7 @@ def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: 
     one = Sorted([found.stacked[row]], [found.labels[row]], found.ends[:1], [found.order[row]])
     (given,) = batches(attention, shape, one)
     scores, _ = scores_of(params, given, shape)
-    likely, part = probabilities(scores[0]), corpus.parts["test"]
+    likely, part = softmax(scores[0].astype(np.float64)), corpus.parts["test"]
     shown = [0, *(np.flatnonzero(likely[:, 1:].max(axis=0) > SEEN) + 1).tolist()]
     number = found.order[row]
     return {
@@ -197,12 +198,6 @@ def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: 
         "likely": {corpus.symbols[i]: likely[:, i].round(3).tolist() for i in shown},  # (T,) each, stacked (T / 3,)
         "said": [corpus.symbols[i] for i in ctc_decoding.greedy(scores)[0]],
     }
-
-
-def probabilities(scores: Array) -> Array:
-    """``softmax`` of each row of scores ``(T, V)``."""
-    y = np.exp(scores - scores.max(axis=-1, keepdims=True), dtype=np.float64)
-    return y / y.sum(axis=-1, keepdims=True)
 
 
 # --- A run ------------------------------------------------------------------------------------------------------------

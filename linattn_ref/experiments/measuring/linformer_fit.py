@@ -26,7 +26,7 @@ from linattn_ref.kernels import jit
 from linattn_ref.op import Array
 from linattn_ref.training import adam
 
-__all__ = ["CONVOLUTIONS", "MATRICES", "MATRIX", "Mixing", "Parameters", "fit"]
+__all__ = ["CONVOLUTIONS", "MATRICES", "MATRIX", "SHARINGS", "Mixing", "Parameters", "begun", "fit"]
 
 Parameters = tuple[Array, ...]
 BETAS, TINY = (0.9, 0.99), 1e-12  # Adam's, and its epsilon
@@ -85,6 +85,22 @@ MATRICES = Mixing(_matrices_forward, _matrices_backward)  # parameters e, f
 # Parameter e = f, one matrix in two places
 MATRIX = Mixing(_matrices_forward, lambda d_out, saved: (np.add(*_matrices_backward(d_out, saved)),))
 CONVOLUTIONS = Mixing(_convolutions_forward, _convolutions_backward)  # parameters weight_k, weight_v
+# By sharing mode: what is fitted, and whether layers, and heads, have matrices of their own.
+SHARINGS = {
+    "none": (MATRICES, True, True),
+    "headwise": (MATRICES, True, False),
+    "key_value": (MATRIX, True, False),
+    "layerwise": (MATRIX, False, False),
+}
+
+
+def begun(sharing: str, r: int, heads: Heads) -> tuple[Mixing, Parameters]:
+    """What a sharing mode fits, and mean pooling, where it begins: ``(T, H, R, L)``, 1 where a matrix is shared."""
+    mixing, by_layer, by_head = SHARINGS[sharing]
+    _, layers, n_heads, length, _ = heads.k.shape
+    pool = linformer.mean_pool(r, length, heads.k.dtype)
+    shape = (layers if by_layer else 1, n_heads if by_head else 1, *pool.shape)
+    return mixing, (np.broadcast_to(pool, shape),) * (2 if mixing is MATRICES else 1)
 
 
 # --- Fitting --------------------------------------------------------------------------------------------------------

@@ -20,17 +20,16 @@ to about a percent.
 """
 
 import contextlib
-import ctypes
 import gc
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HAND_BACK", "KEEP", "in_new_process", "kept_memory", "peak_resident"]
+__all__ = ["HAND_BACK", "KEEP", "in_new_process", "peak_resident"]
 
 # Environment variables that glibc's malloc reads when a process begins; in bytes.
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
@@ -57,23 +56,6 @@ def in_new_process(function: Callable[..., Any], *arguments: Any, malloc: Mappin
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit status {done.returncode}"
         raise ChildProcessError(f"measuring {function.__name__}{arguments} in a process of its own failed: {reason}")
     return pickle.loads(done.stdout)
-
-
-@contextlib.contextmanager
-def kept_memory() -> Iterator[None]:
-    """KEEP in this process, while the context lasts; where there is no glibc nothing changes."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        yield
-        return
-    trim_threshold, mmap_max = -1, -4  # malloc.h
-    try:
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_max, 0)
-        yield
-    finally:
-        mallopt(trim_threshold, 128 * 1024)  # its defaults
-        mallopt(mmap_max, 65536)
 
 
 def peak_resident(call: Callable[[], object]) -> int:

@@ -82,7 +82,7 @@ def memory_of(make: Make, name: str, n: int, more: tuple[Any, ...], warm_up: int
         return np.array([peak, *(x for x in returned if isinstance(x, int))])
 
 
-def check_lengths(lengths: Sequence[int], rounds: int) -> None:
+def check_lengths(lengths: Sequence[int], rounds: int = 1) -> None:
     """Lengths ascend, and there is something to measure."""
     if list(lengths) != sorted(set(lengths)) or min(lengths, default=0) < 1:
         raise ValueError(f"lengths: expected positive ascending ones, got {lengths}")

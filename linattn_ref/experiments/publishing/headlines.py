@@ -52,9 +52,9 @@ def shares(figures: Path) -> str:
         gained += [row["ratio"] / row["limit"] for row in training["threads"] if row["attention"] == attention]
     ratios = {(row.get("batch"), row.get("kernel")): row["ratio_median"] for row in generation["rows"]}
     return (
-        f"That training step takes {taken[0]:.0%} of PyTorch's memory (softmax {taken[1]:.0%}); "
-        f"two threads reach {gained[0]:.0%} (softmax {gained[1]:.0%}) of the speed-up of products that share nothing; "
-        f"{ratios[1, 'weights read once']:.0%} of that token's time is needed to read every weight once."
+        f"The training step takes {taken[0]:.0%} of PyTorch's memory ({taken[1]:.0%} with softmax attention). With two "
+        f"threads its speed-up is {gained[0]:.0%} ({gained[1]:.0%}) of that of two products that share nothing. Of the "
+        f"time of the transformer's token, {ratios[1, 'weights read once']:.0%} is needed to read every weight once."
     )
 
 

@@ -76,6 +76,8 @@ def compute(
         The same bits for the same arguments before ``parts``, whoever computes them, on the same machine.
     """
     check_choice("method", method, METHODS)
+    if arrays is not None and (model or text):
+        raise ValueError("arrays: they are their own matrices; leave out model and text")
     with threadpool_limits(1):
         common: dict[str, Any] = {"baselines": baselines, "seed": seed, "say": say}
         if arrays is not None:

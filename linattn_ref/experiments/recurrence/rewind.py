@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 
 from linattn_ref.attention.features.feature_maps import elu_plus_one
+from linattn_ref.experiments.measuring.points import check_lengths
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray, Results, labels, style
 
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
@@ -42,6 +43,7 @@ def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> Results:
     lengths : sequence of int
         Rising; each sequence is the beginning of the longest.
     """
+    check_lengths(lengths)
     longest, rng = lengths[-1], np.random.default_rng(seed)
     phi_k, _ = elu_plus_one.forward(rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32))
     v = rng.standard_normal((longest, HEADS, WIDTH)).astype(np.float32)

@@ -66,6 +66,8 @@ def compute(
         found, sources = heads_from(heads, seed, rng)
         vectors = found.k.reshape(-1, *found.k.shape[-2:])
         n = vectors.shape[-2]
+        if not 1 <= top < n:
+            raise ValueError(f"top: expected at least 1 and fewer than the {n} tokens, got {top}")
         by_buckets = tuple(recall_of(vectors, b, chunk, rounds, top, rng) for b in buckets)
         by_chunk = tuple(recall_of(vectors, max(2, n // c // 2 * 2), c, rounds, top, rng) for c in chunks)
     width = vectors.shape[-1]

@@ -80,9 +80,15 @@ def make(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         html = _build(root, Path(folder), run, sentence, without, say)
+        old = Path(folder) / "old"
         if out.exists():
-            os.replace(out, Path(folder) / "old")  # at no moment is there half of a site
-        move_into_place(html, out)
+            os.replace(out, old)  # at no moment is there half of a site
+        try:
+            move_into_place(html, out)
+        except BaseException:
+            if old.exists():
+                os.replace(old, out)
+            raise
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     pages = len(list(out.rglob("*.html")))
     say(f"{out / 'index.html'}: {pages} pages, {size / 1e6:.0f} MB, {time.perf_counter() - start:.0f} s")

@@ -9,7 +9,6 @@ import pytest
 from linattn_ref.experiments.benches import bench_linear, engine, peers
 from linattn_ref.experiments.benches.engine import Results
 from linattn_ref.experiments.benches.limits import SUMS, sum_of_adds
-from linattn_ref.experiments.measuring import memory
 from linattn_ref.kernels import reference
 from linattn_ref.kernels.jit.loops.simd.vector import lanes
 
@@ -196,19 +195,3 @@ def test_of_pytorchs_forms_the_fastest_stands_in_the_table():
     ]
     found = {(row.task, row.kernel): row.median_ms for row in bench_linear.best_torch(rows)}
     assert found == {("a", "jit"): 1, ("b", "jit"): 1, ("a", "pytorch"): 2, ("b", "pytorch"): 4}
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_allocator_is_as_before_afterwards(monkeypatch, fails):
-    given = []
-    library = SimpleNamespace(mallopt=lambda *setting: given.append(setting))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(memory.sys, "platform", "linux")
-    try:
-        with memory.kept_memory():
-            assert given == [(-1, 2**31 - 1), (-4, 0)]
-            if fails:
-                raise KeyError
-    except KeyError:
-        assert fails
-    assert given[2:] == [(-1, 128 * 1024), (-4, 65536)]

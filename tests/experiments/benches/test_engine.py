@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from looks import each_look
+from tqdm import tqdm
 
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.publishing import style
@@ -27,6 +28,26 @@ def test_counts_are_at_least_1():
         engine.check_counts(heads=1, lengths=(1, 0))
     with pytest.raises(ValueError, match=r"^heads: expected at least 1, got -1$"):
         engine.check_counts(heads=-1)
+
+
+def test_the_bar_counts_every_setting(monkeypatch):
+    bars = []
+
+    def bar(**options):
+        bars.append(tqdm(**options | {"disable": True}))
+        return bars[-1]
+
+    @engine.bench("a", settings={"a": 1, "a b": 2})
+    def compute(*, a=(1, 2, 3), b=(1, 2), seed=0):
+        for x in a:
+            yield engine.Results(kernel="jit", x=x)
+            for y in b:
+                for what in range(2):
+                    yield engine.Results(kernel="jit", x=x, y=y, what=what)
+        return {}
+
+    monkeypatch.setattr(engine, "tqdm", bar)
+    assert len(compute().rows) == 3 + 2 * 3 * 2 == bars[0].total
 
 
 def test_what_is_not_installed_is_none():

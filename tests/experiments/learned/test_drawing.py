@@ -3,6 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,6 +125,14 @@ def test_the_shipped_network_has_the_bits_that_are_said():
     network = drawing.load()
     np.testing.assert_allclose(drawing.bits(network, pixels)[0], found.bits, rtol=1e-4)
     assert (found.step, found.commands) == (network.step, runs.commands(network.facts))
+
+
+def test_one_image_has_no_standard_error(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path / "w.safetensors")
+    one = SimpleNamespace(test=np.zeros((1, 4, 4), np.uint8))
+    monkeypatch.setattr(drawing.images, "read", lambda *given: one)
+    with pytest.raises(ValueError, match="count: expected at least 2 images, got 1"):
+        drawing.measure(tmp_path / "w.safetensors")
 
 
 def test_a_grid_has_grey_between_the_images():

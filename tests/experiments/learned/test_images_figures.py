@@ -57,10 +57,10 @@ def test_the_curves_are_those_of_the_gathered_runs():
         np.testing.assert_array_equal(right.get_xdata(), curve.cpu_minutes)
 
 
-def chained(tmp_path, **start):
+def chained(tmp_path, held_out=None, **start):
     """A record of two runs with four evaluations each, the second with ``start``."""
     first = json.loads((runs.RECORDS / "images.json").read_text())["exercise"]
-    first["facts"] |= {"command": "one", "steps": 400}
+    first["facts"] |= {"command": "one", "steps": 400} | ({} if held_out is None else {"held_out": held_out})
     first |= {name: first[name][:4] for name in ("steps", "cpu_seconds")}
     first["curves"] = {name: curve[:4] for name, curve in first["curves"].items()}
     second = {**first, "facts": {**first["facts"], "command": "two", "start": {"command": "one", **start}}}
@@ -81,6 +81,12 @@ def test_a_run_that_went_on_from_the_midst_of_another_has_its_curve_as_far_as_th
 def test_a_run_that_went_on_from_an_unknown_one_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="record: b goes on from 'none', which is not in it"):
         images_learned.compute(record=chained(tmp_path, command="none", steps=200))
+
+
+@pytest.mark.parametrize("module", [images_learned, images_short])
+def test_runs_that_were_not_evaluated_on_test_images_are_refused(tmp_path, module):
+    with pytest.raises(ValueError, match="record: a, b: evaluated on images held out from training"):
+        module.compute(record=chained(tmp_path, steps=200, held_out=512))
 
 
 @pytest.mark.slow
