@@ -80,6 +80,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linattn_ref.attention.features.feature_maps_random import unit, unit_backward
 from linattn_ref.attention.parts import lsh_hashing
 from linattn_ref.attention.parts.lsh_hashing import buckets, draw_rotations, find_order, pattern, put_back, sides
 from linattn_ref.attention.parts.masks import divide, mix, scores, shown
@@ -130,8 +131,7 @@ def forward(
     chunk = min(chunk, qk.shape[-2])
     order = find_order(qk, rotations, key_mask, buckets)  # (..., rounds, N)
     qk, v = shown(qk, key_mask), shown(v, key_mask)
-    length = length_of(qk)
-    k = divide(qk, length)  # (1)
+    k, length = unit(qk)  # (1)
     m, s, o = np.full_like(length, np.finfo(v.dtype).min), np.zeros_like(length), np.zeros_like(v)
     for order_r, share in meetings(order, chunk, causal, key_mask, v):
         a, *_, v_r = scores_of_round(qk, k, v, order_r, share, chunk, scale)
@@ -141,7 +141,8 @@ def forward(
         m_r, s_r, o_r = (put_back(x, order_r) for x in (m_r, s_r, o_r))
         before, m = m, np.maximum(m, m_r)
         old, new = np.exp(before - m), np.exp(m_r - m)
-        s, o = old * s + new * s_r, old * o + new * o_r  # (5)
+        s = old * s + new * s_r  # (5)
+        o = np.where(old == 0, old, old * o) + np.where(new == 0, new, new * o_r)  # (5), where there is weight left
     out = np.where(is_alone(s, key_mask), v, divide(o, s))  # (7)
     return out, Saved(qk, length, v, out, m, s, order, key_mask, chunk, causal, scale)
 
@@ -150,7 +151,7 @@ def forward(
 def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
     """Equations (8)-(11), with the hash held fixed."""
     qk, length, v, out, m, s, order, key_mask, chunk, causal, scale = saved
-    k = divide(qk, length)  # (1)
+    k, _ = unit(qk)  # (1)
     d_q, d_k, d_v = np.zeros_like(qk), np.zeros_like(k), np.where(is_alone(s, key_mask), d_out, d_out.dtype.type(0))
     r = (d_out * out).sum(axis=-1, keepdims=True)
     for order_r, share in meetings(order, chunk, causal, key_mask, v):
@@ -161,8 +162,7 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
         d_q += put_back(scale * mix(d_a, k_r), order_r)  # (10)
         d_k += lsh_hashing.sides_backward(scale * mix(d_a.mT, q_r), order_r)  # (10)
         d_v += lsh_hashing.sides_backward(mix(p.mT, g), order_r)  # (8)
-    d_qk = d_q + divide(d_k - k * (k * d_k).sum(axis=-1, keepdims=True), length)  # (11)
-    return Gradients(d_qk, d_v)
+    return Gradients(d_q + unit_backward(d_k, k, length), d_v)  # (11)
 
 
 def scores_of_round(
@@ -188,13 +188,6 @@ def meetings(
             of_i, of_j = sides(chunks[..., r, :, :], order_r, chunk)
             c += np.isin(of_i - of_j.mT, (0, 1))  # (2)
         yield order_r, np.where(meets, 1 / np.maximum(c, 1), c.dtype.type(0))
-
-
-def length_of(x: Array) -> Array:
-    """``|x| (..., 1)``, by way of the largest entry: no square leaves the range of floats."""
-    largest = abs(x).max(axis=-1, keepdims=True)
-    scaled = divide(x, largest)
-    return largest * np.sqrt((scaled * scaled).sum(axis=-1, keepdims=True))
 
 
 def is_alone(s: Array, key_mask: Array | None) -> Array:

@@ -1,4 +1,4 @@
-"""Whole transformers in plain NumPy.
+"""Whole transformers, made of the layers of `linattn_ref.nn`.
 
 ``causal``         an autoregressive one, with any causal mechanism: all positions at once, or token by token; what it
                    is made of is in ``causal_network``, its steps are in ``causal_recurrent``

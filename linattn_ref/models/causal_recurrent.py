@@ -48,10 +48,18 @@ def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
             raise ValueError(
                 f"state: expected {dtype} with (B, H) = {leading}, got {one[0].dtype} of shape {one[0].shape}"
             )
-    if state.blocks:  # whose last axis is a width that all blocks share
-        own = multi_head.init_state(1, params.blocks[0].attention, inside, heads=model.heads, capacity=1)[0]
-        if state.blocks[0][0].shape[-1] != own.shape[-1]:
-            raise ValueError(f"state: expected a width of {own.shape[-1]}, got shape {state.blocks[0][0].shape}")
+    if state.blocks:  # what there is at all, and widths, which all blocks share
+        own = multi_head.init_state(1, params.blocks[0].attention, inside, heads=model.heads, capacity=1)
+        for name, like, *others in zip(own._fields, own, *state.blocks, strict=True):
+            for got in others:
+                if (got is None) != (like is None) or width_of(like) not in (width_of(got), (1,)):  # 1: for all columns
+                    of = inside.forward.__module__.rpartition(".")[2]
+                    raise ValueError(f"state: expected one of {of}, got one with another {name}")
+
+
+def width_of(x: Any) -> Any:
+    """Of an array ``(B, H, ..., width)`` in a state; of a number in it nothing."""
+    return getattr(x, "shape", ())[2:][-1:]
 
 
 def look_at_step(tokens_t: Any, params: Any, state: Any, model: Any) -> None:

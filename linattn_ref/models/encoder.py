@@ -28,6 +28,7 @@ global attention" (they begin as the others).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -90,6 +91,8 @@ def look(tokens: Any, params: Any, model: Any, types: Any = None, key_mask: Any 
         raise ValueError(f"tokens: there are {places - first} places, got {tokens.shape[1]} tokens")
     if types is not None and params.types is None:
         raise ValueError("types: the network has none, params.types is None")
+    if "eps" not in inspect.signature(model.block.forward).parameters:
+        raise ValueError(f"model.block: expected pre_norm or post_norm, got {model.block.__name__}")
     row = np.broadcast_to(params.norm.gain[:1, None], (*tokens.shape, len(params.norm.gain)))  # a shape and a dtype
     layer_norm.forward.check(row, params.norm, eps=model.eps)
     for one, inside in zip(params.blocks, _inside(params, model), strict=True):

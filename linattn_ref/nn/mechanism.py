@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from linattn_ref.op.options import plain
+
 __all__ = ["Mechanism", "of", "shared"]
 
 PROJECTED = ("q", "k", "v", "qk")  # what queries, keys and values are called; Longformer's `q_global` is a query too
@@ -43,6 +45,7 @@ class Mechanism(NamedTuple):
     accepts: Mapping[str, tuple[str, ...]]
     step_options: Mapping[str, Any]
     gates: Mapping[str, ModuleType]  # arguments of forward, (B, H, L), and the pairs that make them
+    is_causal: bool  # no token sees later ones
 
 
 def of(
@@ -63,14 +66,17 @@ def of(
     **options
         Of ``forward``, each time: ``causal``, ``kernels``, ``omega``, ``window`` ...
     """
+    options = {name: plain(value) for name, value in options.items()}
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
     functions = {"forward": module.forward, "step": step, "init_state": init_state}
     accepts = {name: _parameters(function) for name, function in functions.items()}
     count = sum(name.partition("_")[0] in PROJECTED for name in accepts["forward"]) if reads is None else reads
     left_out = {f"{name}_t": None for name, value in options.items() if value is None}  # a row of nothing is nothing
     step_options = {name: value for name, value in {**options, **left_out}.items() if name in accepts["step"]}
+    always = getattr(module, "ALWAYS_CAUSAL", step is not None or "state" in accepts["forward"])
+    is_causal = bool(options.get("causal")) if "causal" in accepts["forward"] else always
     return Mechanism(
-        module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}
+        module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}, is_causal
     )
 
 

@@ -111,7 +111,8 @@ def check_heads(params: Params, mechanism: Any, heads: Any, groups: Any) -> None
     """Check that as many heads divide the columns, and groups the heads."""
     check_sizes(heads=heads, groups=groups)
     mechanism = shared(mechanism, groups)
-    if heads % (groups := mechanism.options.get("groups", 1)):
+    check_sizes(groups=(groups := mechanism.options.get("groups", 1)))
+    if heads % groups:
         raise ValueError(f"groups: expected a divisor of heads = {heads}, got {groups}")
     inner, outer, parts = params.inner.w.shape[1], params.outer.w.shape[0], parts_of(params, mechanism, heads)
     if outer % heads or min(part.width for part in parts) < 1 or inner != sum(a * b for a, b in parts):

@@ -46,8 +46,7 @@ class Gradients(NamedTuple):
 
 
 def look(x: Any, params: Any, first: int, **_: Any) -> None:
-    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-        raise ValueError(f"first: expected an integer of at least 0, got {first!r}")
+    check_sizes(0, first=first)
     if first + x.shape[-2] > len(params.table):
         raise ValueError(
             f"x: {x.shape[-2]} positions from {first} on need a table of {first + x.shape[-2]} places,"

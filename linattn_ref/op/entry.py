@@ -169,6 +169,7 @@ class Entry:
         self.flags = [name for name, x in self.signature.parameters.items() if x.annotation in ("bool", bool)]
         # Not of dropout, whose rng may be None
         self.draws = "rng" in self.places and "None" not in str(self.signature.parameters["rng"].annotation)
+        self.scale_or_none = "scale" in self.places and self.signature.parameters["scale"].default is None
         # Sizes of what a draw makes: at least 1, or as they are unless given, which may be 0 or None
         counts = [x for x in self.signature.parameters.values() if self.name == "draw" and x.annotation in COUNTS]
         self.counts = {x.name: x.default for x in counts}
@@ -263,11 +264,14 @@ class Entry:
             home_of(arguments["saved"], self.function)
             sizes_of(arguments["saved"], sizes)
         arguments.update({name: plain(x) for name, x in arguments.items() if name not in rules})
+        model = arguments.get("model")
+        if isinstance(model, tuple) and any(isinstance(x, np.generic) for x in model):
+            arguments["model"] = type(model)(*map(plain, model))
         if "leading" in arguments:
             check_made_for(**arguments)
         check(arguments, rules, sizes)
         check_flags(**{name: arguments[name] for name in self.flags})
-        check_options(arguments)
+        check_options(arguments, scale_or_none=self.scale_or_none)
         if "dtype" in arguments:
             check_dtype(arguments["dtype"])
         if self.draws:

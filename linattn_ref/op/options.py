@@ -65,11 +65,11 @@ def check_flags(**flags: Any) -> None:
             raise TypeError(f"{name}: expected True or False, got {flag!r}")
 
 
-def check_sizes(**sizes: Any) -> None:
-    """Each is an integer of at least 1 that NumPy's integers can hold."""
+def check_sizes(least: int = 1, /, **sizes: Any) -> None:
+    """Each is an integer of at least ``least`` that NumPy's integers can hold."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}: expected an integer of at least 1, got {size!r}")
+        if isinstance(size, bool) or not isinstance(size, int) or size < least:
+            raise ValueError(f"{name}: expected an integer of at least {least}, got {size!r}")
         if size > sys.maxsize:
             raise ValueError(f"{name}: expected at most {sys.maxsize}, got an integer of {size.bit_length()} bits")
 
@@ -80,19 +80,23 @@ def check_rng(rng: Any) -> None:
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
 
 
-def check_options(arguments: dict[str, Any]) -> None:
+def check_options(arguments: dict[str, Any], *, scale_or_none: bool = True) -> None:
     """``scale``, ``eps``, ``state``, ``d_loss`` and what goes with ``causal`` have the right type and value.
 
-    So have ``n`` and ``n_keys``, of a pattern.
+    So have ``n`` and ``n_keys``, of a pattern. ``scale`` may be None only where that stands for a number.
     """
     check_sizes(**{name: arguments[name] for name in ("n", "n_keys") if name in arguments})
-    if np.ndim(arguments.get("d_loss", 0)) != 0:
-        raise ValueError(f"d_loss: expected a number, got shape {np.shape(arguments['d_loss'])}")
+    d_loss: Any = arguments.get("d_loss", 0)
+    if np.ndim(d_loss) != 0:
+        raise ValueError(f"d_loss: expected a number, got shape {np.shape(d_loss)}")
+    if not (is_number(d_loss) or hasattr(d_loss, "dtype")):
+        raise TypeError(f"d_loss: expected a number, got {d_loss!r}")
     if "causal" in arguments:
         _check_causal(arguments["causal"], arguments)
-    for name, kind, least in (("scale", "a number or None", -sys.float_info.max), ("eps", "a number", 0)):
+    kind_of_scale = "a number or None" if scale_or_none else "a number"
+    for name, kind, least in (("scale", kind_of_scale, -sys.float_info.max), ("eps", "a number", 0)):
         x: Any = arguments.get(name)
-        if name not in arguments or (x is None and name == "scale"):
+        if name not in arguments or (x is None and name == "scale" and scale_or_none):
             continue
         if not is_number(x):
             raise TypeError(f"{name}: expected {kind}, got {x!r}")

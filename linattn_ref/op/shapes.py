@@ -7,7 +7,7 @@ itself; ``C?`` is an axis that may be missing, ``1|C`` one of length 1 or ``C``.
 arrays, ``#...`` leading axes that broadcast to them, and ``*...`` leading axes of an array's own. ``Constant`` is an
 array of either precision, such as random directions, that is used in the precision of the others. The notation is
 jaxtyping's. To a type checker an annotation is the array alone. (jaxtyping's own errors do not name the argument, so
-the check is ours, and NumPy is still all that has to be installed.)
+the check is ours, and nothing has to be installed for it.)
 
 A NamedTuple of arrays has its own letters, which are those of the call where it is an argument. Inside another one,
 ``Of`` says what they are called there, in the order in which they first appear:

@@ -1,12 +1,13 @@
 """Linformer's Theorem 1, "self-attention is low rank": what it states, what its proof gives, what is measured.
 
-Let ``P (N, n)`` be a context mapping matrix with rows ``p_i``, ``R (k, n)`` a matrix of independent ``N(0, 1/k)``
-entries and ``P~ = P R^T R``, whose rank is at most ``k``. The paper states: for a column ``v`` of the values and
-``k = 5 log(n) / (eps^2 - eps^3)`` (natural logarithm),
+Let ``P (N, n)`` be a context mapping matrix with rows ``p_i``. The paper states that for each column ``v`` of the
+values there is a ``P~`` of rank ``Theta(log n)`` with
 
     Pr(|P~ v - P v| <= eps |P v|) > 1 - o(1)                                      (1)
 
-and proves it by asking the same of each entry and adding up the failures of the ``n`` rows:
+For one known ``v`` rank 1 is enough: ``(P v) v^T / |v|^2``. The proof's matrix does not depend on ``v``, and that is
+what is looked at here: ``P~ = P R^T R``, with ``R (k, n)`` of independent ``N(0, 1/k)`` entries and ``k = 5 log(n) /
+(eps^2 - eps^3)`` (natural logarithm). It asks (1) of each entry and adds up the failures of the ``n`` rows:
 
     Pr(|p_i R^T R v - p_i v| <= eps |p_i v|) > 1 - 2 exp(-(eps^2 - eps^3) k / 4)  (2)
     Pr(the event in (1)) > 1 - 2 n exp(-(eps^2 - eps^3) k / 4) = 1 - 2 n^(-1/4)   (3)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linattn_ref.op import Array, op
-from linattn_ref.training.checks import check_betas, check_rate, check_trees, check_writeable
+from linattn_ref.training.checks import check_betas, check_moved, check_rate, check_trees
 from linattn_ref.training.parameters import together, zeros_like
 
 __all__ = ["State", "decay_of", "init_state", "look", "moments", "step"]
@@ -51,7 +51,7 @@ def look(params: Any, grads: Any, state: Any, betas: Any, **rates: Any) -> None:
     check_betas(betas)
 
 
-@op(look=look, values=check_writeable)
+@op(look=look, values=check_moved)
 def step(
     params: Any,
     grads: Any,

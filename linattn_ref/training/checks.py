@@ -9,7 +9,8 @@ from linattn_ref.nested import leaves
 from linattn_ref.op.options import is_number
 from linattn_ref.op.shapes import FLOATS, Array
 
-__all__ = ["check_betas", "check_limit", "check_peak", "check_rate", "check_tree", "check_trees", "check_writeable"]
+__all__ = ["check_betas", "check_limit", "check_moved", "check_peak", "check_rate", "check_tree", "check_trees"]
+__all__ += ["check_writeable"]
 
 
 def check_tree(name: str, tree: Any) -> dict[str, Array]:
@@ -37,12 +38,17 @@ def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
                 raise ValueError(f"{called}{field}: expected shape of {name} = {x.shape}, got {y.shape}")
 
 
-def check_writeable(params: Any, grads: Any, state: Any, **_: Any) -> None:
-    """Check what a step moves in place, in every call: an array may have become read-only."""
-    for name, tree in (("params", params), ("state", state)):
+def check_writeable(**trees: Any) -> None:
+    """Check what is changed in place, in every call: an array may have become read-only."""
+    for name, tree in trees.items():
         for field, x in leaves(tree, name):
             if not x.flags.writeable:
-                raise ValueError(f"{field}: expected an array that can be written to, for a step moves it in place")
+                raise ValueError(f"{field}: expected an array that can be written to, for it is changed in place")
+
+
+def check_moved(params: Any, grads: Any, state: Any, **_: Any) -> None:
+    """Check what a step moves."""
+    check_writeable(params=params, state=state)
 
 
 def check_rate(**rates: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from linattn_ref.nested import leaves
 from linattn_ref.op import op
-from linattn_ref.training.checks import check_limit, check_tree
+from linattn_ref.training.checks import check_limit, check_tree, check_writeable
 
 __all__ = ["by_global_norm", "each"]
 
@@ -31,7 +31,11 @@ def look(grads: Any, limit: float) -> None:
     check_limit(limit=limit)
 
 
-@op(look=look)
+def check_values(grads: Any, **_: Any) -> None:
+    check_writeable(grads=grads)
+
+
+@op(look=look, values=check_values)
 def by_global_norm(grads: Any, limit: float) -> float:
     """Equation (1) for all gradients together, an array or a tree of them, in place; return the length they had.
 
@@ -55,7 +59,7 @@ def by_global_norm(grads: Any, limit: float) -> float:
     return length
 
 
-@op(look=look)
+@op(look=look, values=check_values)
 def each(grads: Any, limit: float) -> float:
     """Equation (1) for each array of a tree by itself, in place; return the length that all together had."""
     length = by_global_norm(grads, math.inf)

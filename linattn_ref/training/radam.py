@@ -38,8 +38,9 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.op import op
+from linattn_ref.op.options import check_sizes, is_number
 from linattn_ref.training.adam import State, init_state, look, moments
-from linattn_ref.training.checks import check_rate, check_writeable
+from linattn_ref.training.checks import check_moved, check_rate
 
 __all__ = ["State", "init_state", "rectification", "step"]
 
@@ -49,7 +50,7 @@ def look_rates(weight_decay: Any, **others: Any) -> None:
     look(weight_decay=weight_decay, **others)
 
 
-@op(look=look_rates, values=check_writeable)
+@op(look=look_rates, values=check_moved)
 def step(
     params: Any,
     grads: Any,
@@ -70,7 +71,13 @@ def step(
     return State(state.m, state.v, t)
 
 
-@op
+def look_rectification(t: Any, beta_2: Any) -> None:
+    check_sizes(t=t)
+    if not (is_number(beta_2) and 0 <= beta_2 < 1):
+        raise ValueError(f"beta_2: expected a number of at least 0 and below 1, got {beta_2!r}")
+
+
+@op(look=look_rectification)
 def rectification(t: int, beta_2: float) -> float | None:
     """Return ``r_t`` of (3); None while nothing is known."""
     rho_inf = 2 / (1 - beta_2) - 1  # (1)

@@ -20,18 +20,25 @@ error stops decreasing" (plateau).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from linattn_ref.op import op
 from linattn_ref.op.options import check_sizes
+from linattn_ref.training.checks import check_rate
 
 __all__ = ["cosine", "milestones", "noam", "plateau", "warm_up"]
 
 
-def look(t: int, **_: object) -> None:
-    """Steps are counted from 0."""
-    if t < 0:
-        raise ValueError(f"t: expected a step of at least 0, got {t!r}")
+def look(t: int, **others: Any) -> None:
+    """Steps are counted from 0, and rates are numbers."""
+    check_sizes(0, t=t)
+    check_rate(**{name: others[name] for name in ("peak", "rate", "last", "factor") if name in others})
+    at = others.get("at", ())
+    if not isinstance(at, Iterable):
+        raise TypeError(f"at: expected a sequence of steps, got {at!r}")
+    for milestone in at:
+        check_sizes(0, at=milestone)
 
 
 @op(look=look)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np  # noqa: F401  (for the example)
 
 from linattn_ref.op import op
-from linattn_ref.training.checks import check_rate, check_trees, check_writeable
+from linattn_ref.training.checks import check_moved, check_rate, check_trees
 from linattn_ref.training.parameters import together, zeros_like
 
 __all__ = ["State", "init_state", "step"]
@@ -49,7 +49,7 @@ def look(params: Any, grads: Any, state: Any, nesterov: Any, **rates: Any) -> No
         raise ValueError("nesterov: expected a momentum above 0, got 0")
 
 
-@op(look=look, values=check_writeable)
+@op(look=look, values=check_moved)
 def step(
     params: Any,
     grads: Any,

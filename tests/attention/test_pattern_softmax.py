@@ -178,3 +178,13 @@ def test_no_copy_is_made_of_what_a_model_holds():
 def test_an_output_array_that_does_not_fit(kernels, wrong, error, match):
     with pytest.raises(error, match=match):
         local.forward(*draw(local), window=3, out=wrong, kernels=kernels)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_what_loses_all_its_weight_later_leaves_nothing(kernels):
+    """The last row meets a NaN first, and then a score so large that nothing of it is left."""
+    k, v = np.zeros((6, 1)), np.arange(6.0)[:, None]
+    k[1], v[5] = 900, np.nan
+    options = {"kind": "strided", "stride": 4, "scale": 1.0, "kernels": kernels}
+    out, _ = sparse_transformer.forward(np.ones((6, 1)), k, v, **options)
+    np.testing.assert_array_equal(out[1:, 0], 1)

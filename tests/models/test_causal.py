@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from mechanism_cases import MECHANISMS, TOKENS
 
-from linattn_ref.attention import linear, softmax
+from linattn_ref.attention import (
+    bigbird,
+    linear,
+    linformer_linear,
+    longformer,
+    nystromformer,
+    performer,
+    softmax,
+)
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.models import causal
 from linattn_ref.nested import map_arrays
@@ -184,12 +192,43 @@ def test_a_state_of_something_else_is_refused(inside, other):
         (3, params, state._replace(place=-1), ValueError, "a place of at least 0, got 2 and -1"),
         (3, params, state._replace(blocks=state.blocks[1:]), ValueError, "expected one of 2 blocks .*, got 1 and 1"),
         (3, params, causal.init_state(3, params, four), ValueError, r"= \(3, 2\), got float64 of shape \(3, 4, "),
-        (3, params, causal.init_state(3, wide, model), ValueError, r"expected a width of 4, got shape \(3, 2, \d, 8\)"),
-        (3, params, causal.init_state(3, params, another), TypeError, r"expected a \w+\.State for each block, got a"),
+        (3, params, causal.init_state(3, wide, model), ValueError, r"expected one of \w+, got one with another [sk]$"),
+        (
+            3,
+            params,
+            causal.init_state(3, params, another),
+            TypeError,
+            r"expected \w+\.State for each block, got \w+\.\w+$",
+        ),
     ):
         for tokens, call in ((np.zeros(rows, int), causal.step), (np.zeros((rows, 2), int), causal.read)):
             with pytest.raises(error, match=f"^state: .*{message}"):
                 call(tokens, its, given, model)
+
+
+def test_a_state_of_other_features_is_refused():
+    omega = np.random.default_rng(0).standard_normal((4, 4))
+    params, model = drawn(), causal.Model(mechanism.of(linear, causal=True), heads=2)
+    other = model._replace(mechanism=mechanism.of(performer, omega=omega, causal=True))
+    for one, another in ((model, other), (other, model)):
+        with pytest.raises(ValueError, match=r"^state: expected one of \w+, got one with another log_scale"):
+            causal.step(np.array([1]), params, causal.init_state(1, params, another), one)
+
+
+@pytest.mark.parametrize("module", [bigbird, longformer, nystromformer, linformer_linear])
+def test_a_network_that_sees_the_future_is_refused(module):
+    with pytest.raises(ValueError, match=r"^model\.mechanism: expected a causal one, or a token would see later ones"):
+        causal.forward(READ, drawn(), causal.Model(mechanism.of(module), heads=2))
+
+
+def test_numpys_numbers_in_a_model_are_pythons():
+    """A float64 scale or dropout would widen float32; small integers would wrap around."""
+    params = map_arrays(lambda array: array.astype(np.float32), drawn())
+    inside = mechanism.of(softmax, causal=True, scale=np.float64(0.5))
+    model = causal.Model(inside, np.uint8(2), dropout=np.float64(0.1))
+    scores, saved = causal.forward(READ, params, model, rng=np.random.default_rng(0))
+    assert scores.dtype == np.float32
+    causal.backward(np.ones_like(scores), saved)
 
 
 @pytest.mark.parametrize("layers", [0, -1, 2.0])
@@ -209,6 +248,10 @@ def test_wrong_arguments_are_named():
         causal.forward(np.zeros((1, 8), int), params, model)
     with pytest.raises(ValueError, match=r"model\.mechanism: expected causal=True among its options"):
         causal.forward(READ, params, causal.Model(mechanism.of(linear), heads=2))
+    with pytest.raises(ValueError, match="groups: expected an integer of at least 1, got 0"):
+        causal.forward(READ, params, model._replace(groups=0))
+    with pytest.raises(ValueError, match=r"model\.sinusoids: expected at least 2 axes, got shape \(3,\)"):
+        causal.forward(READ, params._replace(positions=None), model._replace(sinusoids=np.zeros(3)))
     with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):
         causal.forward(READ, params, model._replace(activation="relu"))
     with pytest.raises(TypeError, match=r"model: expected causal_network\.Model, got str"):

@@ -12,7 +12,7 @@ from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
 from linattn_ref.models import classifier, encoder, masked_tokens
 from linattn_ref.nested import leaves, map_arrays
-from linattn_ref.nn import affine, feed_forward, mechanism, multi_head, post_norm, pre_norm
+from linattn_ref.nn import affine, feed_forward, mechanism, multi_head, no_norm, post_norm, pre_norm
 from linattn_ref.training import parameters
 
 # A step shorter than for a layer: the third derivatives of a network are some hundred times as large. Two directions:
@@ -242,6 +242,8 @@ def test_wrong_arguments_are_named():
     for first in (-3, -1, 7, 20, 1.0, True):
         with pytest.raises(ValueError, match=f"model.first: expected an integer from 0 to 6, got {first}"):
             encoder.forward(READ[:, :2], drawn(), model._replace(first=first))
+    with pytest.raises(ValueError, match=r"model\.block: expected pre_norm or post_norm, got linattn_ref\.nn\.no_norm"):
+        encoder.forward(READ, drawn(), model._replace(block=no_norm))
     with pytest.raises(ValueError, match="eps: expected a finite number of at least 0, got -1"):
         encoder.forward(READ, drawn()._replace(blocks=()), model._replace(eps=-1))
     with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH, Inside
 
-from linattn_ref.attention import delta, linear, softmax
+from linattn_ref.attention import delta, linear, local, softmax
 from linattn_ref.attention.parts import gate
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
@@ -224,6 +224,14 @@ def test_wrong_arguments_are_named():
     local = next(m for m in MECHANISMS if m.name == "local")
     with pytest.raises(ValueError, match=r"mechanism: linattn_ref\.attention\.sparse\.local has no recurrent form"):
         multi_head.init_state(2, params, local.mechanism, heads=HEADS)
+
+
+def test_numpys_numbers_are_pythons():
+    """An unsigned window would wrap around, in a pattern that is kept for whoever asks for it next."""
+    inside = mechanism.of(local, window=np.uint8(2))
+    multi_head.forward(np.ones((1, 6, 4)), multi_head.draw(4, np.random.default_rng(0)), inside, heads=1)
+    out, _ = local.forward(np.ones((6, 1)), np.ones((6, 1)), np.arange(6.0)[:, None], window=2)
+    np.testing.assert_allclose(out[:, 0], [1, 1.5, 2, 3, 3.5, 4])
 
 
 @pytest.mark.parametrize("layer", [multi_head, *BLOCKS.values()], ids=["attention alone", *BLOCKS])

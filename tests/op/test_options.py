@@ -13,6 +13,7 @@ from linattn_ref.models import causal, classifier, encoder, masked_tokens, speec
 from linattn_ref.nn import (
     affine,
     block,
+    cross_entropy,
     ctc,
     embedding,
     feed_forward,
@@ -109,6 +110,19 @@ MADE = [  # calls without a dtype
     partial(gated_linear.retention_gate, 2),
     partial(softmax.init_state, (2,), 3, 4),
 ]
+
+
+@pytest.mark.parametrize("call", [partial(embedding.draw, 3, 2, RNG), partial(positions.draw, 3, 2, RNG)])
+def test_a_scale_that_stands_for_nothing_is_refused(call):
+    with pytest.raises(TypeError, match=r"^scale: expected a number, got None$"):
+        call(scale=None)
+
+
+@pytest.mark.parametrize("wrong", [None, "a", True])
+def test_a_gradient_of_the_loss_is_a_number(wrong):
+    _, saved = cross_entropy.forward(np.zeros((2, 3)), np.array([0, 2]))
+    with pytest.raises(TypeError, match=f"^d_loss: expected a number, got {wrong!r}"):
+        cross_entropy.backward(wrong, saved)
 
 
 @pytest.mark.parametrize("call", [*DRAWN, *OF_NO_DTYPE], ids=lambda call: call.func.__module__)

@@ -182,3 +182,11 @@ def test_a_tree_is_stepped_array_by_array(optimiser, room):
         optimiser.step(tree, (w, e), state, **options)
     with pytest.raises(TypeError, match=r"params: expected an array, or arrays in NamedTuples"):
         optimiser.step(Pair(None, None), Pair(None, None), optimiser.init_state(Pair(None, None)), **options)
+
+
+@pytest.mark.parametrize(
+    ("t", "beta_2", "told"), [(0, 0.999, "t: expected an integer of at least 1"), (3, 1.0, "beta_2: ")]
+)
+def test_a_rectification_of_nothing_is_named(t, beta_2, told):
+    with pytest.raises(ValueError, match=f"^{told}"):
+        radam.rectification(t, beta_2)

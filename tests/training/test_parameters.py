@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.nn import affine, feed_forward
-from linattn_ref.training import checkpoint, clip, loop, parameters, sgd
+from linattn_ref.training import checkpoint, clip, folder, loop, parameters, sgd
 
 
 def drawn(dtype=np.float64):
@@ -171,6 +171,21 @@ def test_a_read_only_array_leaves_the_others_as_they_were():
     with pytest.raises(ValueError, match=r"^params\.1: expected an array that can be written to, got a read-only one"):
         checkpoint.restore(tree, checkpoint.Checkpoint(kept, {}), "params")
     np.testing.assert_array_equal(tree[0], 0)
+
+
+@pytest.mark.parametrize("function", [clip.by_global_norm, clip.each])
+def test_a_read_only_gradient_leaves_the_others_as_they_were(function):
+    grads = np.full(2, 10.0), np.full(3, 10.0)
+    grads[1].setflags(write=False)
+    with pytest.raises(ValueError, match=r"^grads\.1: expected an array that can be written to"):
+        function(grads, 1.0)
+    np.testing.assert_array_equal(grads[0], 10)
+
+
+def test_without_safetensors_nothing_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="checkpoints need safetensors: pip install"):
+        folder.check_files(tmp_path, resume=False)
 
 
 def test_what_has_two_names_is_added_once():

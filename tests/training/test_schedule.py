@@ -56,5 +56,10 @@ def test_bad_arguments_are_named():
         partial(schedule.cosine, peak=1.0, steps=10),
         partial(schedule.noam, width=64, warmup=10),
     ):
-        with pytest.raises(ValueError, match="t: expected a step of at least 0, got -1"):
-            rate(-1)
+        for wrong in (-1, 2.5, None):
+            with pytest.raises(ValueError, match=f"t: expected an integer of at least 0, got {wrong}"):
+                rate(wrong)
+    with pytest.raises(TypeError, match="at: expected a sequence of steps, got 7"):
+        schedule.milestones(3, rate=1.0, at=7)
+    with pytest.raises(ValueError, match="peak: expected a finite number of at least 0, got nan"):
+        schedule.warm_up(3, peak=float("nan"), warmup=2)

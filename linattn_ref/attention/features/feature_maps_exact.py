@@ -38,7 +38,7 @@ import numpy as np
 from linattn_ref.attention.features.feature_map_protocol import ExponentialMap
 from linattn_ref.attention.features.feature_maps_random import half_square
 from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import is_number
+from linattn_ref.op.options import check_sizes, is_number
 
 __all__ = ["elu_plus_one", "quadratic", "relu", "taylor_exp", "taylor_gaussian"]
 
@@ -152,7 +152,8 @@ def taylor_exp(order: int) -> TaylorExp:
     order : int
         At least 0.
     """
-    return TaylorExp(_check_order(order))
+    check_sizes(0, order=order)
+    return TaylorExp(order)
 
 
 class TaylorExp(NamedTuple):
@@ -193,7 +194,8 @@ def taylor_gaussian(order: int, sigma: float = 1.0) -> TaylorGaussian:
     sigma = check_number("sigma", sigma)
     if sigma <= 0:
         raise ValueError(f"sigma: expected a number above 0, got {sigma!r}")
-    return TaylorGaussian(_check_order(order), sigma)
+    check_sizes(0, order=order)
+    return TaylorGaussian(order, sigma)
 
 
 class TaylorGaussian(NamedTuple):
@@ -261,12 +263,6 @@ def _tensor_powers_backward(d_phi: Array, x: Array, order: int) -> Array:
         d_x += (powers[p - 1][..., None, :] @ d_product)[..., 0, :]
         d_power = d_phi[..., starts[p - 1] : starts[p]] + (d_product @ x[..., None])[..., 0]  # (..., D^(p-1))
     return d_x
-
-
-def _check_order(order: int) -> int:
-    if isinstance(order, bool) or not isinstance(order, (int, np.integer)) or order < 0:
-        raise ValueError(f"order: expected an integer of at least 0, got {order!r}")
-    return int(order)
 
 
 def check_number(name: str, x: float) -> float:

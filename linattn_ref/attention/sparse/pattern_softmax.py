@@ -117,7 +117,7 @@ def forward(
         before, m[i] = m[i], np.maximum(m[i], a.max(axis=-1, keepdims=True))  # online_softmax (1)
         decay, weights = np.exp(before - m[i]), np.exp(a - m[i])
         s[i] = decay * s[i] + weights.sum(axis=-1, keepdims=True)  # online_softmax (2)
-        o[i] = decay * o[i] + mix(weights, rows(v, keys))  # online_softmax (3)
+        o[i] = np.where(decay == 0, decay, decay * o[i]) + mix(weights, rows(v, keys))  # online_softmax (3)
     out = divide(o, s)  # (4)
     return out, Saved(q, k, v, out, m, s, key_mask, seen, scale)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import reformer as page
-from linattn_ref.attention.features.feature_maps_random import or_infinity
+from linattn_ref.attention.features.feature_maps_random import or_infinity, unit
 from linattn_ref.attention.parts.lsh_hashing import find_order
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.op import Array, Bool, Float, Int, Integers
@@ -73,8 +73,8 @@ def length_of(x):
     length, limits = np.sqrt(dot(x, x)), np.finfo(x.dtype)
     odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
     if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
-        return np.where(odd, page.length_of(x), length)
-    length[odd] = page.length_of(x[odd[..., 0]])[..., 0]
+        return np.where(odd, unit(x)[1], length)
+    length[odd] = unit(x[odd[..., 0]])[1][..., 0]
     return length
 
 
