@@ -13,8 +13,8 @@ import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_dtype", "check_flags", "check_made_for", "check_options", "check_rng", "check_sizes", "is_number"]
-__all__ += ["check_choice", "plain", "plain_numbers"]
+__all__ = ["check_choice", "check_dtype", "check_flags", "check_made_for", "check_options", "check_rng", "check_sizes"]
+__all__ += ["is_number", "plain", "plain_numbers", "sized"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,6 +72,11 @@ def check_sizes(least: int = 1, /, **sizes: Any) -> None:
             raise ValueError(f"{name}: expected an integer of at least {least}, got {size!r}")
         if size > sys.maxsize:
             raise ValueError(f"{name}: expected at most {sys.maxsize}, got an integer of {size.bit_length()} bits")
+
+
+def sized(*names: str) -> Callable[..., None]:
+    """A page's look at sizes alone: those of ``names`` that a call has are at least 1."""
+    return lambda **given: check_sizes(**{name: given[name] for name in names if name in given})
 
 
 def check_rng(rng: Any) -> None:

@@ -49,7 +49,7 @@ from linattn_ref.attention.parts.heads import sum_to_shape
 from linattn_ref.attention.parts.masks import mix, scores, shown
 from linattn_ref.attention.softmax import softmax
 from linattn_ref.op import Array, Bool, Float, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import sized
 
 __all__ = ["Gradients", "Mixtures", "Saved", "backward", "forward", "in_parts"]
 
@@ -79,11 +79,7 @@ class Gradients(NamedTuple):
     w_p: Float[Array, "#... D R"]
 
 
-def look(window: Any, **_: Any) -> None:
-    check_sizes(window=window)
-
-
-@op(look=look)
+@op(look=sized("window"))
 def forward(
     k: Float[Array, "... L D"],
     v: Float[Array, "... L M"],

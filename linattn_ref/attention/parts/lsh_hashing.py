@@ -33,7 +33,7 @@ from numpy.random import Generator
 
 from linattn_ref.attention.parts.masks import shown
 from linattn_ref.op import Array, Bool, Constant, Float, Int, Integers, Mask, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_sizes, sized
 
 __all__ = ["buckets", "check_hash", "check_rotations", "chunk_of_token", "draw_rotations", "find_order"]
 __all__ += ["order_by_bucket", "pattern", "pattern_of", "put_back", "sides", "sides_backward"]
@@ -82,10 +82,6 @@ def buckets(qk: Float[Array, "... N D"], rotations: Constant[Array, "rounds D bu
     return found
 
 
-def look_chunk(chunk: Any, **_: Any) -> None:
-    check_sizes(chunk=chunk)
-
-
 def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integers:
     """The tokens in the order of (2), masked ones last: ``order[..., r, s]`` is the token of rank ``s`` in round ``r``.
 
@@ -97,13 +93,13 @@ def order_by_bucket(buckets: Integers, key_mask: Array | None = None) -> Integer
     return buckets.argsort(axis=-1, kind="stable").astype(np.int32)  # (2); stable: equal buckets by position
 
 
-@op(look=look_chunk)
+@op(look=sized("chunk"))
 def chunk_of_token(order: Int[Integers, "... rounds N"], chunk: int) -> Integers:
     """The chunk (3) in which each token lies in each round, ``(..., rounds, N)``."""
     return order.argsort(axis=-1).astype(order.dtype) // min(chunk, order.shape[-1])  # (3)
 
 
-@op(look=look_chunk)
+@op(look=sized("chunk"))
 def pattern_of(
     order: Int[Integers, "... rounds N"],
     chunk: int,

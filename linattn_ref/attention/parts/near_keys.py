@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.op import Mask, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import sized
 
 __all__ = ["Segment", "pattern", "segments"]
 
@@ -40,7 +40,7 @@ def segments(n: int, length: int, window: int, reduced: int, causal: bool) -> It
             yield Segment(queries, slice(max(start - window // 2, 0), min(stop + window // 2, length)), reduced)
 
 
-@op(look=lambda window, **_: check_sizes(window=window))
+@op(look=sized("window"))
 def pattern(n: int, *, window: int, causal: bool = False) -> Mask:
     """Which query sees which key in the short term, ``(N, N)``: for teaching."""
     seen = np.zeros((n, n), np.bool_)

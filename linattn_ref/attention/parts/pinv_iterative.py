@@ -53,7 +53,7 @@ import numpy as np
 
 from linattn_ref.attention.parts.masks import divide
 from linattn_ref.op import Array, Float, op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import sized
 
 __all__ = ["Gradients", "Saved", "backward", "forward"]
 
@@ -72,11 +72,7 @@ class Gradients(NamedTuple):
     a: Float[Array, "... R W"]
 
 
-def look(iterations: Any = 6, **_: Any) -> None:
-    check_sizes(iterations=iterations)
-
-
-@op(look=look)
+@op(look=sized("iterations"))
 def forward(a: Float[Array, "... R W"], *, iterations: int = 6) -> tuple[Array, Saved]:
     """Equations (1) and (2), each matrix with norms of its own; 0 for a matrix of zeros."""
     column_sums, row_sums = abs(a).sum(axis=-2), abs(a).sum(axis=-1)  # (..., W), (..., R)

@@ -46,13 +46,13 @@ from linattn_ref.attention.parts.recurrent import matrix_of
 from linattn_ref.attention.sparse import pattern_softmax, patterns
 from linattn_ref.attention.sparse.part import KEPT, Pattern, interval
 from linattn_ref.attention.sparse.pattern_softmax import Gradients, Saved
-from linattn_ref.attention.sparse.patterns import look_block as look
 from linattn_ref.op import Array, Bool, Float, op
+from linattn_ref.op.options import sized
 
 __all__ = ["Gradients", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
 
-@op(look=look)
+@op(look=sized("block"))
 def forward(
     q: Float[Array, "... N D"],
     k: Float[Array, "... L D"],
@@ -75,7 +75,7 @@ def forward(
 backward = pattern_softmax.backward  # (3), (4)
 
 
-@op(look=look)
+@op(look=sized("block"))
 @lru_cache(KEPT)
 def parts_of(n: int, n_keys: int, *, block: int, causal: bool = False) -> Pattern:
     """The sets (1): an interval for each query."""

@@ -41,7 +41,7 @@ from linattn_ref.attention.parts.masks import scores, shown
 from linattn_ref.attention.softmax import softmax
 from linattn_ref.attention.sparse.indices import distinct_indices, random_rows
 from linattn_ref.op import Array, Bool, Float, Mask, op
-from linattn_ref.op.options import check_choice, check_sizes
+from linattn_ref.op.options import check_choice, check_sizes, sized
 
 __all__ = ["KINDS", "Kind", "bigbird", "block_local", "check_kind", "check_window_blocks", "local"]
 __all__ += ["longformer", "matrix", "sparse_transformer"]
@@ -85,11 +85,7 @@ def local(n: int, *, window: int, dilation: int = 1, causal: bool = False) -> Ma
     return near & (difference >= 0) if causal else near
 
 
-def look_block(block: Any, **_: Any) -> None:
-    check_sizes(block=block)
-
-
-@op(look=look_block)
+@op(look=sized("block"))
 def block_local(n: int, *, block: int, causal: bool = False) -> Mask:
     """Blocks of width ``block`` that see themselves: ``i // block == j // block``; the last one may be shorter."""
     number = np.arange(n) // block
