@@ -1,9 +1,9 @@
 """Bits per pixel of test images while networks learn to draw: against images seen, and against CPU time.
 
 The runs are those of ``linattn-ref train images`` as it was when it evaluated on the first 512 test images (now it is
-images held out from training), gathered in ``figures/records/images.json``; the same seed, size and
-schedule, so that at the same number of images seen attention is all that differs. Beside them, not drawn, the two short
-runs of chapter 21's exercise.
+images held out from training), gathered in ``figures/records/images.json``; the same seed, size and schedule, so that
+at the same number of images seen attention is all that differs. Beside them, not drawn, the two short runs of chapter
+21's exercise.
 
 References
 ----------
