@@ -24,7 +24,7 @@ def leaves(x: Any, name: str = "", *, strict: bool = True) -> Iterator[tuple[str
         for field, part in zip(getattr(x, "_fields", range(len(x))), x, strict=True):
             yield from leaves(part, f"{name}.{field}".removeprefix("."), strict=strict)
     elif strict and x is not None and (not isinstance(x, (int, float)) or isinstance(x, np.generic)):
-        raise TypeError(f"{name or 'params'}: expected arrays in NamedTuples, got a {type(x).__name__}")
+        raise TypeError(f"{name or 'params'}: expected arrays in NamedTuples, got {type(x).__name__}")
 
 
 def map_arrays(function: Callable[[Any], Any], x: Any) -> Any:

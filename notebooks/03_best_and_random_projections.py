@@ -371,7 +371,7 @@ assert k == 250
 assert np.linalg.matrix_rank(P_tilde) == k  # rank k, as said
 assert 0.98 < low_rank.stated_failure(N, 0.5, k) / (2 * N ** (-1 / 4)) <= 1  # k is rounded up
 print(f"n = {N}, eps = 0.5: k = {k}; some entry is off by more with probability at most {2 * N ** (-1 / 4):.2f}")
-print(f"at eps = 0.1 the theorem's k is {low_rank.stated_dimension(N, 0.1)}, more than n")
+print(f"at eps = 0.1 the proof's k is {low_rank.stated_dimension(N, 0.1)}, more than n")
 
 # %% [markdown]
 # ### A counterexample
@@ -427,10 +427,10 @@ for p, column in ((np.eye(N), v), (P_real, V[layer, head, :, 0].astype(np.float6
 # %% [markdown]
 # ### On the real matrices
 #
-# Take every head of the network, two columns of its own values, one text, and 200 draws of $R$. How often does each
-# of the four errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the theorem asks for? (`low_rank.action` gives
-# errors of the same distribution as `projection_errors` from fewer random numbers: its module's docstring splits
-# $R^\top R v$ into a multiple of $v$ and normal noise orthogonal to $v$.)
+# Take every head of the network, two columns of its own values, one text, and 200 draws of $R$. How often does each of
+# the four errors exceed $\varepsilon = 0.5$, at the $k = 250$ that the proof takes? (`low_rank.action` gives errors of
+# the same distribution as `projection_errors` from fewer random numbers: its module's docstring splits $R^\top R v$
+# into a multiple of $v$ and normal noise orthogonal to $v$.)
 
 # %%
 eps, rng = 0.5, np.random.default_rng(9)

@@ -307,9 +307,10 @@ chapter.table(
 # %% [markdown]
 # ## Why the softmax cannot wait
 #
-# By chapter 2, a quarter of the singular values of $P$ hold some 83% of their sum. So why not take a low-rank
-# factorisation of $P$ and apply that? Because to have $P$ at all, all of it must be computed (Xiong et al. 2021, figure
-# 1, say it of the Nyström method). There are three ways to try, and each fails for its own reason.
+# By chapter 2, a quarter of the singular values of $P$ hold some 83% of their sum, so a matrix of low rank keeps much
+# of $P$. Why not take such a factorisation and apply that? Because to have $P$ at all, all of it must be computed
+# (Xiong et al. 2021, figure 1, say it of the Nyström method). There are three ways to try, and each fails for its own
+# reason.
 #
 # **From the factors of the scores.** $A = s\,QK^\top$ *is* given by two thin factors, of rank $D$. But the
 # exponential works on entries, and an entry of $A$ is an inner product. No finite number of features, computed from

@@ -485,12 +485,12 @@ print(
 # ## Keeping exponentials in range
 #
 # The exponent $\omega x - \frac12 \lVert x \rVert^2$ is at most $\frac12 \lVert \omega \rVert^2$, but for long $x$ it
-# easily falls below $-103$, where float32's exponential is 0. A key whose features are all 0 is lost, and a query
-# divides by 0. (The factor of trig features, $e^{\lVert x \rVert^2 / 2}$, overflows instead, beyond $e^{88}$.) In the
-# quotient (c) one factor per query and one factor per *feature* cancel. Let $a_c$ be the exponent of feature $c$.
-# Chapter 6 derived what the package does ($r$, $t$ and $c$ are now those of chapter 6). It takes keys relative to
-# $r_c$, the largest $a_c$ among the keys so far, and each query relative to its own $t_i = \max_c (a_c(x_i) + r_c)$.
-# Other implementations make one of three mistakes:
+# easily falls below $-104$, where float32's exponential is 0. A key whose features are all 0 is lost, and a query whose
+# features are all 0 comes to $0 / 0$. (The factor of trig features, $e^{\lVert x \rVert^2 / 2}$, overflows instead,
+# beyond $e^{88}$.) In the quotient (c) one factor per query and one factor per *feature* cancel. Let $a_c$ be the
+# exponent of feature $c$. Chapter 6 derived what the package does ($r$, $t$ and $c$ are now those of chapter 6). It
+# takes keys relative to $r_c$, the largest $a_c$ among the keys so far, and each query relative to its own $t_i =
+# \max_c (a_c(x_i) + r_c)$. Other implementations make one of three mistakes:
 #
 # - subtracting the maximum of $\omega x$ alone, without $-\frac12 \lVert x \rVert^2$: long keys then underflow;
 # - taking one maximum for all keys, future ones included (chapter 7);

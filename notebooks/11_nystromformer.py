@@ -97,8 +97,8 @@ print(f"rank 9: by {abs(rebuilt - full_rank).max():.1f}")
 # %% [markdown]
 # ## Why not on $P$
 #
-# A quarter of the singular values of $P = \mathrm{softmax}(s\,QK^\top)$ hold some 83% of their sum (chapter 2). But its
-# columns cannot be obtained without the rest:
+# A quarter of the singular values of $P = \mathrm{softmax}(s\,QK^\top)$ hold some 83% of their sum (chapter 2). But the
+# columns of $P$ cannot be obtained without the rest:
 #
 # $$P_{ij} = \frac{e^{s\,q_i \cdot k_j}}{\sum_l e^{s\,q_i \cdot k_l}}$$
 #

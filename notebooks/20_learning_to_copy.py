@@ -63,10 +63,9 @@ print(f"a word of {word_length} symbols; guessing costs {np.log(10):.2f} nats pe
 #
 # $$w_1 \ldots w_n\; 0\; w_1 \ldots w_n\; 0\; 0 \ldots$$
 #
-# and at each place the network predicts what comes next. The first copy is random and cannot be predicted. Only the
-# $n + 1$ targets from the separator on count. (In the code they are called `told`, and a symbol is "told" if it is
-# predicted correctly.) Each symbol of the second copy is in the first as well, exactly $n$ places before the query that
-# has to find it, and $n$ differs from word to word.
+# and at each place the network predicts what comes next. The first copy is random and cannot be predicted. Only the $n
+# + 1$ targets from the separator on count. (In the code they are called `told`.) Each symbol of the second copy is in
+# the first as well, exactly $n$ places before the query that has to find it, and $n$ differs from word to word.
 #
 # Kitaev et al. (2020, section 2.1) study Reformer on such a task. Katharopoulos et al. (2020, section 4.1.1) compare
 # softmax, linear and lsh on theirs. Here the task is as in the latter authors' code
@@ -380,7 +379,7 @@ for name in ("softmax", "linear"):
     for head, (its, largest_there) in enumerate(zip(weights.swapaxes(0, 1), largest.swapaxes(0, 1), strict=True)):
         parts = np.trace(its, axis1=1, axis2=2) / n, its[..., :n].sum(-1), its[..., n], its[..., n + 1 :].sum(-1)
         rows.append((f"{name}, head {head + 1}", *(f"{x.mean():.0%}" for x in (*parts, largest_there))))
-where = ("on the symbol to be told", "on all of the first copy", "on the separator", "on the second copy")
+where = ("on the symbol to be predicted", "on all of the first copy", "on the separator", "on the second copy")
 chapter.table(("weight of a row of layer 2, words of 20", *where, "largest on that symbol"), rows)
 assert largest.mean(axis=(0, 2)).max() < 0.1  # linear attention's
 assert weights[..., n + 1 :].sum(-1).mean(axis=(0, 2)).min() > 0.39
@@ -543,7 +542,8 @@ assert np.linalg.matrix_rank(weights, tol=1e-5 * np.linalg.norm(weights)) <= 32 
 
 # %%
 for width, curve in curves.widths.items():
-    print(f"linear, D = {width}: {np.median(curve.at_the_end()):.2g} nats, {np.median(curve.accuracy[:, -1]):.1%} told")
+    loss, right = np.median(curve.at_the_end()), np.median(curve.accuracy[:, -1])
+    print(f"linear, D = {width}: {loss:.2g} nats, {right:.1%} predicted")
 wide, narrower, narrowest = (np.median(curve.at_the_end()) for curve in curves.widths.values())
 assert narrower < 2 * wide < narrowest < 4 * wide
 

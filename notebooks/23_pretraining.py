@@ -235,8 +235,8 @@ for first, where in ((4, "one segment, places 4 to 7"), (3, "two segments")):
 #
 # $$\frac{\|S - \tilde P F\|_F}{\|S\|_F} \;\ge\; \sqrt{1 - \frac{k}{n - 1}} \qquad (4)$$
 #
-# As a *matrix*, looking at a neighbour is not low rank. Chapter 2 found heads that do so in a trained network, with the
-# slowest curves of all.
+# As a *matrix*, looking at a neighbour is not low rank. In a trained network, chapter 2 found heads that look at a
+# neighbour; their singular values fall most slowly of all.
 
 # %%
 shift = np.eye(n, k=-1)

@@ -16,7 +16,7 @@ from linattn_ref.nn import affine, embedding, gelu, layer_norm, positions, pre_n
 from linattn_ref.nn.mechanism import Mechanism, shared
 from linattn_ref.op import Array, Integers, Of, op
 from linattn_ref.op.backends import JIT
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_sizes, plain
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["Model", "Params", "check_tokens", "draw", "embed", "look", "places"]
@@ -53,11 +53,11 @@ def look_at_network(params: Any, model: Any, **_: Any) -> None:
     if not model.mechanism.is_causal:
         whose = "causal=True among its options" if "causal" in model.mechanism.accepts["forward"] else "a causal one"
         raise ValueError(f"model.mechanism: expected {whose}, or a token would see later ones")
-    check_sizes(heads=model.heads, groups=model.inside.options.get("groups", 1))
+    check_sizes(heads=plain(model.heads), groups=plain(model.inside.options.get("groups", 1)))
     if model.sinusoids is not None:
         check_array("model.sinusoids", model.sinusoids)
         if model.sinusoids.ndim != 2:
-            raise ValueError(f"model.sinusoids: expected a table of two axes, got shape {model.sinusoids.shape}")
+            raise ValueError(f"model.sinusoids: expected 2 axes, got shape {model.sinusoids.shape}")
     if (params.positions is None) == (model.sinusoids is None):
         raise ValueError("model: expected either sinusoids or params.positions, got both or neither")
     columns = 0 if model.sinusoids is None else model.sinusoids.shape[1]

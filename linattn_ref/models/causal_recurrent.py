@@ -50,16 +50,20 @@ def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
             )
     if state.blocks:  # what there is at all, and widths, which all blocks share
         own = multi_head.init_state(1, params.blocks[0].attention, inside, heads=model.heads, capacity=1)
-        for name, like, *others in zip(own._fields, own, *state.blocks, strict=True):
-            for got in others:
-                if (got is None) != (like is None) or width_of(like) not in (width_of(got), (1,)):  # 1: for all columns
-                    of = inside.forward.__module__.rpartition(".")[2]
-                    raise ValueError(f"state: expected one of {of}, got one with another {name}")
+        for one in state.blocks:
+            if other := differs(one, own):
+                of = inside.forward.__module__.rpartition(".")[2]
+                raise ValueError(f"state: expected one of {of}, got one with another {other}")
 
 
-def width_of(x: Any) -> Any:
-    """Of an array ``(B, H, ..., width)`` in a state; of a number in it nothing."""
-    return getattr(x, "shape", ())[2:][-1:]
+def differs(state: Any, own: Any) -> str:
+    """The field in which a state is not like the ``own`` first one of the mechanism, in being there or in its width."""
+    for name, got, like in zip(getattr(own, "_fields", ()), state, own, strict=False):
+        got_width, width = (getattr(x, "shape", ())[2:][-1:] for x in (got, like))  # of (B, H, ..., width)
+        grows = name == "log_scale" and width == (1,)  # into a number per feature
+        if name != "key_mask" and ((got is None) != (like is None) or not (grows or width == got_width)):
+            return str(name)
+    return ""
 
 
 def look_at_step(tokens_t: Any, params: Any, state: Any, model: Any) -> None:

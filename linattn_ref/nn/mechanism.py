@@ -56,7 +56,8 @@ def of(
     Parameters
     ----------
     module : module
-        With ``forward`` and ``backward``, and ``step`` and ``init_state`` if it has a recurrent form.
+        With ``forward`` and ``backward``, and ``step`` and ``init_state`` if it has a recurrent form. If it is causal,
+        and has neither these nor an option ``causal``, it says so by ``ALWAYS_CAUSAL = True``.
     reads : int, optional
         How many projections of a token its ``forward`` takes first; unless given, as many as are called queries, keys
         or values.

@@ -76,9 +76,7 @@ def home_of(saved: Any, function: Any) -> Any:
     kinds = saved_by(function)
     own = module.partition(".")[0] == PACKAGE  # then another page's is not this one's
     if not callable(found) or not hasattr(saved, "_fields") or (own and module.rpartition(".")[2] not in kinds):
-        raise TypeError(
-            f"saved: expected what forward returned second, a {kinds[0]}.Saved, got a {name_of(type(saved))}"
-        )
+        raise TypeError(f"saved: expected what forward returned second, {kinds[0]}.Saved, got {name_of(type(saved))}")
     return getattr(found, "page", found)
 
 

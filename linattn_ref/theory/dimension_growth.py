@@ -1,6 +1,6 @@
 """How many dimensions Linformer's Theorem 1 takes: the smallest ``k`` that keeps the failure rate, against ``log(n)``.
 
-The theorem states ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on which of the four errors of
+Its proof takes ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on which of the four errors of
 `linattn_ref.theory.low_rank.Errors` is meant. Measured for normal queries, keys and values, ``n = 128 ... 8192``:
 
 - every entry relative to ``|p_i| |v|``: a straight line in ``log(n)``, a sixth as steep as stated at ``eps = 0.5``;
@@ -22,14 +22,14 @@ from linattn_ref.op.options import check_sizes
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
-__all__ = ["Growth", "Needed", "first", "growth", "needed_dimension", "random_action"]
+__all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
 
 LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
 WIDTH = 64  # of the queries and keys of `random_action`
 
 
 class Needed(NamedTuple):
-    """The reduced dimension that a failure probability requires: the theorem's, and the measured one."""
+    """The reduced dimension that a failure probability requires: the proof's, and the measured one."""
 
     stated: int  # 5 log(n) / (eps^2 - eps^3)
     measured: int  # the smallest k at which the share of failures is at most the target
@@ -77,13 +77,13 @@ def needed_dimension(
 
     return Needed(
         stated_dimension(acted.exact.size, eps),
-        measured=first(lambda k: rates(k)[0] <= failure),
-        low=first(lambda k: rates(k)[1] <= failure),
-        high=first(lambda k: rates(k)[2] <= failure),
+        measured=_first(lambda k: rates(k)[0] <= failure),
+        low=_first(lambda k: rates(k)[1] <= failure),
+        high=_first(lambda k: rates(k)[2] <= failure),
     )
 
 
-def first(holds: Callable[[int], bool]) -> int:
+def _first(holds: Callable[[int], bool]) -> int:
     """The smallest positive integer at which ``holds`` turns true, once and for all: doubling, then bisection."""
     above = 1
     while not holds(above):
@@ -140,7 +140,7 @@ def random_action(
     trials, rng
         As in `action`.
     value_mean : float
-        ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the theorem's hard case.
+        ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the proof's hard case.
     tile : int
         Rows of ``P`` held at once.
     """

@@ -7,7 +7,8 @@ values there is a ``P~`` of rank ``Theta(log n)`` with
 
 For one known ``v`` rank 1 is enough: ``(P v) v^T / |v|^2``. The proof's matrix does not depend on ``v``, and that is
 what is looked at here: ``P~ = P R^T R``, with ``R (k, n)`` of independent ``N(0, 1/k)`` entries and ``k = 5 log(n) /
-(eps^2 - eps^3)`` (natural logarithm). It asks (1) of each entry and adds up the failures of the ``n`` rows:
+(eps^2 - eps^3)`` (natural logarithm). The proof asks the same of each entry and adds up the failures of the ``n``
+rows:
 
     Pr(|p_i R^T R v - p_i v| <= eps |p_i v|) > 1 - 2 exp(-(eps^2 - eps^3) k / 4)  (2)
     Pr(the event in (1)) > 1 - 2 n exp(-(eps^2 - eps^3) k / 4) = 1 - 2 n^(-1/4)   (3)
@@ -88,7 +89,7 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
 
 @plain_numbers
 def stated_dimension(n: int, eps: float) -> int:
-    """The theorem's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
+    """The proof's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
     check_sizes(n=n)
     eps = float(check_eps(eps))
     return max(1, math.ceil(5 * math.log(n) / (eps**2 - eps**3)))

@@ -179,7 +179,7 @@ def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool
         single = single * -np.expm1(-square) / 2  # (4), (6)
     if not orthogonal:
         return single / m
-    near = np.minimum(square, LARGEST)  # beyond it, the error of independent directions is infinite in float64
+    near = np.minimum(square, LARGEST)  # beyond it the gain is nothing beside `single`, which soon is infinite
     gain = 1 - np.exp(-sign * near) * product_of_orthogonal(sign * near / 2, width)
     return single / m - pairs_in_blocks(m, width) / m**2 * gain  # (8)
 
@@ -209,9 +209,11 @@ def regular_mean(x: Array, y: Array) -> Any:
     width, square = x.shape[-1], ((x + y) ** 2).sum(axis=-1)
     both = ((x**2).sum(axis=-1) + (y**2).sum(axis=-1)) / 2
     z, order = np.sqrt(width * square), width / 2 - 1
-    near, far = np.minimum(z, LARGEST), np.maximum(z, LARGEST)  # beyond it 0F1, about exp(z), may not be in float64
-    bessel = np.log(scipy.special.ive(order, far)) + far + scipy.special.gammaln(order + 1) - order * np.log(far / 2)
-    return np.exp(np.where(z < LARGEST, np.log(scipy.special.hyp0f1(width / 2, near**2 / 4)), bessel) - both)  # (9)
+    with np.errstate(all="ignore"):
+        series = np.log(scipy.special.hyp0f1(width / 2, z**2 / 4))
+        bessel = np.log(scipy.special.ive(order, z)) + z + scipy.special.gammaln(width / 2) - order * np.log(z / 2)
+    log_0f1 = np.where(np.isfinite(series), series, bessel)  # beyond float64 by Bessel's function
+    return np.exp(log_0f1 - both)  # (9)
 
 
 # --- Monte Carlo ----------------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ def look(grads: Any, limit: float) -> None:
     check_limit(limit=limit)
 
 
-def check_values(grads: Any, **_: Any) -> None:
-    check_writeable(grads=grads)
+def check_values(grads: Any, limit: float) -> None:
+    if limit < math.inf:  # else it is measured and left alone
+        check_writeable(grads=grads)
 
 
 @op(look=look, values=check_values)
@@ -42,7 +43,7 @@ def by_global_norm(grads: Any, limit: float) -> float:
     Raises
     ------
     TypeError, ValueError
-        There is no array in ``grads``, or one that is not of floats; ``limit`` is not above 0.
+        There is no array in ``grads``, or one that is not of floats or cannot be written to; ``limit`` is not above 0.
     """
     arrays = {id(array): array for _, array in leaves(grads)}.values()
     # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.

@@ -9,7 +9,6 @@ result.json        what a task has measured in the end, if it does
 """
 
 import contextlib
-import importlib.util
 import json
 import math
 import operator
@@ -96,10 +95,10 @@ def check_folder(out: Path, *, resume: bool = False) -> None:
 
 def check_files(out: Path, *, resume: bool) -> None:
     """The same, without checking whether another run is writing there."""
-    if importlib.util.find_spec("safetensors") is None:  # which the first checkpoint needs
-        raise ModuleNotFoundError(
-            "checkpoints need safetensors: pip install 'linattn-ref[spectrum]'", name="safetensors"
-        )
+    try:
+        import safetensors  # noqa: F401  # which the first checkpoint needs
+    except ImportError as error:
+        raise ImportError(f"checkpoints need safetensors ({error}): pip install 'linattn-ref[spectrum]'") from error
     found = [name for name in (LAST, BEST, RESULT) if (out / name).exists()]
     if found and not resume:
         raise ValueError(f"out: {out} has the {found[0]} of a run; resume that one, or give another folder")

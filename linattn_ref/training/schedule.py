@@ -20,11 +20,13 @@ error stops decreasing" (plateau).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from linattn_ref.op import op
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_sizes, plain
 from linattn_ref.training.checks import check_rate
 
 __all__ = ["cosine", "milestones", "noam", "plateau", "warm_up"]
@@ -35,10 +37,10 @@ def look(t: int, **others: Any) -> None:
     check_sizes(0, t=t)
     check_rate(**{name: others[name] for name in ("peak", "rate", "last", "factor") if name in others})
     at = others.get("at", ())
-    if not isinstance(at, Iterable):
+    if not isinstance(at, (Sequence, np.ndarray)):
         raise TypeError(f"at: expected a sequence of steps, got {at!r}")
     for milestone in at:
-        check_sizes(0, at=milestone)
+        check_sizes(0, at=plain(milestone))
 
 
 @op(look=look)

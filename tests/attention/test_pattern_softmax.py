@@ -121,7 +121,7 @@ def test_one_of_other_lengths_is_refused():
 
 @pytest.mark.parametrize("wrong", [local.pattern(N, window=3), [1], (1,), part.band(N, N, -3, 3), None])
 def test_what_is_no_pattern_is_refused(wrong):
-    with pytest.raises(TypeError, match=r"^seen: expected what a mechanism's parts_of returns, a tuple of .*, got a "):
+    with pytest.raises(TypeError, match=r"^seen: expected what a mechanism's parts_of returns, a tuple of .*, got "):
         pattern_softmax.forward(*draw(local), wrong)
 
 

@@ -250,8 +250,9 @@ def test_wrong_arguments_are_named():
         causal.forward(READ, params, causal.Model(mechanism.of(linear), heads=2))
     with pytest.raises(ValueError, match="groups: expected an integer of at least 1, got 0"):
         causal.forward(READ, params, model._replace(groups=0))
-    with pytest.raises(ValueError, match=r"model\.sinusoids: expected at least 2 axes, got shape \(3,\)"):
-        causal.forward(READ, params._replace(positions=None), model._replace(sinusoids=np.zeros(3)))
+    for shape in ((3,), (1, 3, 2)):
+        with pytest.raises(ValueError, match=r"model\.sinusoids: expected (at least )?2 axes, got shape \("):
+            causal.forward(READ, params._replace(positions=None), model._replace(sinusoids=np.zeros(shape)))
     with pytest.raises(TypeError, match="activation: expected a module with forward and backward"):
         causal.forward(READ, params, model._replace(activation="relu"))
     with pytest.raises(TypeError, match=r"model: expected causal_network\.Model, got str"):

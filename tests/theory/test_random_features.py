@@ -174,7 +174,7 @@ def test_regular_lengths_are_biased():
     assert wide_bias / bias == pytest.approx((D + 2) / (64 + 2), rel=0.15)
 
 
-@pytest.mark.parametrize(("width", "length"), [(2048, 50.0), (512, 30.0), (64, 100.0), (3, 0.0)])
+@pytest.mark.parametrize(("width", "length"), [(2048, 50.0), (4096, 12.0), (512, 30.0), (64, 100.0), (3, 0.0)])
 def test_regular_lengths_where_a_factor_is_beyond_float64(width, length):
     """(9) by its series, in logarithms: 0F1(; b; w) is the sum of w^n / ((b)_n n!)."""
     x, _ = pair(length / 2, 0.0, width)

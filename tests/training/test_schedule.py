@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from linattn_ref.training import schedule
@@ -16,7 +17,8 @@ def test_warm_up_reaches_its_peak_at_its_last_step():
 def test_milestones_multiply():
     rates = [schedule.milestones(t, rate=1.0, at=(2, 4), factor=0.5) for t in range(6)]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25]
-    assert schedule.milestones(4, rate=3.0, at=(2, 4)) == pytest.approx(0.03)
+    for at in ((2, 4), [2, np.uint8(4)], np.array([2, 4])):
+        assert schedule.milestones(4, rate=3.0, at=at) == pytest.approx(0.03)
 
 
 def test_cosine_falls_from_peak_to_last():
@@ -59,7 +61,8 @@ def test_bad_arguments_are_named():
         for wrong in (-1, 2.5, None):
             with pytest.raises(ValueError, match=f"t: expected an integer of at least 0, got {wrong}"):
                 rate(wrong)
-    with pytest.raises(TypeError, match="at: expected a sequence of steps, got 7"):
-        schedule.milestones(3, rate=1.0, at=7)
+    for wrong in (7, iter((2, 4))):  # an iterator would be used up by the check
+        with pytest.raises(TypeError, match="at: expected a sequence of steps, got "):
+            schedule.milestones(3, rate=1.0, at=wrong)
     with pytest.raises(ValueError, match="peak: expected a finite number of at least 0, got nan"):
         schedule.warm_up(3, peak=float("nan"), warmup=2)

@@ -86,7 +86,7 @@ def look(q: Any, k: Any, seen: Any, **_: Any) -> None:
     if not isinstance(seen, tuple) or not all(isinstance(part, Part) for part in seen):
         raise TypeError(
             f"seen: expected what a mechanism's parts_of returns, a tuple of {Part.__module__}.Part,"
-            f" got a {name_of(type(seen))}"
+            f" got {name_of(type(seen))}"
         )
     n, n_keys = q.shape[-2], k.shape[-2]
     for part in seen:

@@ -67,7 +67,7 @@ from linattn_ref.op.options import check_options
 
 __all__ = ["KINDS", "Gradients", "Kind", "Saved", "backward", "forward", "matrix", "parts_of", "pattern"]
 
-ALWAYS_CAUSAL = True  # a network asks
+ALWAYS_CAUSAL = True  # without an option for it: `nn.mechanism` asks
 
 
 def look(**options: Any) -> None:

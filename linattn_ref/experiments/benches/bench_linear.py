@@ -13,7 +13,7 @@ processor.
 
 At these sizes a forward pass takes no longer than the system takes to find new memory for its result. That is not what
 is compared: fast-transformers' kernels are given theirs, and the others get theirs from what is free in the process,
-which on Linux is told to hand nothing back meanwhile (`op.workspace`).
+which on Linux keeps what is freed meanwhile (`op.workspace.workspace`).
 
 Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` works in
 the arrays of the state (``overwrite_state=True``); ``jit, new state`` leaves them alone, and copies.

@@ -17,6 +17,7 @@ The right side is about ``C`` where ``M = D``. What it takes to make the feature
 alone, for ``quadratic`` and ``taylor_exp`` one or two products per feature, which is then used in ``M`` multiply-adds.
 """
 
+import bisect
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -28,7 +29,6 @@ from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, labels, style
-from linattn_ref.theory.dimension_growth import first
 
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
@@ -118,7 +118,11 @@ def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     def pays(n: int) -> bool:
         return multiply_adds(feature_map, n, key_width, value_width) < multiply_adds(None, n, key_width, value_width)
 
-    return first(pays)  # one is linear in N and the other quadratic: once it pays, it pays at every greater length
+    high = 1
+    while not pays(high):
+        high *= 2
+    # One is linear in N and the other quadratic: once it pays, it pays at every greater length.
+    return high // 2 + bisect.bisect_left(range(high // 2, high), True, key=pays)
 
 
 def crossover_formula(features: int, key_width: int, value_width: int) -> float:
