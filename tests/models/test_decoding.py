@@ -224,3 +224,9 @@ def test_gelu_knows_the_normal_distribution():
     got = x.copy()
     gelu(got)
     np.testing.assert_allclose(got, x * ndtr(x), rtol=0, atol=4e-15)
+
+
+def test_numpys_numbers_are_packed_too():
+    params, model = network(linear)
+    packed = decoding.pack(params, model._replace(heads=np.int64(3)))
+    assert [*map(str, packed[4:])] == [*map(str, decoding.pack(params, model)[4:])]

@@ -79,12 +79,8 @@ def length_of(x):
 
 
 def key_of(x, length):
-    """``x / |x|``, and 0 for the zero vector; a length may be beyond the range of floats."""
-    key, far = x / np.where(length == 0, length.dtype.type(1), length), np.isinf(length)
-    if not isinstance(x, np.ndarray):
-        return np.where(far, unit(x)[0], key)
-    key[far[..., 0]] = unit(x[far[..., 0]])[0]
-    return key
+    """``x / |x|``, and 0 for the zero vector."""
+    return x / np.where(length == 0, length.dtype.type(1), length)
 
 
 def dot(x, y):
