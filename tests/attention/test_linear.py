@@ -860,3 +860,24 @@ def test_what_makes_a_state_wants_a_feature_map():
     ):
         with pytest.raises(TypeError, match=r"^feature_map: expected a FeatureMap such as .*, got 'relu'"):
             make(feature_map="relu")
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+def test_a_query_without_features_gets_0_and_passes_nothing_on(kernels):
+    """elu + 1 of -1000 is 0, and so is the denominator: whatever the values, and whatever the gradient there."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 8, 3))
+    q[5], v[2] = -1000, np.inf
+    out, _ = linear.forward(q, k, v, causal=True, eps=0.0, kernels=kernels)
+    assert (out[5] == 0).all()
+    state = linear.init_state((), 3, 3, kernels=kernels)
+    for row in range(6):
+        out_t, state = linear.step(q[row], k[row], v[row], state, eps=0.0, kernels=kernels)
+    assert (out_t == 0).all()
+    v[2], d_out = 1, rng.standard_normal((8, 3))
+    _, saved = linear.forward(q, k, v, causal=True, eps=0.0, kernels=kernels)
+    d_out[5] = 0
+    expected = linear.backward(d_out, saved)
+    d_out[5] = np.nan
+    for got, wanted in zip(linear.backward(d_out, saved)[:3], expected[:3], strict=True):
+        np.testing.assert_array_equal(got, wanted)

@@ -70,17 +70,23 @@ def count_seen(qk, key_mask):
 
 def length_of(x):
     """``|x| (..., N, 1)``; by way of the largest entry only where its square would leave the range of floats."""
-    length, limits = np.sqrt(dot(x, x)), np.finfo(x.dtype)
-    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
-    if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
-        return np.where(odd, unit(x)[1], length)
-    length[odd] = unit(x[odd[..., 0]])[1][..., 0]
-    return length
+    length = np.sqrt(dot(x, x))
+    return with_odd(length, length, x, lambda odd: unit(odd)[1])
 
 
 def key_of(x, length):
     """``x / |x|``, and 0 for the zero vector."""
-    return x / np.where(length == 0, length.dtype.type(1), length)
+    return with_odd(x / or_infinity(length), length, x, lambda odd: unit(odd)[0])
+
+
+def with_odd(found, length, x, of):
+    """``found``, in place: ``of(x)`` where a length, or the square of one, has left the range of floats."""
+    limits = np.finfo(x.dtype)
+    odd = ~((length > limits.tiny**0.25) & (length < limits.max**0.25))
+    if not isinstance(x, np.ndarray):  # a GPU would have to be asked how many are odd
+        return np.where(odd, of(x), found)
+    found[odd[..., 0]] = of(x[odd[..., 0]])
+    return found
 
 
 def dot(x, y):

@@ -209,6 +209,8 @@ def _shares(d_out, denominator):
         share[few] = power
         left = np.where(few, denominator, power.dtype.type(0)) * power
         d_out = d_out / np.where(few, left, power.dtype.type(1))[..., None]
+    if nothing.any():
+        d_out = np.where(nothing[..., None], d_out.dtype.type(0), d_out)
     return d_out, share.reshape(math.prod(share.shape[:-1]), share.shape[-1])
 
 

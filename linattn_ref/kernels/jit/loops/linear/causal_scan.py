@@ -215,8 +215,10 @@ def _denominators(q, k, z, eps, denominator, y):
 
 @inner
 def _go_on(out, denominator):
-    """Multiply by what is left of ``1 / denominator`` where that is infinite and ``y`` was a part of it."""
+    """Multiply by what is left of ``1 / denominator`` where that is infinite and ``y`` was a part of it; 0 for 0."""
     for i in range(len(out)):
+        if denominator[i] == 0:
+            out[i, :] = 0  # also of an infinite sum
         more = rest(denominator[i], out)
         if more != 1:
             for m in range(out.shape[1]):

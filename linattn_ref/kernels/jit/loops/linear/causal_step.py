@@ -37,10 +37,12 @@ def step_rows(q, k, v, s, z, eps, out, gate=None):
         for first in range(0, q.shape[1], lanes(q)):
             some_z = columns_from(z, first)
             share += _meet_z(columns_from(q, first), columns_from(k, first), some_z, head, gate)
-        more, share = rest(share, q), reciprocal(share, q)  # of (2)
+        is_nothing, more, share = share == 0, rest(share, q), reciprocal(share, q)  # of (2)
         for first in range(0, v.shape[1], lanes(v)):
             some_v, some_s, some_out = columns_from(v, first), columns_from(s, first), columns_from(out, first)
             _step_columns(q, k, some_v, some_s, some_out, head, share, more, gate)
+        if is_nothing:
+            out[head, :] = 0  # also of an infinite sum
 
 
 @inner(forceinline=True)
