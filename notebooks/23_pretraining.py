@@ -645,48 +645,48 @@ assert counts["both neighbours"] < 0.65 * reached[0, :, -1].min()
 # are deeper and made forty times as many updates. ($E$ and $F$ begin as mean pooling, as in the panels above.)
 
 # %% [markdown]
-# ### A window of 512: two runs, as far as they went
+# ### A window of 512
 #
 # The plan also asks whether curves of different length meet at a fixed $k$: at $k = 64$ a window of 512 may have at
-# most 1.05 times the perplexity that one of 128 has. On a processor without AVX-512 such a run would take five to six
-# hours. Softmax attention and Linformer were begun there, and stopped after some of the 6,000 updates. The rates of all
-# four runs rise and fall alike, those of $E$ and $F$ being $1 / n$ of the others', as always, and each update reads
-# 4,096 tokens. So a row compares networks that have learned from the same number of tokens.
+# most 1.05 times the perplexity that one of 128 has. That run has ended. Beside it stands softmax attention at length
+# 512, which was begun on a slower processor and stopped after 1,500 of 6,000 updates, since it would have taken six
+# hours. The rates of all four runs rise and fall alike, those of $E$ and $F$ being $1 / n$ of the others', as always,
+# and each update reads 4,096 tokens. So a row compares networks that have learned from the same number of tokens.
 
 # %%
 begun = runs.read_all(runs.RECORDS / "begun")
 pairs = {
     "softmax attention": (larger["perplexity-softmax-128-0"], begun["perplexity-softmax-512-0"]),
-    "k = 64": (larger["perplexity-128-64-linformer-0"], begun["perplexity-512-64-linformer-0"]),
+    "k = 64": (larger["perplexity-128-64-linformer-0"], larger["perplexity-512-64-linformer-0"]),
 }
-last = min(longer.steps[-1] for _, longer in pairs.values())
-at_masks = {}
+at_masks = {}  # by updates, (n = 128, n = 512)
 for name, both in pairs.items():
     for run, n in zip(both, (128, 512), strict=True):
         assert run.facts["own_rate"] in (None, 1 / n)
         assert run.facts["shape"] == {**shape, "length": n}
         for fact in ("steps", "peak", "seed", "text", "vocabulary", "pooled"):
             assert run.facts[fact] == both[0].facts[fact]
-        at_masks[f"{name}, n = {n}"] = np.exp(run.curves["masked"][run.steps <= last])
-updates, table = exact.steps[exact.steps <= last], np.stack([*at_masks.values()], axis=1)  # (updates, 4)
-times = table[:, 1::2] / table[:, ::2]  # n = 512 over n = 128
-rows = [
-    (i, *(f"{x:.0f}" for x in four), *(f"{x:.2f}" for x in two))
-    for i, four, two in zip(updates, table, times, strict=True)
-]
-chapter.table(("updates", *at_masks, *(f"{name}, 512 over 128" for name in pairs)), rows)
-assert (abs(times[:, 0] - 1) < 0.06).all()
-assert (np.diff(times[:, 1]) > 0).all()
-assert times[-1, 1] > 1.8
+    curves = [dict(zip(run.steps.tolist(), np.exp(run.curves["masked"]).tolist(), strict=True)) for run in both]
+    at_masks[name] = {t: (curves[0][t], curves[1][t]) for t in curves[1]}
+rows = []
+for t in (300, 900, 1500, 3000, 4500, 6000):
+    found = [at_masks[name].get(t) for name in pairs]
+    rows.append((t, *(f"{two[1]:.0f} / {two[0]:.0f} = {two[1] / two[0]:.2f}" if two else "–" for two in found)))
+chapter.table(("updates", *(f"{name}: n = 512, over n = 128" for name in pairs)), rows)
+times = {name: np.array([long / short for short, long in of.values()]) for name, of in at_masks.items()}
+assert (abs(times["softmax attention"] - 1) < 0.06).all()
+assert (np.diff(times["k = 64"]) > 0).all()
+assert times["k = 64"][-1] > 3  # the plan's limit is 1.05
 
 # %% [markdown]
-# With softmax attention the length of the window hardly matters yet. (At other lengths other tokens are hidden: counts
-# of pairs have perplexity 146 at length 512, and 153 at 128. So a ratio a little below 1 is no gain.) With 64 mixtures
-# it does: the curves do not meet, they part, and after 1,500 updates the longer window has 2.4 times the perplexity of
-# the shorter one. This is no answer to the plan, which asks after 6,000 updates, nor to the paper, which asks after
-# convergence. It shows the direction: each of the 64 mixtures now holds eight tokens in place of two, and at length
-# 128, too, fewer mixtures did worse. Anyone with six hours can run it from the beginning:
-# `linattn-ref train --plan linattn_ref/experiments/learning/papers.toml --only perplexity-512-64-linformer-0`.
+# With softmax attention the length of the window hardly matters, as far as that run went. (At other lengths other
+# tokens are hidden: counts of pairs have perplexity 146 at length 512, and 153 at 128. So a ratio a little below 1 is
+# no gain.) With 64 mixtures it does. At each evaluation the two curves are further apart than at the one before, though
+# ever more slowly, and in the end the longer window has 3.7 times the perplexity of the shorter one: **by the plan that
+# is a no**. Each of the 64 mixtures now holds eight tokens in place of two; at length 128, too, fewer mixtures did
+# worse, by 2.4 times with four tokens in each. The paper speaks of perplexities "after convergence", and a network that
+# went on learning after ours stopped might still come nearer. Ours say that at this size, and after as many tokens, a
+# fixed $k$ costs more the longer the window is.
 
 # %% [markdown]
 # ## Exercises
