@@ -234,7 +234,7 @@ WRONG_SAVED = {
 @PLAIN
 def test_wrong_saved(setting):
     call = setting.call()
-    expected = r"^saved: expected what forward returned second, a \w+\.\w*Saved, got a "
+    expected = r"^saved: expected what forward returned second, \w+\.\w*Saved, got "
     for wrong, change in WRONG_SAVED.items():
         with about(wrong), pytest.raises(TypeError, match=expected):
             call.case.backward(*change(*call.forward()))

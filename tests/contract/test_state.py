@@ -110,10 +110,10 @@ def test_a_state_of_other_arrays_is_refused(setting):
 def test_what_is_no_state_is_refused(setting):
     call = setting.call(Sizes(4, 4))
     for wrong in (tuple(call.init_state()), np.zeros(3), "state"):
-        with pytest.raises(TypeError, match=r"^state: expected a .*State, got "):
+        with pytest.raises(TypeError, match=r"^state: expected .*State, got "):
             call.forward(state=wrong)
     for wrong in (None, tuple(call.init_state()), "state"):
-        with pytest.raises(TypeError, match=r"^state: expected a .*State, got "):
+        with pytest.raises(TypeError, match=r"^state: expected .*State, got "):
             call.step(0, wrong)
 
 

@@ -74,7 +74,7 @@ def test_what_is_refused(changed, error, match):
 
 def test_what_backward_refuses():
     y, saved = layer_norm.forward(*draw())
-    with pytest.raises(TypeError, match=r"^saved: expected what forward returned second, a layer_norm.Saved"):
+    with pytest.raises(TypeError, match=r"^saved: expected what forward returned second, layer_norm.Saved"):
         layer_norm.backward(y, (y, saved))
     with pytest.raises(ValueError, match=r"^d_y: expected shape \(\.\.\., W\) = \(2, 7, 5\), got \(7, 5\)"):
         layer_norm.backward(y[0], saved)
