@@ -860,7 +860,7 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 # ## What to remember
 #
 # - Softmax has infinitely many features: $N$ different tokens can make a matrix of rank $N$. Cut off after order $p$,
-#   they are right for scores from near 0 to well below $p$. Odd orders go negative.
+#   the series is right for scores from near 0 to well below $p$. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
 # - $\mathrm{elu} + 1$ has $D$ and approximates nothing. Among keys that share a positive entry with the query, its
 #   attention is soft at any temperature.

@@ -682,11 +682,11 @@ assert times["k = 64"][-1] > 3  # the plan's limit is 1.05
 # With softmax attention the length of the window hardly matters, as far as that run went. (At other lengths other
 # tokens are hidden: counts of pairs have perplexity 146 at length 512, and 153 at 128. So a ratio a little below 1 is
 # no gain.) With 64 mixtures it does. At each evaluation the two curves are further apart than at the one before, though
-# ever more slowly, and in the end the longer window has 3.7 times the perplexity of the shorter one: **by the plan that
+# by less towards the end, where the longer window has 3.7 times the perplexity of the shorter one: **by the plan that
 # is a no**. Each of the 64 mixtures now holds eight tokens in place of two; at length 128, too, fewer mixtures did
 # worse, by 2.4 times with four tokens in each. The paper speaks of perplexities "after convergence", and a network that
-# went on learning after ours stopped might still come nearer. Ours say that at this size, and after as many tokens, a
-# fixed $k$ costs more the longer the window is.
+# went on learning after ours stopped might still come nearer. Our runs say that at this size, and after as many tokens,
+# a fixed $k$ costs more the longer the window is.
 
 # %% [markdown]
 # ## Exercises

@@ -51,17 +51,17 @@ def look_at_state(tokens: Any, params: Any, state: Any, model: Any) -> None:
     if state.blocks:  # what there is at all, and widths, which all blocks share
         own = multi_head.init_state(1, params.blocks[0].attention, inside, heads=model.heads, capacity=1)
         for one in state.blocks:
-            if other := differs(one, own):
+            if other := difference(one, own):
                 of = inside.forward.__module__.rpartition(".")[2]
                 raise ValueError(f"state: expected one of {of}, got one with another {other}")
 
 
-def differs(state: Any, own: Any) -> str:
-    """The field in which a state is not like the ``own`` first one of the mechanism, in being there or in its width."""
-    for name, got, like in zip(getattr(own, "_fields", ()), state, own, strict=False):
-        got_width, width = (getattr(x, "shape", ())[2:][-1:] for x in (got, like))  # of (B, H, ..., width)
-        grows = name == "log_scale" and width == (1,)  # into a number per feature
-        if name != "key_mask" and ((got is None) != (like is None) or not (grows or width == got_width)):
+def difference(state: Any, fresh: Any) -> str:
+    """The first field that only one of two states has, or that has another width in each; empty if there is none."""
+    for name, x, y in zip(getattr(fresh, "_fields", ()), state, fresh, strict=False):
+        width, usual = (getattr(each, "shape", ())[2:][-1:] for each in (x, y))  # of (B, H, ..., width)
+        grows = name == "log_scale" and usual == (1,)  # into a number per feature
+        if name != "key_mask" and ((x is None) != (y is None) or not (grows or width == usual)):
             return str(name)
     return ""
 

@@ -264,7 +264,7 @@ class Entry:
             home_of(arguments["saved"], self.function)
             sizes_of(arguments["saved"], sizes)
         arguments.update({name: plain(x) for name, x in arguments.items() if name not in rules})
-        model = arguments.get("model")
+        model = arguments.get("model")  # whose numbers become Python's too
         if isinstance(model, tuple) and any(isinstance(x, np.generic) for x in model):
             arguments["model"] = type(model)(*map(plain, model))
         if "leading" in arguments:

@@ -140,7 +140,7 @@ def random_action(
     trials, rng
         As in `action`.
     value_mean : float
-        ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the proof's hard case.
+        ``v`` has independent ``N(value_mean, 1)`` entries; 0 is the hard case of the bound as printed.
     tile : int
         Rows of ``P`` held at once.
     """

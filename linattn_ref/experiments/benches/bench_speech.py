@@ -159,7 +159,8 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
 def table(results: Results) -> str:
     """Both tables as Markdown: of pieces, and of whole epochs.
 
-    Above, CPU time per call, and its ratios; below, CPU seconds per epoch of this package's networks.
+    The first table has the CPU time of `jit` per call, and the others' times it, median (least). The second has the CPU
+    seconds of an epoch, of this package's networks alone.
     """
     lines = engine.table(("piece", "passes", "size"), results.rows, ("jit", "pytorch"))
     told = f"{5 * results.repeats} rounds, of the networks {results.repeats}; float32, one thread."

@@ -86,7 +86,7 @@ def make(
         try:
             move_into_place(html, out)
         except BaseException:
-            if old.exists():
+            if old.exists() and not out.exists():
                 os.replace(old, out)
             raise
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
