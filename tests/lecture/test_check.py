@@ -190,7 +190,7 @@ MISTAKES = {
     "rfa": ("d_gate = d_log_gate / gate -", "d_gate = d_log_gate / gate +", "gate"),
     "nystromformer": ("d_k = d_k + segment", "d_k = d_k - segment", "k"),
     "long_short": ("d_v + by_mixing", "d_v - by_mixing", "v"),
-    "reformer": ("d_k - k * (k", "d_k + k * (k", "qk"),
+    "reformer": ("d_q + unit_backward(d_k", "d_q - unit_backward(d_k", "qk"),
     "sparse.pattern_softmax": ("d_k[j] += ", "d_k[j] -= ", "k"),
     "sparse.longformer": ("Gradients(d_q, d_k, d_v, d_q_global", "Gradients(d_q, d_k, d_v, -d_q_global", "q_global"),
     **{
