@@ -149,6 +149,23 @@ def test_what_has_no_weight_changes_nothing(call, dtype):
 
 
 @DTYPES
+@pytest.mark.parametrize(
+    ("call", "n"), [(softmax(False), 66), (pattern, 66), (two_parts, 7)], ids=["softmax", "pattern", "two parts"]
+)
+def test_what_loses_its_weight_to_a_later_tile_changes_nothing(call, n, dtype):
+    """The value of key 0 is met first; then comes a key that leaves it nothing."""
+    q, v, d_out = np.random.default_rng(0).random((3, 1, n, 2)).astype(dtype) + dtype(0.1)
+    scores = 1e4 * np.arange(n) if call is two_parts else np.where(np.arange(n) < 65, 0, 1e5)
+    k = scores.astype(dtype)[None, :, None].repeat(2, axis=-1)
+    out, expected = call(q, k, v, d_out)
+    v[:, 0] = np.inf
+    found, gradients = call(q, k, v, d_out)
+    first = 1 if call is two_parts else 65  # those before have no better key
+    for x, y in zip((found, *gradients), (out, *expected), strict=True):
+        np.testing.assert_array_equal(x[:, first:], y[:, first:])
+
+
+@DTYPES
 @pytest.mark.parametrize("module", [attention.softmax, attention.local, attention.reformer])
 def test_a_head_that_sees_no_key_has_no_gradient(module, dtype):
     q, k, v, d_out = np.random.default_rng(0).random((4, 1, 10, 2)).astype(dtype)

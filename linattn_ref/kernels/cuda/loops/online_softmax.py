@@ -30,6 +30,12 @@ def saturated(score, largest):
 
 
 @inlined
+def decayed(x, decay):
+    """What is left of ``x``: nothing where no weight is left, also of a NaN or infinity."""
+    return decay * x if decay != 0 else decay
+
+
+@inlined
 def to_scores(x, y, acc, tile, scale, largest):
     """Products of all threads to scores in shared memory."""
     for r in range(EACH):
@@ -86,4 +92,4 @@ def to_weights(x, y, t, tile, panel, state, acc):
             state[SUM, t] += panel[c, t]  # (2)
     for r in range(EACH):
         for s in range(EACH):
-            acc[r, s] *= state[DECAY, y + SIDE * r]
+            acc[r, s] = decayed(acc[r, s], state[DECAY, y + SIDE * r])

@@ -28,7 +28,7 @@ from linattn_ref.kernels.cuda.loops.half_tiles import (
     sum_of_quad,
     write,
 )
-from linattn_ref.kernels.cuda.loops.online_softmax import saturated
+from linattn_ref.kernels.cuda.loops.online_softmax import decayed, saturated
 
 NOTHING, LARGEST = np.float32(-math.inf), np.finfo(np.float32).max
 HIGHEST, SHARE, ROW_SUM, VISIBLE = 0, 1, 2, 3  # rows of `vectors`: three of the queries, one of the keys
@@ -97,7 +97,7 @@ def forward_tile(q, k, v, key_mask, causal, scale, out, m, share):
             for e in range(4):
                 scores[j, e] = ZERO if scores[j, e] == NOTHING else math.exp(scores[j, e] - highest[e >> 1])
                 total[e >> 1] += scores[j, e]  # (2)
-                acc[j, e] *= factor[e >> 1]
+                acc[j, e] = decayed(acc[j, e], factor[e >> 1])
         cuda.syncthreads()
         add_results_by_pairs(lane, acc, scores, below)  # (3)
         cuda.syncthreads()

@@ -7,6 +7,7 @@ import math
 
 from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.half_tiles import ZERO
+from linattn_ref.kernels.cuda.loops.online_softmax import decayed
 from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import FIRST_SLOT, LAST_ROW, LAST_SLOT, ROW
 from linattn_ref.kernels.cuda.loops.tile import THREADS, TILE
 
@@ -31,13 +32,13 @@ def join_softmax(joins, numbers, pieces, of_pieces, so_far, out, with_it):
             for slot in range(joins[task, FIRST_SLOT], joins[task, LAST_SLOT]):
                 highest = max(highest, of_pieces[head, slot * TILE + i, 0])  # (1)
             weight = share(so_far[head, query, 0], highest)
-            mixed, total = weight * out[head, query, m], ZERO
+            mixed, total = decayed(out[head, query, m], weight), ZERO
             if so_far[head, query, 1] != -math.inf:
                 total = weight * so_far[head, query, 1]
             for slot in range(joins[task, FIRST_SLOT], joins[task, LAST_SLOT]):
                 weight = share(of_pieces[head, slot * TILE + i, 0], highest)
                 total += weight * of_pieces[head, slot * TILE + i, 1]  # (2)
-                mixed += weight * pieces[head, slot * TILE + i, m]  # (3)
+                mixed += decayed(pieces[head, slot * TILE + i, m], weight)  # (3)
             out[head, query, m] = mixed
             if m == 0:
                 with_it[head, query, 0], with_it[head, query, 1] = highest, total

@@ -185,7 +185,8 @@ def weigh(p, d_s, i, score, shift, share, row_sum, careful):
         lowest = broadcast(p.dtype.type(np.finfo(p.dtype).min))
         weight = where_greater(lowest, score, broadcast(p.dtype.type(0)), weight)
     store(p, i, weight)
-    store(d_s, i, weight * (load(d_s, i) - broadcast(row_sum)))
+    d_score = weight * (load(d_s, i) - broadcast(row_sum))
+    store(d_s, i, where_greater(weight, broadcast(p.dtype.type(0)), d_score, weight))  # 0 without weight, never NaN
 
 
 @inner
@@ -197,19 +198,8 @@ def hide_masked(scores, bias):
 
 
 @inner
-def forget_unseen(p, d_s, rows):
-    """No gradient where the weight is 0: there it may be NaN."""
-    for j in range(rows):
-        for i in range(p.shape[1]):
-            if p[j, i] == 0:
-                d_s[j, i] = 0
-
-
-@inner
 def add_gradients(q, d_out, p, d_s, k_columns, keys, d_q, d_k_t, d_v_t, careful):
     """What a tile of ``p`` and ``d_s (queries, lanes)`` gives to the gradients of its queries and ``keys`` keys."""
-    if careful:
-        forget_unseen(p, d_s, q.shape[0])
     multiply(d_v_t, d_out.T, p, True, careful)
     multiply(d_k_t, q.T, d_s, True, careful)
     for c in range(0, d_q.shape[1], lanes(q)):

@@ -48,7 +48,6 @@ from linattn_ref.kernels.jit.loops.simd.vector import (
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 from linattn_ref.kernels.jit.loops.softmax.softmax_tile import (
     apart,
-    forget_unseen,
     has_none,
     multiply,
     product_of_seen,
@@ -246,8 +245,6 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             for i in range(len(some_p)):
                 query = start + i
                 weigh(some_p, some_d_s, i, load(some_p, i), shift[query], share[query], row_sum[query], careful)
-            if careful:
-                forget_unseen(some_p, some_d_s, len(some_p))
             for c in range(0, v.shape[1], width):
                 multiply(columns, some_p.T, g_rows[queries, c : c + width], False, careful)
                 _add_rows(d_v, tokens[mine], c, columns, k.dtype.type(1))
