@@ -5,7 +5,7 @@ import pytest
 from case import assert_close
 from cases import each_setting
 
-from linattn_ref.attention import online_softmax, patterns, softmax
+from linattn_ref.attention import delta, online_softmax, patterns, softmax
 from linattn_ref.kernels import jit, reference
 
 
@@ -127,3 +127,22 @@ def test_a_step_whose_scale_leaves_the_range(kernels):
     for t in range(9):
         out, state = softmax.step(q, k[t], v[t], state, scale=-30.0, kernels=kernels)
         np.testing.assert_allclose(out[: t + 1], np.exp(-30.0 * np.arange(t + 1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernels", [reference, jit], ids=["reference", "jit"])
+@pytest.mark.parametrize("long", ["q", "k"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_rows_whose_length_leaves_the_range_pass_nothing_on(long, kernels):
+    """One over their length is 0; the others' gradients are as if the row were 0."""
+    q, k, v, d_out = np.random.default_rng(0).standard_normal((4, 5, 3))
+    d_out, gradients = 1e3 * d_out, {}  # so that a product with a row is infinite
+    for factor in (0, 1e307):
+        rows = {"q": q.copy(), "k": k.copy()}
+        rows[long][2] *= factor
+        _, saved = delta.forward(**rows, v=v, beta=np.linspace(0.1, 1, 5), normalise=True, kernels=kernels)
+        gradients[factor] = delta.backward(d_out, saved)
+    assert not getattr(gradients[1e307], long)[2].any()
+    for name in {"q", "k", "v", "beta"}:
+        others = np.arange(5) != (2 if name == long else 9)
+        x, y = (getattr(gradients[factor], name)[others] for factor in (1e307, 0))
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)

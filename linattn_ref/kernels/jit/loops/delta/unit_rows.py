@@ -67,14 +67,14 @@ def _forward(task, q, k, v, beta, normalise, scale, unit_q, unit_k, e, value):
 )
 def _backward(task, d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale, d_beta):
     for i in range(task * ROWS, min((task + 1) * ROWS, len(q))):
-        size = length(k[i]) if normalise else k.dtype.type(1)
-        d_beta[i] = product(v[i], d_value[i]) + product(k[i], d_e[i]) / size  # (4)
+        inverse = 1 / length(k[i]) if normalise else k.dtype.type(1)
+        d_beta[i] = product(v[i], d_value[i]) + along(k[i], inverse, d_e[i])  # (4)
         scale_to(d_value[i], beta[i], d_value[i])  # (3)
         scale_to(d_q[i], scale, d_q[i])  # (5)
         add(d_k[i], beta[i], d_e[i])  # (5)
         if normalise:
-            unit_backward(d_q[i], q[i], length(q[i]))  # (6)
-            unit_backward(d_k[i], k[i], size)  # (6)
+            unit_backward(d_q[i], q[i], 1 / length(q[i]))  # (6)
+            unit_backward(d_k[i], k[i], inverse)  # (6)
 
 
 @inner(fastmath=FAST, error_model="numpy")
@@ -104,9 +104,17 @@ def add(x, factor, y):
 
 
 @inner(fastmath=FAST, error_model="numpy")
-def unit_backward(d_y, x, size):
-    """``(d_y - y (y . d_y)) / size``, to ``d_y``; ``y = x / size``."""
-    inverse = 1 / size
-    along = product(x, d_y) * inverse * inverse
+def along(x, inverse, d_y):
+    """``y . d_y`` for ``y = x inverse``, whose terms have the size of ``d_y`` however long ``x`` is."""
+    total = x.dtype.type(0)
     for j in range(x.size):
-        d_y[j] = (d_y[j] - along * x[j]) * inverse
+        total += x[j] * inverse * d_y[j]
+    return total
+
+
+@inner(fastmath=FAST, error_model="numpy")
+def unit_backward(d_y, x, inverse):
+    """``(d_y - y (y . d_y)) inverse``, to ``d_y``; ``y = x inverse``."""
+    share = along(x, inverse, d_y)
+    for j in range(x.size):
+        d_y[j] = (d_y[j] - share * (x[j] * inverse)) * inverse
