@@ -6,15 +6,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from quick import quick
+from quick import assert_comes_back, assert_drawn_as_it_comes_back, quick
 
 from linattn_ref.experiments.publishing import catalogue, gallery, record, style
 
 FIGURES = Path(__file__).parents[2] / "figures"
 ALL = (*catalogue.FIGURES, *catalogue.BENCHES, *catalogue.COMPILED)
-# Those that have one; but for the spectrum, which reads a network in that too.
-QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x != "spectrum"]
-IN_PROCESSES = {"resources", "model_resources", "linformer_savings", "layer_savings"}  # of their own, by the clock
+# Those that have one; but for the spectrum, which reads a network in that too, and for what is measured in processes
+# of its own, which `cost/` holds to the same.
+ELSEWHERE = {"spectrum", "resources", "model_resources", "linformer_savings", "layer_savings"}
+QUICK = [x for x in catalogue.FIGURES if hasattr(catalogue.module_of(x), "QUICK") and x not in ELSEWHERE]
 OF_THE_MACHINE = {"decoding", "attention_cost", "causal_cost"}  # they have some of these:
 MEASURED = {"seconds", "ratio", "at_once", "peak"}  # times, and bytes in use at once; all else is counted
 COMMANDS = {"bench_cuda": "linattn-ref bench cuda --resume"}  # a machine was lent for minutes
@@ -58,39 +59,20 @@ def _an_integral_once():
         yield
 
 
-each_quick = pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in IN_PROCESSES)) for x in QUICK]
-)
-
-
-@each_quick
+@pytest.mark.parametrize("name", QUICK)
 def test_the_quick_size_comes_back(name):
-    text = record.json_text(record.plain(quick(name)))
-    again = catalogue.results_of(name, {"results": json.loads(text)})
-    assert record.json_text(record.plain(again)) == text
+    assert_comes_back(name, quick(name))
 
 
 @pytest.mark.slow  # the full size is drawn above
-@each_quick
+@pytest.mark.parametrize("name", QUICK)
 def test_the_quick_size_is_drawn_as_it_is_and_as_it_comes_back(name):
-    module, results = catalogue.module_of(name), quick(name)
-    again = catalogue.results_of(name, {"results": json.loads(record.json_text(record.plain(results)))})
-    with style.use(style.STYLES[-1]):
-        figures = [module.draw(each) for each in (results, again)]
-        for figure in figures:
-            figure.draw_without_rendering()
-    for axes, same in zip(*(figure.axes for figure in figures), strict=True):
-        assert axes.has_data()
-        assert [each.get_text() for each in axes.texts] == [each.get_text() for each in same.texts]
+    assert_drawn_as_it_comes_back(name, quick(name))
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(x, marks=[pytest.mark.slow] * (x in LONG))
-        for x in QUICK
-        if x not in {*IN_PROCESSES, *OF_THE_MACHINE}
-    ],
+    [pytest.param(x, marks=[pytest.mark.slow] * (x in LONG)) for x in QUICK if x not in OF_THE_MACHINE],
 )
 def test_the_same_seed_gives_the_same_and_another_gives_another(name):
     """Of what is measured of the machine nothing is the same twice."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from looks import each_look
+from quick import assert_comes_back, assert_drawn_as_it_comes_back, quick
 
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost import layer_savings, linformer_savings
@@ -66,7 +67,9 @@ def test_the_figure_shows_every_number(results, look):
 
 @pytest.mark.slow
 def test_a_quick_run_measures():
-    found = linformer_savings.compute(**linformer_savings.QUICK)
+    found = quick("linformer_savings")
+    assert_comes_back("linformer_savings", found)
+    assert_drawn_as_it_comes_back("linformer_savings", found)
     for form in FORMS:
         savings = found.forms[form]
         assert savings.time.shape == savings.memory.shape == (1, 1)
@@ -87,7 +90,9 @@ def test_bad_arguments(name):
 
 @pytest.mark.slow
 def test_a_whole_layer_is_measured_in_the_same_way():
-    results = layer_savings.compute(**layer_savings.QUICK)
+    results = quick("layer_savings")
+    assert_comes_back("layer_savings", results)
+    assert_drawn_as_it_comes_back("layer_savings", results)
     (savings,) = results.forms.values()
     assert list(results.forms) == [linformer_savings.LAYER]
     assert np.isfinite(savings.time).all()

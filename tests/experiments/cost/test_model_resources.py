@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from quick import assert_comes_back, assert_drawn_as_it_comes_back, quick
 
 from linattn_ref.experiments.cost import model_resources
 from linattn_ref.experiments.measuring.points import Points
@@ -50,7 +51,10 @@ def test_the_figure_has_a_name_a_line(results):
 
 @pytest.mark.slow
 def test_it_measures_every_mechanism():
-    curves = model_resources.compute(**model_resources.QUICK).curves
+    found = quick("model_resources")
+    assert_comes_back("model_resources", found)
+    assert_drawn_as_it_comes_back("model_resources", found)
+    curves = found.curves
     assert set(curves) == set(model_resources.LOOK)
     for curve in curves.values():
         assert min(curve.seconds) > 0

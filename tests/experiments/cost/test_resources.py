@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from looks import each_look
+from quick import assert_comes_back, assert_drawn_as_it_comes_back
 
 from linattn_ref.cli import main
 from linattn_ref.experiments.cost import resources
@@ -168,8 +169,8 @@ def test_a_quick_run_measures(tmp_path):
         f"memory-{name}-{n}.npy" for name in found.curves for n in (512, 1024)
     }
     assert resources.compute(**resources.QUICK, parts=tmp_path, resume=True) == found  # nothing is measured again
-    with style.use("paper"):
-        resources.draw(found)
+    assert_comes_back("resources", found)
+    assert_drawn_as_it_comes_back("resources", found)
 
 
 @pytest.mark.slow

@@ -108,7 +108,12 @@ def test_it_trains_records_goes_on_and_is_lengthened(tmp_path, task, words, caps
 
 STOPS = ((signal.SIGINT, 130), (signal.SIGKILL, -9))  # each with the status with which a run then ends
 # Steps enough for a signal to come before the last.
-LONG = {"images": ["--steps", "400", "--every", "40"], "mlm": ["--steps", "200"], "speech": ["--steps", "800"]}
+LONG = {
+    "characters": ["--steps", "300"],
+    "images": ["--steps", "400", "--every", "40"],
+    "mlm": ["--steps", "200"],
+    "speech": ["--steps", "800"],
+}
 
 
 @pytest.mark.slow
