@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from functools import cache, partial
+from functools import partial
 from importlib import metadata
 
 import numpy as np
@@ -26,15 +26,14 @@ from linattn_ref.experiments.publishing.registry import BENCHES
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_parser_and_one_format():
-    """The options of all commands are put together once, and figures drawn as SVG alone: `test_new_figure` has all."""
+def _one_format():
+    """Figures are drawn as SVG alone: `test_new_figure` has all."""
     print_to = Figure.savefig
 
     def savefig(self, path, *, format, **how):
         print_to(self, path, format=format, **how) if format == "svg" else path.touch()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "parser", cache(cli.parser))
         patch.setattr(Figure, "savefig", savefig)
         yield
 

@@ -9,6 +9,7 @@ import io
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 from linattn_ref import __version__
 from linattn_ref.cli import bench, conform, figures, generate, homework, lecture, spectrum, train
@@ -63,6 +64,7 @@ def one_line(error: Exception) -> str:
     return told or type(error).__name__
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     top = Parser(prog="linattn-ref", description="Efficient attention, written to be read.")

@@ -1,7 +1,6 @@
 """A model and a text small enough for tests, written to disk as real ones are."""
 
 import json
-from functools import cache
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from linattn_ref import cli
 from linattn_ref.models.bert.config import parameter_shapes, parse_config
 
 CONFIG = {
@@ -30,14 +28,6 @@ CONFIG = {
 @pytest.fixture(autouse=True, scope="module")
 def _float32_in_numpy(float32_in_numpy):
     """Figures and benches call kernels; what they make of the numbers is tested here."""
-
-
-@pytest.fixture(scope="module")
-def one_parser():
-    """The options of all commands are put together once, not for each line that a test runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "parser", cache(cli.parser))
-        yield
 
 
 @pytest.fixture

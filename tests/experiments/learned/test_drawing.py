@@ -20,8 +20,6 @@ from linattn_ref.experiments.publishing.restore import restore
 from linattn_ref.lecture.live import weights
 from linattn_ref.training import checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_parser")
-
 FIGURES = Path(__file__).parents[3] / "figures"
 TINY = Shape(width=8, hidden=16, heads=2, layers=1, batch=2)
 

@@ -8,11 +8,6 @@ import pytest
 from linattn_ref.data import cifar
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_parser(one_parser):
-    """Training is begun by commands."""
-
-
 @pytest.fixture
 def text(tmp_path):
     """Two hundred paragraphs in which each word says what the next is."""
