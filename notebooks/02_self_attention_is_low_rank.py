@@ -9,7 +9,7 @@
 #
 # 1. repeat the measurement on a real network reading real text, and compare it with networks that have learned
 #    nothing;
-# 2. see which heads are low in rank and which are not, and what temperature and length do to it;
+# 2. see which heads are low in rank and which are not, and how temperature and length change that;
 # 3. know how exact computed singular values are;
 # 4. differentiate them: the gradient of singular values, by hand, down to queries and keys.
 #
@@ -414,7 +414,7 @@ print(f"layer {worst[0]}, head {worst[1]}: {best[worst]:.0%} of its weight on th
 # ### What do all heads look at?
 #
 # A text begins with the token `[CLS]` and ends with `[SEP]`; neither stands for a word. How much of its weight does
-# each of the 72 heads put on either, on average over all queries of eight reviews? In an even row each would have
+# each of the 72 heads put on either, on average over all queries of eight reviews? In a uniform row each would have
 # 1/512.
 
 # %% native="It counts heads above a limit, and the network that this page loads is rounded."
@@ -468,7 +468,7 @@ chapter.table(
 # %% [markdown]
 # The first token, which is `[CLS]`, gets a tenth of all the weight, fifty times its even share. It gets 7% to 16% in
 # every layer but the lowest, and 0.4% there. `[SEP]` and the first word get at most twice their even share on average
-# over a layer, and less than eight times in any head. (Other networks rest on `[SEP]` too, Clark et al. 2019; this one
+# over a layer, and less than eight times in any head. (Other networks favour `[SEP]` too, Clark et al. 2019; this one
 # does not.) One column with a tenth of the weight adds one long direction to $P$ and shortens the others by a tenth:
 # exercise 2.
 #
@@ -586,7 +586,7 @@ def draw_errors():
     return figure
 
 
-chapter.show(draw_errors, alt="The Gram method's error grows as 1/sigma; below 1e-5 of the largest it finds 0")
+chapter.show(draw_errors, alt="The Gram method's error grows as 1/sigma; below 2e-6 of the largest it finds 0")
 
 # %%
 error = {method: abs(found - truth) for method, found in by_method.items()}

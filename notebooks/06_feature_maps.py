@@ -147,11 +147,11 @@ print(f"determinant: {np.linalg.det(vandermonde):.4g}, by the product: {determin
 # $$e^t - E_p(t) = \frac{e^\xi\, t^{p+1}}{(p+1)!} \qquad\Longrightarrow\qquad
 # |e^t - E_p(t)| \le \frac{|t|^{p+1}}{(p+1)!} \max(1, e^t)$$
 #
-# since $e^\xi$ is largest at an end. More can be said:
+# since $e^\xi$ is largest at an end. In detail:
 #
 # - **For $t > 0$** the relative error is $\sum_{r > p} e^{-t}\, t^r / r!$: the probability that a Poisson variable of
-#   mean $t$ exceeds $p$. At $p = t$ it is still a third to a half; one per cent takes about $t + 2.3 \sqrt t$ orders:
-#   **a score of $t$ needs more than $t$ orders**.
+#   mean $t$ exceeds $p$. At $p = t > 2$ it is a third to a half; one per cent takes about $t + 2.3 \sqrt t$ orders: **a
+#   score of $t$ needs more than $t$ orders**.
 # - **For $t < 0$** the terms alternate. $e^t$ is tiny, while the terms are as large as before: with few
 #   orders the *relative* error is enormous.
 # - **Odd orders go negative** (as a polynomial of odd degree must, on the far left); **even orders never do.** Proof:

@@ -1110,7 +1110,7 @@ report.assert_ok()
 # $$\nabla_{\phi(Q)} \ell = \mathcal C(G, V, \phi(K)), \qquad \nabla_{\phi(K)} \ell = \mathcal R(V, G, \phi(Q)), \qquad
 # \nabla_V \ell = \mathcal R(\phi(K), \phi(Q), G)$$
 #
-# and $\mathcal R$ is $\mathcal C$ of the sequences turned around, turned around. It costs $6 C M$ multiply-adds per
+# and $\mathcal R$ is $\mathcal C$ applied to the reversed sequences, then reversed. It costs $6 C M$ multiply-adds per
 # row, where Algorithm 1 takes $5 C M$, because both (8) and (9) make $A$.
 #
 # </details>

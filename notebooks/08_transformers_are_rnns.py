@@ -592,7 +592,7 @@ print(f"{len(text)} tokens; a first token moved by 0.001 moves the last one by {
 # %% [markdown]
 # How much faster? By the clock, at position 16384 of the record, as much as the count of multiply-adds suggests. But
 # that is a coincidence of two deviations. A step of linear attention is so small that the call itself is a good part of
-# it: at 4096 it gains less than half of what the count suggests. And 64 MB of keys and values are more than the
+# it: at 4096 it gains less than half of what the count suggests. And 64 MiB of keys and values are more than the
 # processor's own caches hold, so that at 16384 they have to come from memory.
 
 # %%

@@ -296,10 +296,10 @@ chapter.explore(
 #
 # Let $\omega_1, \omega_2$ be two rows of one block: $\omega_i = \ell_i u_i$. The lengths $\ell_i$ are independent
 # $\chi$ variables with $D$ degrees of freedom, and $u_1, u_2$ are orthonormal and uniformly distributed. Take a *fixed*
-# vector $s = \lVert s \rVert e$, with a unit vector $e$, and look at the products $u_1^\top e$ and $u_2^\top e$.
+# vector $s = \lVert s \rVert \hat s$ with a unit vector $\hat s$, and look at $u_1^\top \hat s$ and $u_2^\top \hat s$.
 # Turning the frame instead of the vector, these are two entries of a uniform unit vector $g / \lVert g \rVert$, $g$
 # normal. As the length and the direction of $g$ are independent, $\mathbb E\, g_1^a g_2^b = \mathbb E \lVert g
-# \rVert^{a + b}\, \mathbb E\, (u_1^\top e)^a (u_2^\top e)^b$, so
+# \rVert^{a + b}\, \mathbb E\, (u_1^\top \hat s)^a (u_2^\top \hat s)^b$, so
 #
 # $$\mathbb E\, (\omega_1^\top s)^a (\omega_2^\top s)^b = \lVert s \rVert^{a+b}\,
 # \frac{\mathbb E \ell^a\, \mathbb E \ell^b}{\mathbb E \ell^{a+b}}\; \mathbb E\, g_1^a\, \mathbb E\, g_2^b$$
@@ -840,8 +840,8 @@ for way, fewest in (("positive, orthogonal", 256), ("positive, independent", 512
 # orthogonal positive features need 256, and independent ones 512.) On the right the scores spread by $\pm 1.8$ within a
 # row, and the formulas predict what follows. $\lVert x + y \rVert^2$ is 9 to 36, from layer to layer, for the pairs
 # that matter, and (b) has it in the exponent. There the mean of the values has an error of 0.82. A thousand orthogonal
-# positive features have one of 0.61, and with equal lengths 0.45. The error of trig features is forty times as large as
-# what they estimate.
+# positive features have one of 0.61, and with equal lengths 0.45. The error of trig features is more than thirty times
+# as large as what they estimate.
 #
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune such
 # networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its

@@ -417,9 +417,9 @@ report.assert_ok()
 # $$da_t = \frac{\partial \ell}{\partial g_t}\, g_t (1 - g_t), \qquad dx_t = da_t\, w_g, \qquad
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
-# In float32 the sigmoid of 17 is exactly 1. A gate of 1 would never let anything in again, so `gate.forward` stops at
-# the last number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$, which is against
-# things and what is done and for small words, and $b_g = 1$ the gates above come out:
+# In float32 the sigmoid of 17 is exactly 1. By (11) a gate of 1 has no gradient, so `gate.forward` stops at the last
+# number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$, which is against things and
+# what is done and for small words, and $b_g = 1$ the gates above come out:
 
 # %%
 chapter.source(gate.forward, gate.backward, doc=False)

@@ -357,7 +357,7 @@ print(
 
 # %% [markdown]
 # **Does it converge?** Each $Z$ is $A^\top$ times a polynomial of $A A^\top$, so it has the singular vectors of $A$,
-# and each singular value $\sigma$ evolves by itself. Let $t$ be what it is inverted to, times $\sigma$: it begins at
+# and each singular value $\sigma$ evolves by itself. Let $t$ be $\sigma$ times its inverse so far: it begins at
 #
 # $$t_0 = \frac{\sigma^2}{\lVert A \rVert_1 \lVert A \rVert_\infty} \qquad\text{and}\qquad
 # 1 - t' = \tfrac34 (1 - t)^3 + \tfrac14 (1 - t)^4$$
@@ -389,7 +389,7 @@ chapter.show(
 )
 np.testing.assert_allclose(convergence.measured, convergence.predicted, rtol=0, atol=1e-12)  # points on the lines
 
-# A condition number a hundred times larger: log(100^2) / log(13/4) more iterations until half is left.
+# A condition number ten times larger: log(10^2) / log(13/4) more iterations until half is left.
 half = [np.flatnonzero(errors < 0.5)[0] for errors in convergence.measured[1:]]
 expected = math.log(10**2) / math.log(13 / 4)  # 3.9 for each factor of ten
 assert all(abs(later - earlier - expected) < 1 for earlier, later in pairwise(half))
@@ -442,8 +442,8 @@ assert change > 0.05
 # %% [markdown]
 # > **A break.** Nyström attention is $F Z B V$: landmark queries gather, a small matrix $Z$ mixes, and queries fetch.
 # > Each factor has a softmax of its own, so this has the shape of the Nyström method without being it. $Z$ comes from
-# > an iteration. What it inverts a small singular value to grows only by $13/4$ at a time, so six iterations do not
-# > reach the inverse. After the break we measure what that means on a real network, and derive every gradient.
+# > an iteration. Its inverse of a small singular value grows only by $13/4$ at a time, so six iterations do not
+# > reach the true one. After the break we measure what that means on a real network, and derive every gradient.
 
 # %% [markdown]
 # ## On a real network
@@ -492,11 +492,11 @@ chapter.table(
 #    thirtieth of the largest. The error is then nearly that of six iterations: it is 1 to 4 percent larger in the
 #    median, and differs by less than eight percent in any layer. And in the last panel, more than nine iterations,
 #    which reach further down, make the error rise again, most in the heads where it is large. The Nyström method may
-#    divide by small singular values of $A$ where $F$ and $B$ are as small in those directions. But these $F$ and $B$
-#    are not parts of one matrix with $A$, and nothing makes them so. Stopping early is a *regularisation*, as it is for
-#    other iterative inverses. The paper takes "about 6 iterations in order to achieve a good approximation" of the
-#    pseudo-inverse. On these matrices six do not approximate it, and the output is better for that; its least error is
-#    at seven to nine.
+#    divide by small singular values of $A$, because its $F$ and $B$ are as small in those directions. These $F$ and $B$
+#    are not parts of one matrix with $A$, and nothing makes them small there. Stopping early is a *regularisation*, as
+#    it is for other iterative inverses. The paper takes "about 6 iterations in order to achieve a good approximation"
+#    of the pseudo-inverse. On these matrices six do not approximate it, and the output is better for that; its least
+#    error is at seven to nine.
 # 4. **Sampling $P$ itself is no better.** Take $R$ columns and rows of the true $P$ (which cannot be obtained cheaply)
 #    and the same six iterations. The error is *larger* at each $R$, in each text and in at least five layers. In the
 #    median head little of that difference is left at $R = 128$. But a tenth of the heads is off by more than twice the
@@ -601,7 +601,7 @@ assert median_now[16] > 1.1 * median_now[6]  # and sixteen too many
 # attention adapts to it.
 #
 # There is a second reason to stop. After rounding, a singular value that is exactly 0 is about $\varepsilon$, the
-# rounding error of float32. The iteration cannot tell, and what it inverts this to also grows by $13/4$ each time.
+# rounding error of float32. The iteration cannot tell, and its inverse of this also grows by $13/4$ each time.
 
 # %%
 singular = (rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6))).astype(np.float32)

@@ -146,7 +146,7 @@ chapter.table(("N", "b", "pairs", "multiply-adds", "all pairs"), rows)
 # %% [markdown]
 # Blocks have a price: two neighbours on either side of a border never see each other, however many layers there are. A
 # window has no such borders. After $t$ layers, what token $j$ knew has travelled $t w d$ places ($d = 1$ without
-# dilation). With dilation there are borders of another kind: token $i$ never learns of $i + 1$.
+# dilation). With the same dilation in all layers there are borders of another kind: token $i$ never learns of $i + 1$.
 
 # %%
 assert pattern_graphs.diameter(patterns.block_local(24, block=8)) == math.inf
@@ -493,8 +493,8 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
 # ![BigBird, drawn](../figures/schematic_bigbird.svg)
 #
 # BigBird cuts the sequence into blocks of $b$ tokens and works with whole blocks, because that suits memory and matrix
-# units. A block of queries sees a window of $w$ blocks, $g$ global blocks and $r$ random blocks. They are drawn once:
-# `random_blocks` is an argument.
+# units. A block of queries sees a window of $w$ blocks in all, $g$ global blocks and $r$ random blocks. They are drawn
+# once: `random_blocks` is an argument.
 
 # %%
 chapter.source(bigbird.parts_of, bigbird.draw_random_blocks, doc=False)
@@ -554,8 +554,8 @@ for window_blocks in (1, 3, 5):
 #
 # ### What are the random blocks good for?
 #
-# The idea comes from random graphs: if every node is joined to a few others at random, a walk from anywhere to anywhere
-# takes about $\log N$ steps. It also comes from *small worlds* (Watts and Strogatz 1998): real networks have short
+# The idea comes from random graphs: if every node is joined to a few others at random, the shortest path between any
+# two has about $\log N$ steps. It also comes from *small worlds* (Watts and Strogatz 1998): real networks have short
 # paths *and* many triangles, my friends being friends of each other. A window has triangles and long paths, a random
 # graph short paths and hardly any triangles. Put together they have short paths, and more triangles than chance alone.
 # They have fewer triangles than the window, as most neighbours of a block are then random ones. The share of closed

@@ -596,7 +596,7 @@ print("best width:", best)
 
 # %% [markdown]
 # **2. Equal mixtures.** Set $W_p = 0$, without norms. What are the $R$ mixtures? What do they do in (4) as $R$ grows?
-# With which single key of a changed score could you replace them?
+# Which single key, with which score, could replace them?
 #
 # <details><summary>Solution</summary>
 #

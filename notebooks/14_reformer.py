@@ -337,9 +337,9 @@ chapter.source(reformer.Saved, doc=False)
 # %% [markdown]
 # ### Itself, the future, and padding
 #
-# - **Itself.** Since $q_i = x_i$, a token's largest score is usually with itself. So the token is left out, unless it
-#   meets nobody else in any round. Then it attends to itself alone, and $o_i = v_i$ (7). In causal order that is the
-#   case for the first token.
+# - **Itself.** Since $q_i = x_i$, and keys have length 1, no score of a token exceeds that with itself. So the token is
+#   left out, unless it meets nobody else in any round. Then it attends to itself alone, and $o_i = v_i$ (7). In causal
+#   order that is the case for the first token.
 # - **The future.** With `causal=True` a token meets earlier ones only. Still, the future has some influence: a later
 #   token that falls into another bucket shifts the chunks' boundaries, and with them *which* earlier tokens are met. No
 #   weight falls on the future, but a choice does depend on it. When text is generated token by token, a token may

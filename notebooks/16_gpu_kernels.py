@@ -355,11 +355,10 @@ print(
 print("by the page:", out[0, -1, :3].round(3))
 
 # %% [markdown]
-# This is correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU keeps
-# about two thousand threads on each of its hundred multiprocessors. It does not have that many arithmetic units. But
-# waiting for memory takes about a hundred times as long as an addition, and meanwhile another thread, which need not
-# wait, should run. The share of those places that is taken is the **occupancy**. And each thread goes through $N$
-# steps, one after the other.
+# This is correct, but useless in practice. With $H$ heads (and batches) there are $H M$ threads. A modern GPU has
+# places for about two thousand threads on each of its hundred multiprocessors, more than it has arithmetic units: while
+# one thread waits for memory, a hundred times as long as an addition takes, another runs. The share of the places that
+# is taken is the **occupancy**. And each thread goes through $N$ steps, one after the other.
 #
 # ## Chunks: three steps, two of which wait for nothing
 #

@@ -705,7 +705,7 @@ words = set(re.findall("[a-z']{2,}", joined))
 
 
 def share_known(rows):
-    drawn = [word for row in rows for word in re.findall("[a-z']{2,}", as_text(row[:-4]))]
+    drawn = [word for row in rows for word in re.findall("[a-z']{2,}(?=[^a-z'])", as_text(row))]  # whole ones
     return np.mean([word in words for word in drawn])
 
 

@@ -202,9 +202,9 @@ same(moves[-1].std(), math.sqrt(0.1 / 1.9), atol=0.02)  # (6); v is a mean of 30
 print("root mean square of Adam's step 1, 2, 5, 20, 300:", *(f"{moves[t - 1].std():.2f}" for t in (1, 2, 5, 20, 300)))
 
 # %% [markdown]
-# **Weight decay** draws all parameters towards 0, at the rate $\eta \lambda$. If $\lambda p$ is added to the gradient,
-# it is divided by $\sqrt v$ together with it. Then a parameter whose gradients are ten times as large decays a tenth as
-# fast. AdamW subtracts the decay separately, next to (5):
+# **Weight decay** $\lambda$ draws all parameters towards 0, at the rate $\eta \lambda$. If $\lambda p$ is added to the
+# gradient, it is divided by $\sqrt v$ together with it. Then a parameter whose gradients are ten times as large decays
+# a tenth as fast. AdamW subtracts the decay separately, next to (5):
 #
 # $$p_t = (1 - \eta \lambda)\, p_{t-1} - \eta\, \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \varepsilon}
 # \qquad (7)$$
@@ -322,8 +322,8 @@ def draw_variance():
 
 chapter.show(
     draw_variance,
-    alt="Left: the simulated variance falls from hundreds at the first steps like one over the step, on the exact "
-    "curve; the first order lies above it below ten steps. Right: three warm-ups that rise to 1, RAdam's like a root",
+    alt="Left: the simulated variance falls from beyond a thousand at step 1 like one over the step, on the exact "
+    "curve; the first order lies above it up to some thirty steps. Right: three warm-ups; RAdam's rises like a root",
 )
 
 # %% [markdown]

@@ -589,8 +589,8 @@ print(f"output {i}, rescaled by {t}:", rescaled[i].round(3), f" with a gate of {
 #
 # $$\tilde S_i = \mathrm{diag}(c_i)\, S + \sum_{j < i} (\rho_{ij} * k_j)\, u_j^\top$$
 #
-# and put it into (2). Let $A$ hold what row $i$ finds of earlier keys at $e_i$, and $P$ what it finds at $q_i$, with 0
-# elsewhere:
+# and put it into (2). From here on let $A$ hold what row $i$ finds of earlier keys at $e_i$, and $P$ what it finds at
+# $q_i$, with 0 elsewhere:
 #
 # $$A_{ij} = e_i^\top (\rho_{ij} * k_j) \ \text{ for } j < i, \qquad
 # P_{ij} = q_i^\top (\rho_{ij} * k_j) \ \text{ for } j \le i \qquad (12)$$

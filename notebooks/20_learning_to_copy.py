@@ -537,8 +537,8 @@ assert np.linalg.matrix_rank(weights, tol=1e-5 * np.linalg.norm(weights)) <= 32 
 # predicts nearly all symbols with fewer directions than there are places. Its two heads use different directions,
 # together more than either. And all that has to be predicted for a place is which of ten symbols is there.
 #
-# What is lost with heads of width 16 and 8? The right panel of the curves above has four and eight heads instead of
-# two, so that there are as many features and parameters as before (one seed each):
+# What is lost with heads of width 16 and 8? The lower left panel of the curves above has four and eight heads instead
+# of two, so that there are as many features and parameters as before (one seed each):
 
 # %%
 for width, curve in curves.widths.items():

@@ -323,7 +323,7 @@ assert bits["bits"] < 0.6 * by_place  # what looking at the other pixels is wort
 short = chapter.results("images_short").kinds
 chapter.show(
     images_short.draw,
-    images_short.Results(short),
+    images_short.Results(kinds=short),
     alt="Bits per pixel of short runs against images and against CPU minutes: a narrow band of softmax attention's "
     "three seeds ends below the band of linear attention's; lsh-1 ends above both, the mixture highest",
 )
@@ -357,7 +357,7 @@ assert minutes["linear"] < minutes["lsh-1"] < minutes["softmax"]
 
 # %% [markdown]
 # All three runs of softmax attention end below all three of linear attention. The gap is larger than the distance
-# between runs of one kind, so the order is not luck. In the long runs the gap is half as large as in these. LSH
+# between runs of one kind, so the order is hardly luck. In the long runs the gap is half as large as in these. LSH
 # attention with one round is far outside the spread, a tenth of a bit behind linear attention, as in the paper's table
 # (.745 against .644). A step with LSH also takes longer than one with linear attention.
 #

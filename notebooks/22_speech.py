@@ -381,7 +381,8 @@ if RUNS.is_file():
             begins = utterance.starts[[each == symbol for each in utterance.symbols]]
             for t in np.flatnonzero(heard.likely[symbol] > 0.5):
                 near.append(np.abs(begins - heard.seconds * t).min() < 0.07)
-    print(f"in {sum(near)} of {len(near)} frames in which a phoneme is likely, one of that name begins within 0.07 s;")
+    print(f"in {sum(near)} of {len(near)} frames of {len(utterance.networks)} networks in which a phoneme is likely,")
+    print("one of that name begins within 0.07 s;")
     print(f"{len(utterance.symbols)} phonemes, which begin {np.diff(utterance.starts).mean():.2f} s apart on average")
     assert np.mean(near) > 0.95
 else:
@@ -393,7 +394,7 @@ if RUNS.is_file():
     chapter.show(
         speech_curves.draw,
         curves,
-        alt="Share of phonemes of synthesised speech that is wrong, against updates and against CPU time, by network",
+        alt="Share of phonemes of the validation part that is wrong, against updates and against CPU time, by network",
     )
     print(
         f"training: {curves.hours:.1f} h, {curves.corpus}; {curves.epochs:.1f} epochs each; "

@@ -169,7 +169,7 @@ for kept_share in (0.02, 0.1, 0.18):
 # has learned something from the surrounding tokens. The second yardstick is pairs: how well the token *before* predicts
 # this one, by counting (with a method of 1991 that leaves some probability to pairs never seen). But the network reads
 # both sides. If each token depended only on the one before it, Bayes' rule would turn the same counts into a third
-# yardstick, $p(t \mid s, r) \propto p(t \mid s)\, p(r \mid t)$ between $s$ and $r$. (The code has numbers of its own.)
+# yardstick, $p(t \mid a, b) \propto p(t \mid a)\, p(b \mid t)$ between $a$ and $b$. (The code has numbers of its own.)
 
 # %%
 chapter.source(ngrams.surprise, ngrams.between, doc=False)

@@ -299,6 +299,30 @@ def test_an_input_lost_beside_another_is_inconclusive(check, x, w):
         assert report.worst.name == "x"
 
 
+@pytest.mark.parametrize("large", [1e11, 1e15, 2.0**60])
+def test_a_wrong_gradient_of_what_a_step_is_lost_beside_is_not_right(large):
+    """The plain step does not move the sum: both sides say 0 of the second number, one of them wrongly."""
+    report = check_elementwise(lambda x: (x.sum(), x), lambda d, x: np.array([d, 0.0]), np.array([large, 1.0]), rng=0)
+    assert not report.ok
+
+
+def root(x):
+    if (x < 0).any():
+        raise ValueError("x: expected no negative numbers")
+    return np.sqrt(x), np.sqrt(x)
+
+
+@pytest.mark.parametrize(
+    ("border", "function", "gradient"),
+    [(0.0, root, lambda d, y: d / (2 * y + (y == 0))), (-np.inf, lambda x: (np.exp(x), np.exp(x)), lambda d, y: d * y)],
+    ids=["refused", "infinite"],
+)
+def test_of_the_border_of_a_domain_nothing_is_said(border, function, gradient):
+    report = check_elementwise(function, gradient, np.array([border, 0.25]), rng=0)
+    assert (report.failed, report.inconclusive) == (0, 1)
+    assert report.reason == "forward has no number beside this point"
+
+
 @pytest.mark.parametrize("size", [1.0, 30.0, 1e3, 1e6])
 @CHECKS
 def test_saturated_softmax(check, size, rng):

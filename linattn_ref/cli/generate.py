@@ -82,12 +82,10 @@ def add(commands: Any) -> None:
     option = add_command(commands, "generate", run_generate).add_argument
     option("--weights", "--checkpoint", type=Path, metavar="FILE", help=weights)
     option("--count", type=at_least(1), default=16, metavar="B", help="number of images (default: %(default)s)")
-    option(
-        "--temperature", type=float, default=1.0, metavar="T", help="below 1 they are more alike (default: %(default)s)"
-    )
-    option(
-        "--prefix-image", type=Path, metavar="FILE", help="an image to continue, of the network's size; light on dark"
-    )
+    told = "below 1 they are more alike (default: %(default)s)"
+    option("--temperature", type=float, default=1.0, metavar="T", help=told)
+    told = "an image to continue, of the network's size; light on dark"
+    option("--prefix-image", type=Path, metavar="FILE", help=told)
     option("--rows", type=at_least(1), metavar="R", help="rows of it that are kept (default: half)")
     option("--seed", type=at_least(0), default=0, help="(default: 0)")
     option("--out", type=Path, default=Path("out/drawn.png"), metavar="FILE.png", help="(default: %(default)s)")

@@ -36,13 +36,11 @@ def add(commands: Any) -> None:
     option = command.add_argument
     option("--sentences", type=at_least(1), default=32, metavar="S", help="how many (default: %(default)s)")
     option("--length", type=at_least(3), default=512, metavar="N", help="tokens per sentence (default: %(default)s)")
-    option(
-        "--baselines", type=at_least(0), default=2, metavar="S", help="sentences per baseline (default: %(default)s)"
-    )
+    told = "sentences per baseline (default: %(default)s)"
+    option("--baselines", type=at_least(0), default=2, metavar="S", help=told)
     option("--seed", type=at_least(0), default=0, help="seed of the choice of sentences and the baselines (default: 0)")
-    option(
-        "--model", type=Path, metavar="DIR", help="a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
-    )
+    told = "a BERT or RoBERTa: config.json, model.safetensors, tokenizer.json"
+    option("--model", type=Path, metavar="DIR", help=told)
     told = "UTF-8; paragraphs of --length are drawn from it or, where these are too few, stretches of all of it"
     option("--text", type=Path, metavar="FILE", help=told)
     told = "your own matrices p (..., N, L), or q (..., N, D) and k (..., L, D), float32 or float64, where ... is "

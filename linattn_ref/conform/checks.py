@@ -73,9 +73,9 @@ def output(judge: Judge) -> Iterator[Trial]:
 def output_dtype(judge: Judge) -> Iterator[Trial]:
     """What comes out has the dtype of what went in."""
     trial = judge.trial("", judge.ask(n=3), ())
-    same = float(trial.got.dtype == judge.target.dtype)
-    trial = trial._replace(note=f"got {trial.got.dtype}")
-    yield judge.same(trial, f"is_{judge.target.dtype}", np.array([same]), np.ones(1))
+    others = ", ".join(f"{name} in {dtype}" for name, dtype in trial.got.dtypes if dtype != judge.target.dtype)
+    trial = trial._replace(note=others)
+    yield judge.same(trial, f"is_{judge.target.dtype}", np.array([float(not others)]), np.ones(1))
 
 
 @check("gradients")
@@ -136,7 +136,7 @@ def other_lengths(judge: Judge) -> Iterator[Trial]:
 @check()
 def lengths(judge: Judge) -> Iterator[Trial]:
     """Any number of tokens: one, a tile less one, a tile, a tile and one, a prime."""
-    for n in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 129) if judge.full else (1, 2, 17, 65):
+    for n in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 129) if judge.full else (1, 2, 17, 65, LENGTH):
         only = ("out", "d_v") if n == 1 else None  # its other gradients are nearly, or exactly, 0
         yield judge.trial(f"{n} tokens", judge.ask(n=n, causal=True, leading=(1, 2)), only)
 
@@ -154,7 +154,8 @@ def masks(judge: Judge, question: Question) -> dict[str, np.ndarray]:
     own = (*batch, heads if judge.target.mapping.mask == "BHL" else 1)
     number, places = np.arange(np.prod(own)).reshape(*own, 1) % 5, np.arange(n)  # 5: no two sequences have the same
     inside = (judge.rng.random((*own, n)) < 0.7) & (places != 3)
-    made = {"in front": places >= 5 - number, "in the middle": inside, "at the end": places < n - 6 + number}
+    near = (places >= 5 - number) | (places == 0)  # so that each query sees a key
+    made = {"near the front": near, "in the middle": inside, "at the end": places < n - 6 + number}
     return {where: np.broadcast_to(mask, (*batch, heads, n)).copy() for where, mask in made.items()}
 
 
@@ -191,7 +192,7 @@ def masked_content(judge: Judge) -> Iterator[Trial]:
 def sees_nothing(judge: Judge) -> Iterator[Trial]:
     """A query that sees no key gets 0, and so do all gradients through it: not NaN."""
     question = judge.ask(causal=True)
-    mask = masks(judge, question)["in front"]
+    mask = masks(judge, question)["near the front"] & (np.arange(question.inputs["k"].shape[-2]) > 0)
     yield judge.trial("the first keys masked", question.change(key_mask=mask), ("out", "d_q"))
     mask = mask & (np.arange(len(mask)) > 0)[:, None, None]
     for causal in causals(judge)[::-1]:
@@ -356,10 +357,19 @@ def buffers(judge: Judge) -> Iterator[Trial]:
 
 
 @check(called=True)
+def calls_apart(judge: Judge) -> Iterator[Trial]:
+    """A call in between, with other numbers, changes neither an output nor the gradients of the call before."""
+    apart = Judge(judge.target._replace(interrupted=True))
+    yield apart.trial("another call before the gradients", judge.ask(causal=True))
+
+
+@check(called=True)
 def inputs_kept(judge: Judge) -> Iterator[Trial]:
     """A call leaves its inputs as they were, and so a state, a mask, offsets and the gradient of the output."""
     offers = judge.target.offers
-    questions = {"": judge.ask(causal=True, state=offers("state"))}
+    questions = {noted("", causal): judge.ask(causal=causal) for causal in causals(judge)}
+    given = {"state": True, "scale": 0.37, "groups": 2}
+    questions |= {f"{name}={x}": judge.ask(causal=True, **{name: x}) for name, x in given.items() if offers(name)}
     if offers("key_mask"):
         questions["with a mask"] = masked_inside(judge, judge.ask(causal=True))
     if offers("offsets"):
@@ -376,11 +386,12 @@ def inputs_kept(judge: Judge) -> Iterator[Trial]:
 @check(called=True)
 def same_twice(judge: Judge) -> Iterator[Trial]:
     """The same call gives the same numbers, to the bit."""
-    trial = judge.trial("", judge.ask(causal=True))
-    again = judge.target.answer(trial.question)
-    first = {name: x for name, x in trial.got.arrays.items() if name in trial.right}
-    places = [judge.compare("again", name, again.arrays[name], x, 0.0, trial.question) for name, x in first.items()]
-    yield trial._replace(places=places)
+    for causal in causals(judge):
+        trial = judge.trial("", judge.ask(causal=causal))
+        again, note = judge.target.answer(trial.question), noted("again", causal)
+        first = {name: x for name, x in trial.got.arrays.items() if name in trial.right}
+        places = [judge.compare(note, name, again.arrays[name], x, 0.0, trial.question) for name, x in first.items()]
+        yield trial._replace(places=places)
 
 
 @check(called=True)

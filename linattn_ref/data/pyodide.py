@@ -21,16 +21,16 @@ from linattn_ref.telling import Say, silent
 
 __all__ = ["CORE", "ENGINE", "locked", "packages"]
 
+#: CPython 3.12 as WebAssembly (MPL 2.0).
 ENGINE = npm.pinned(
     name="pyodide",
     version="0.27.7",
     integrity="sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA==",
     megabytes=6,
 )
-"""CPython 3.12 as WebAssembly (MPL 2.0)."""
 
+#: The files of :data:`ENGINE` that a page needs.
 CORE = ("pyodide.js", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip")
-"""The files of :data:`ENGINE` that a page needs."""
 
 RELEASE = f"https://cdn.jsdelivr.net/pyodide/v{ENGINE.version}/full/"  # Pyodide's own address for them
 PATIENCE = 10  # seconds without a byte

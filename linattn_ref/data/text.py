@@ -81,7 +81,10 @@ def read_text(path: PathLike) -> Text:
     """
     path = Path(path)
     content = path.read_bytes()
-    text = _decode(content, path.name).strip()
+    try:
+        text = content.decode("utf-8-sig").strip()  # without a byte order mark, if there is one
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name}: expected UTF-8, but byte {error.start} is not ({error.reason})") from None
     paragraphs = re.split(r"\n\s*\n", text)
     if len(paragraphs) == 1:
         paragraphs = text.splitlines()
@@ -169,10 +172,3 @@ def _cut(
     tokens[:, -1] = last
     ends = np.cumsum([len(ids) - 2 for ids in encoded])
     return tokens, np.searchsorted(ends, places * (length - 2), side="right").tolist()
-
-
-def _decode(content: bytes, name: str) -> str:
-    try:
-        return content.decode("utf-8-sig")  # without a byte order mark, if there is one
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: expected UTF-8, but byte {error.start} is not ({error.reason})") from None

@@ -30,18 +30,22 @@ class Line:
     step: float
 
     def slopes(self, pair: Pair, step: float) -> tuple[float, float]:
-        """The derivative along the line, from ``backward`` and from a central difference (1)."""
+        """The derivative along the line, from ``backward`` and a central difference (1), NaN where there is none."""
         centre = self.x[self.where].copy()
-        high, low = centre + step * self.w, centre - step * self.w
-        moved = high - low  # 2 h w as it was rounded
+        with np.errstate(invalid="ignore"):  # of an infinite number
+            high, low = centre + step * self.w, centre - step * self.w
+            moved = high - low  # 2 h w as it was rounded
         length = float((moved * self.w).sum() / np.square(self.w).sum())
-        if not length:
-            return float("nan"), float("nan")
+        if not abs(length) > 0:  # the step is rounded away, or the number infinite
+            return float((self.gradient[self.where] * self.w).sum()), float("nan")
+        numeric = float("nan")
         try:
             self.x[self.where] = high
             out = pair.out()
             self.x[self.where] = low
             numeric = pair.along(out, pair.out()) / length
+        except Exception:  # beside the point ``forward`` may refuse its inputs, in whatever way it does
+            pass
         finally:
             self.x[self.where] = centre
         return float((self.gradient[self.where] * moved).sum() / length), numeric
@@ -52,14 +56,9 @@ class Line:
         Two neighbouring steps together cancel the truncation's first term. The best step is where three such values
         in a row agree best; what ``backward`` says plays no part in the choice.
         """
-        steps, found = self.step * LADDER, []
+        steps = self.step * LADDER
         with np.errstate(all="ignore"):
-            for step in steps:
-                try:
-                    found.append(self.slopes(pair, float(step)))
-                except Exception:  # far from the point ``forward`` may refuse its inputs, in whatever way it does
-                    found.append((np.nan, np.nan))
-            analytic, numeric = np.array(found).T
+            analytic, numeric = np.array([self.slopes(pair, float(step)) for step in steps]).T
             off = numeric - analytic
             off = (100 * off[:-1] - off[1:]) / 99
             apart = abs(np.diff(off))

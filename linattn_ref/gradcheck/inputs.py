@@ -54,7 +54,7 @@ def match(
 
 def _named(arguments: list[str], inputs: tuple[Any, ...], gradients: Any) -> list[tuple[str, Any, Any, bool]]:
     """Every input with its name, its gradient, and whether ``backward`` has a field for it."""
-    if isinstance(gradients, np.ndarray):  # of the only input
+    if isinstance(gradients, (np.ndarray, np.generic)):  # of the only input
         gradients = (gradients,)
     if not isinstance(gradients, (tuple, list)):
         raise TypeError(f"backward: expected a NamedTuple of gradients or one array, got {type(gradients).__name__}")

@@ -3,6 +3,7 @@
 See "What can be told" in `gradcheck`.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ CONSTANT = 1e3  # times an input that moves nothing: outputs that never move are
 def settled(entries: list[Entry]) -> list[bool]:
     """Whether the two values of each entry agree, and had to."""
     sizes = _sizes(entries)
-    return [entry.absolute == 0 or (entry.excess <= 1 and _resolved(entry, sizes)) for entry in entries]
+    return [sizes[entry.name] == 0 or (entry.excess <= 1 and _resolved(entry, sizes)) for entry in entries]
 
 
 def negligible(pair: Pair, entries: list[Entry]) -> dict[str, float]:
@@ -37,6 +38,8 @@ def judge(pair: Pair, entries: list[Entry], *, exact: bool = False) -> list[Entr
     fixed = pair.largest_that_is_fixed
 
     def reason(entry: Entry) -> str:
+        if math.isnan(entry.numeric):
+            return "forward has no number beside this point"
         hidden = 0.0 if exact else EPS * pair.hidden / entry.step
         if entry.name in still and fixed > CONSTANT * lengths[entry.name] and entry.absolute <= hidden:
             return f"{entry.name} moves nothing, but in values of {fixed:.2g} its changes may be lost"
@@ -45,7 +48,7 @@ def judge(pair: Pair, entries: list[Entry], *, exact: bool = False) -> list[Entr
         if entry.excess > 1:
             capped = MARGIN * EPS * pair.hidden_of_size(lengths[entry.name]) / entry.step
             return "what out rounds away is as large" if entry.absolute <= entry.tolerance + capped else ""
-        if entry.absolute == 0 or _resolved(entry, sizes) or entry.noise <= floor[entry.name]:
+        if sizes[entry.name] == 0 or _resolved(entry, sizes) or entry.noise <= floor[entry.name]:
             return ""
         return (
             f"rounding may be as large as {entry.noise:.2g} and the gradient of {entry.name} is {sizes[entry.name]:.2g}"

@@ -15,7 +15,4 @@ Everything random takes an explicit ``numpy.random.Generator``. These modules ne
 
 from linattn_ref import lazy
 
-__all__ = ["dimension_growth", "eckart_young", "johnson_lindenstrauss", "linear_self_attention", "low_rank"]
-__all__ += ["lsh_collision", "pattern_graphs", "random_features", "spectrum"]
-
-__getattr__, __dir__ = lazy.modules(__name__, __all__)
+__all__, __getattr__, __dir__ = lazy.folder(__name__, __path__)

@@ -8,8 +8,6 @@ Its proof takes ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on which 
 - the vector relative to ``|P v|``, as printed: constant, growing or proportional to ``n``, depending on the values.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -123,14 +121,7 @@ def growth(actions: Mapping[int, Action], eps: float, event: str, *, failure: fl
 
 
 @plain_numbers
-def random_action(
-    n: int,
-    *,
-    trials: int,
-    rng: Generator,
-    value_mean: float = 1.0,
-    tile: int = 256,
-) -> Action:
+def random_action(n: int, *, trials: int, rng: Generator, value_mean: float = 1.0, tile: int = 256) -> Action:
     """`action` of softmax attention with normal queries and keys, in float32.
 
     Parameters

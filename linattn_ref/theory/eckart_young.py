@@ -106,12 +106,7 @@ class RankError(NamedTuple):
 
 @plain_numbers
 def rank_errors(
-    matrix: Array,
-    ranks: Sequence[int],
-    *,
-    rng: Generator,
-    draws: int = 8,
-    kinds: Sequence[Competitor] = COMPETITORS,
+    matrix: Array, ranks: Sequence[int], *, rng: Generator, draws: int = 8, kinds: Sequence[Competitor] = COMPETITORS
 ) -> list[RankError]:
     """(1) and (2), left side beside right side, and what random competitors of the same rank reach.
 

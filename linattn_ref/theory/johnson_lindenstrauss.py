@@ -267,8 +267,7 @@ def pairwise_errors(
 def of_size_1(x: Array) -> Array:
     """Rows, each times a power of 2 that brings its largest number near 1: what is relative stays, squares exist."""
     _, exponent = np.frexp(abs(x).max(axis=-1, keepdims=True))
-    scaled: Array = np.ldexp(x, -exponent)
-    return scaled
+    return np.ldexp(x, -exponent)
 
 
 # --- Arguments ------------------------------------------------------------------------------------------------------

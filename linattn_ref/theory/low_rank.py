@@ -60,14 +60,7 @@ from linattn_ref.attention import softmax
 from linattn_ref.op import Array, plain_numbers
 from linattn_ref.op.options import check_choice, check_sizes
 from linattn_ref.op.shapes import check_array
-from linattn_ref.theory.johnson_lindenstrauss import (
-    Projection,
-    check_eps,
-    check_not_zero,
-    failure_bound,
-    gaussian_projection,
-    of_size_1,
-)
+from linattn_ref.theory import johnson_lindenstrauss as jl
 
 __all__ = ["Action", "Errors", "action", "amplification", "attention_rows", "errors_at", "projection_errors"]
 __all__ += ["stated_dimension", "stated_failure"]
@@ -91,7 +84,7 @@ def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int 
 def stated_dimension(n: int, eps: float) -> int:
     """The proof's ``k = 5 log(n) / (eps^2 - eps^3)``, rounded up; nothing keeps it below ``n``."""
     check_sizes(n=n)
-    eps = float(check_eps(eps))
+    eps = float(jl.check_eps(eps))
     return max(1, math.ceil(5 * math.log(n) / (eps**2 - eps**3)))
 
 
@@ -99,7 +92,7 @@ def stated_dimension(n: int, eps: float) -> int:
 def stated_failure(n: int, eps: float, k: int) -> float:
     """The proof's bound (3) on the failure probability, at most 1."""
     check_sizes(n=n)
-    return min(1.0, n * float(failure_bound(eps, k)))
+    return min(1.0, n * float(jl.failure_bound(eps, k)))
 
 
 # --- What is measured: the projection itself ------------------------------------------------------------------------
@@ -122,7 +115,7 @@ def projection_errors(
     *,
     trials: int,
     rng: Generator,
-    projection: Projection = gaussian_projection,
+    projection: jl.Projection = jl.gaussian_projection,
 ) -> Errors:
     """Draw ``R`` again and again, apply ``P R^T R`` to ``v``: the theorem taken literally.
 
@@ -236,5 +229,5 @@ def amplification(acted: Action) -> float:
 
 
 def _checked(v: Array) -> Array:
-    check_not_zero("v", v)
-    return of_size_1(v)
+    jl.check_not_zero("v", v)
+    return jl.of_size_1(v)

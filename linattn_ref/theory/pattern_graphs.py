@@ -22,8 +22,6 @@ Zaheer et al. (2020), "Big Bird: Transformers for longer sequences", sections 2 
 Child et al. (2019), "Generating long sequences with sparse Transformers", sections 4.2 (two steps) and 4.3.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -48,8 +46,7 @@ def steps(pattern: Mask) -> NDArray[np.float64]:
         True where query ``i`` sees key ``j``. Edges have a direction: that ``j`` sees ``i`` is another one.
     """
     check_pattern(pattern)
-    found: NDArray[np.float64] = shortest_path(pattern.astype(np.float64), unweighted=True)
-    return found
+    return shortest_path(pattern.astype(np.float64), unweighted=True)
 
 
 def diameter(pattern: Mask) -> float:
@@ -109,14 +106,13 @@ def pairs_per_row(n: int, *, kind: Kind, stride: int, summary: int = 1) -> NDArr
     a, b = i // stride, i % stride
     window, column = np.minimum(i + 1, stride), a + 1  # (1), (2)
     own_summaries = np.maximum(0, b + 1 - (stride - summary))
-    counts: NDArray[np.int64] = {
+    return {
         "strided": window + column - 1,
         "local_only": window,
         "strided_only": column,
         "fixed": b + 1 + a * summary,  # (3), (4)
         "fixed_summary": a * summary + own_summaries,  # (4)
     }[kind]
-    return counts
 
 
 @plain_numbers

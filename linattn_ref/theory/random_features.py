@@ -264,14 +264,7 @@ def estimates(kind: Kind, x: Array, y: Array, directions: Array) -> Array:
 
 @plain_numbers
 def squared_errors(
-    kind: Kind,
-    x: Array,
-    y: Array,
-    m: int,
-    *,
-    trials: int,
-    rng: Generator,
-    orthogonal: bool = False,
+    kind: Kind, x: Array, y: Array, m: int, *, trials: int, rng: Generator, orthogonal: bool = False
 ) -> Array:
     """``(phi(x) . phi(y) - exp(x.y))^2`` of independent draws, ``(trials,)``, some of them at a time."""
     check_sizes(m=m, trials=trials)

@@ -70,8 +70,7 @@ def singular_values(matrix: Array, *, method: Method = "svd") -> Array:
 
 
 def _values_by_svd(matrix: Array) -> Array:
-    values: Array = scipy.linalg.svdvals(matrix.T, check_finite=False)  # transposed: LAPACK's own order
-    return values
+    return scipy.linalg.svdvals(matrix.T, check_finite=False)  # transposed: LAPACK's own order
 
 
 def _values_by_gram(matrix: Array) -> Array:
@@ -80,8 +79,7 @@ def _values_by_gram(matrix: Array) -> Array:
     matrix = np.ldexp(matrix, -exponent)  # exact, and no square leaves the range of floats
     gram = matrix.T @ matrix if n_rows >= n_columns else matrix @ matrix.T  # (K, K)
     eigenvalues = scipy.linalg.eigvalsh(gram, overwrite_a=True, check_finite=False)  # smallest first
-    values: Array = np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0)), exponent)  # rounding may leave negative ones
-    return values
+    return np.ldexp(np.sqrt(np.maximum(eigenvalues[::-1], 0)), exponent)  # rounding may leave negative ones
 
 
 def cumulative_share(values: Array) -> Array:

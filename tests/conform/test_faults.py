@@ -144,7 +144,7 @@ def test_a_mask_of_the_first_sequence_alone_is_told():
         return softmax.forward(q, k, v, key_mask=mask, causal=causal)[0]
 
     report = conform.check(of_the_first, "softmax", only=("masked_content",))
-    assert report["masked_content"].where.startswith("masked in front")
+    assert report["masked_content"].where.startswith("masked near the front")
     assert not report.ok
 
 
@@ -191,7 +191,7 @@ def overwrites_its_state(q, k, v, log_gate, *, state=None):
 def test_a_state_that_is_overwritten():
     report = conform.check(overwrites_its_state, "gated_linear", only=("from_a_state", "pieces", "inputs_kept"))
     assert [x.verdict for x in report.outcomes] == ["passed", "passed", "FAILED"]
-    assert report["inputs_kept"].where.startswith("altered_s")
+    assert report["inputs_kept"].where.startswith("state=True: altered_s")
 
 
 def test_eps_is_beneath_the_square_root():
@@ -234,6 +234,43 @@ def derives_its_outer_strides(q, k, v):
     return softmax.forward(read(q), read(k), read(v))[0]
 
 
+def changes_its_inputs_if_not_causal(q, k, v, causal=False):
+    out, _ = softmax.forward(q, k, v, causal=causal)
+    q *= 1 if causal else 2
+    return out
+
+
+def alternates_if_not_causal(q, k, v, causal=False, seen=[]):  # noqa: B006
+    seen.append(1)
+    return softmax.forward(q, k, v, causal=causal)[0] * (1 + 2 * np.finfo(q.dtype).eps * (not causal and len(seen) % 2))
+
+
+def has_128_rows(q, k, v, causal=False):
+    out, _ = softmax.forward(q, k, v, causal=causal)
+    out[..., 128:, :] = 0
+    return out
+
+
+def has_one_output(q, k, v, kept={}):  # noqa: B006
+    """Each call writes where the last one of that shape did."""
+    out, _ = softmax.forward(q, k, v)
+    kept.setdefault(out.shape, out)[...] = out
+    return kept[out.shape]
+
+
+def remembers_the_last_call(kept=[]):  # noqa: B006
+    def forward(q, k, v):
+        out, saved = softmax.forward(q, k, v)
+        kept[:] = [saved]
+        return out, None
+
+    return forward, lambda d_out, _: softmax.backward(d_out, kept[0])
+
+
+def gradients_of_64_bits(d_out, saved):
+    return tuple(x.astype(np.float64) for x in softmax.backward(d_out, saved))
+
+
 def needs_even_widths(q, k, v):
     out = softmax.forward(q, k, v)[0]
     out[..., v.shape[-1] // 2 * 2 :] = 0
@@ -263,6 +300,12 @@ def softmax_scores(q, k, causal, key_mask):
     ("kernel", "check"),
     [
         (changes_its_inputs, "inputs_kept"),
+        (changes_its_inputs_if_not_causal, "inputs_kept"),
+        (alternates_if_not_causal, "same_twice"),
+        (has_128_rows, "lengths"),
+        (has_one_output, "calls_apart"),
+        (remembers_the_last_call(), "calls_apart"),
+        ((softmax.forward, gradients_of_64_bits), "output_dtype"),
         (leaves_rows_unwritten, "output"),
         (is_never_the_same, "same_twice"),
         (reads_at_its_own_strides, "strides"),
@@ -275,6 +318,27 @@ def softmax_scores(q, k, causal, key_mask):
 def test_what_is_no_wrong_formula(kernel, check):
     report = conform.check(kernel, "softmax", only=(check,))
     assert report[check].verdict == "FAILED"
+
+
+def test_rows_that_are_not_written_have_no_other_denominator():
+    assert conform.check(has_128_rows, "softmax", only=("lengths",))["lengths"].named == ()
+
+
+def test_what_is_forgotten_late_is_no_coarser_product():
+    def forgets_gate_64(q, k, v, beta, log_gate, key_mask=None):
+        log_gate = log_gate.copy()
+        log_gate[..., 64:65] = 0
+        return delta.forward(q, k, v, beta, log_gate, key_mask=key_mask)[0]
+
+    assert conform.check(forgets_gate_64, "gated_delta", only=("masked_is_absent",))["masked_is_absent"].named == ()
+
+
+def test_what_comes_with_the_output_is_no_state_unless_one_is_taken():
+    def with_a_denominator(q, k, v):
+        out, _ = linear.forward(q, k, v)
+        return out, {"denominator": out}
+
+    conform.check(with_a_denominator, "linear", only=("output", "lengths")).assert_ok()
 
 
 def mask_of_the_first(q, k, v, key_mask=None):

@@ -240,7 +240,7 @@ def test_network_and_reviews_are_read_where_they_would_be_fetched(tmp_path, monk
     found = fetched.read_network(fetched.open_content(fetch.MODEL))
     assert found.config == config
     assert found.tokenizer.encode("Some films!").ids == [2, 4, 5, 1, 7, 3]
-    assert found.tokenizer.get_vocab_size() == found.tokenizer.num_special_tokens_to_add(is_pair=False) + 6
+    assert len(found.tokenizer.numbers) == found.tokenizer.num_special_tokens_to_add(is_pair=False) + 6
     chosen = text.choose_sentences(reviews, found.tokenizer, count=1, length=4, rng=np.random.default_rng(0))
     assert chosen.tokens.tolist() == [[2, 1, 1, 3]]
     assert chosen.documents.tolist() == [1]

@@ -156,8 +156,8 @@ def without_first_chunk(d_out: Array, order: Integers, chunk: int) -> Array:
 def _compare(peer: Any, inputs: Inputs, hashing: Hash) -> None:
     """One round with the same buckets; the first chunk, which attends to the last one in the peer, left out."""
     one = hashing._replace(rotations=hashing.rotations[:1])
-    scale = 1.0  # the peer's keys have length sqrt(D) before it divides by that
-    out, saved = reformer.forward(inputs.qk, inputs.v, **one._asdict(), scale=scale, kernels=jit)
+    # A scale of 1: the peer's keys have length sqrt(D) before it divides by that
+    out, saved = reformer.forward(inputs.qk, inputs.v, **one._asdict(), scale=1.0, kernels=jit)
     d_out = without_first_chunk(inputs.d_out, saved.order, hashing.chunk)
     kept = without_first_chunk(np.ones_like(d_out), saved.order, hashing.chunk)
     buckets = reformer.buckets(inputs.qk, one.rotations).swapaxes(0, 1).astype(np.int64)  # (1, H, N)

@@ -20,18 +20,10 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import softmax
 from linattn_ref.attention.features.feature_maps_random import unit
 from linattn_ref.attention.sparse import patterns
+from linattn_ref.experiments.measuring import heads as measured
 from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.measuring.heads import (
-    Heads,
-    Random,
-    Source,
-    Spread,
-    heads_from,
-    relative_error,
-    spread,
-    truncated_svd,
-)
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, relative_error, spread, truncated_svd
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style, with_range
 
 __all__ = ["TARGETS", "WAYS", "Way", "compute", "draw", "measure"]
@@ -109,8 +101,8 @@ class Curve(NamedTuple):
 
     sizes: tuple[int, ...]
     cost: Array  # (K,), multiply-adds over those of softmax attention
-    output: Spread  # relative errors, (K, ...)
-    matrix: Spread
+    output: measured.Spread  # relative errors, (K, ...)
+    matrix: measured.Spread
 
 
 QUICK = {"heads": Random(sentences=1, layers=2, heads=1, length=160, width=8), "quick": True}
@@ -135,7 +127,7 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, sources = heads_from(heads, seed, rng)
+        found, sources = measured.heads_from(heads, seed, rng)
         sentences, layers, n_heads, n, d = found.q.shape
         ways = {name: measure(way, found, rng, quick) for name, way in WAYS.items()}
         svd = measure_svd(tuple(r for r in (8, 16, 32, 64, 128) if r < n), found)

@@ -115,12 +115,7 @@ def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Calla
     params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
     x = rng.standard_normal((1, n, width), np.float32)
     inside = mechanism.of(linformer if r else softmax, kernels=jit)
-
-    def call() -> Array:
-        y, _ = pre_norm.forward(x, params, inside, heads=setting.heads, kernels=jit)
-        return y
-
-    return call
+    return lambda: pre_norm.forward(x, params, inside, heads=setting.heads, kernels=jit)[0]
 
 
 def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...]:

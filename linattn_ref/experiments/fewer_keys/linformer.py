@@ -21,25 +21,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import linformer, softmax
-from linattn_ref.experiments.measuring.heads import (
-    Heads,
-    Random,
-    Source,
-    each_error,
-    errors_by_way,
-    heads_to_fit,
-    spread,
-)
-from linattn_ref.experiments.measuring.linformer_fit import (
-    CONVOLUTIONS,
-    MATRICES,
-    MATRIX,
-    SHARINGS,
-    Mixing,
-    Parameters,
-    begun,
-    fit,
-)
+from linattn_ref.experiments.measuring import heads as measured
+from linattn_ref.experiments.measuring import linformer_fit
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, each_error, errors_by_way, spread
+from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, Mixing, Parameters, fit
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
@@ -98,7 +83,7 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, order, settings = heads_to_fit(heads, seed, rng, unseen, epochs)
+        found, order, settings = measured.heads_to_fit(heads, seed, rng, unseen, epochs)
         new, (_, _, n_heads, length, width) = range(unseen), found.v.shape
         reduced, sharing_reduced = tuple(r for r in reduced if r <= length), min(sharing_reduced, length)
         errors = errors_by_way(WAYS, lambda r: ways_at(r, found, new, order, steps_one, rng), reduced, found, new)
@@ -178,9 +163,9 @@ def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[i
         on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
         return Results(parameters=count, output=on_unseen, seen=on_seen)  # relative errors
 
-    results = {"mean_pooling": sharing(MATRIX, pooled(r, heads, matrices=1), 0)}
-    for mode in SHARINGS:
-        mixing, start = begun(mode, r, heads)
+    results = {"mean_pooling": sharing(linformer_fit.MATRIX, pooled(r, heads, matrices=1), 0)}
+    for mode in linformer_fit.SHARINGS:
+        mixing, start = linformer_fit.begun(mode, r, heads)
         fitted = fit(mixing, start, heads, order, rate=RATE)
         results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
     return results

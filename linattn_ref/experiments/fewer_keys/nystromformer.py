@@ -26,16 +26,8 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import nystromformer, softmax
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of, pooled
-from linattn_ref.experiments.measuring.heads import (
-    Heads,
-    Random,
-    Source,
-    each_error,
-    errors_by_way,
-    heads_to_fit,
-    relative_error,
-    spread,
-)
+from linattn_ref.experiments.measuring import heads as measured
+from linattn_ref.experiments.measuring.heads import Heads, Random, Source, each_error, errors_by_way, spread
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
 from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, over_reduced, style, with_range
 from linattn_ref.kernels import jit
@@ -92,7 +84,7 @@ def compute(
     """
     rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, order, settings = heads_to_fit(heads, seed, rng, unseen, epochs)
+        found, order, settings = measured.heads_to_fit(heads, seed, rng, unseen, epochs)
         new, (_, _, n_heads, length, width) = range(unseen), found.v.shape
         reduced = tuple(r for r in reduced if r <= length)
         products = shifted_products(found, sorted(set(order)), taps)
@@ -164,7 +156,7 @@ def errors_by_iteration(r: int, heads: Heads, unseen: Sequence[int], most: int) 
         gathered, _ = softmax.forward(q_means, k, v, kernels=jit)  # (T, H, R, M)
         last, saved = pinv_iterative.forward(softmax.matrix(q_means, k_means), iterations=most)
         outs = (softmax.forward(q, k_means, z @ gathered, kernels=jit)[0] for z in (*saved.iterates, last))
-        found.append([relative_error(out, exact) for out in outs])  # (I + 1, T, H)
+        found.append([measured.relative_error(out, exact) for out in outs])  # (I + 1, T, H)
     return np.stack(found, axis=1)
 
 

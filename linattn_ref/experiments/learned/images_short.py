@@ -9,17 +9,14 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", section 4.2.1, table 1.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.experiments.learned import seeds
 from linattn_ref.experiments.learned.images_learned import check_on_test_images
 from linattn_ref.experiments.learning import runs
-from linattn_ref.experiments.publishing.kit import Figure, labels, style
-from linattn_ref.experiments.publishing.kit import Results as Stored
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 
 __all__ = ["Results", "compute", "draw"]
 
@@ -31,21 +28,15 @@ LOOK = {  # colour, line
 }
 
 
-class Results(NamedTuple):
-    """All of them, by name."""
-
-    kinds: Mapping[str, Any]
-
-
 def compute(*, record: Path = runs.RECORDS / "images_short.json") -> Results:
     """The committed runs, or those in another file of `runs.gather`; nothing is trained."""
     gathered = runs.gathered(record)
     check_on_test_images(gathered)
     found = seeds.kinds(gathered)
-    return Results({name: _kind(found[name]) for name in LOOK if name in found})
+    return Results(kinds={name: _kind(found[name]) for name in LOOK if name in found})
 
 
-def _kind(of_one_kind: list[runs.Run]) -> Stored:
+def _kind(of_one_kind: list[runs.Run]) -> Results:
     """The runs that differ in their seed alone."""
     first = of_one_kind[0]
     return seeds.put_together(

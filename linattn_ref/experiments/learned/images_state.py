@@ -102,4 +102,5 @@ def draw(results: Results) -> Figure:
     below.plot(results.pixels, results.before, color=style.GREY, linestyle="--", linewidth=0.6)
     below.set(xlabel="pixels read", ylabel="effective rank", ylim=(0, None))
     labels.at_ends(below, trained, [f"layer {layer + 1}" for layer in range(results.ranks.shape[1])], rows=2)
+    figure.draw_without_rendering()  # beside pictures of a fixed shape a label has room the second time
     return figure

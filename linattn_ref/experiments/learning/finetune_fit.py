@@ -81,7 +81,6 @@ def read_heads(params: encoder.Params, model: encoder.Model, tokens: Integers) -
 
 def _by_layer(found: Parameters, layers: int, by_head: bool) -> list[tuple[Array, Array]]:
     """``e`` and ``f`` of each layer; one array where they are the same matrix."""
-    matrices = [[x if by_head else x[0] for x in each] for each in found]  # of e, and of f: a matrix per layer, or one
-    e = matrices[0] * layers if len(matrices[0]) == 1 else matrices[0]
-    f = matrices[-1] * layers if len(matrices[-1]) == 1 else matrices[-1]
-    return list(zip(e, f, strict=True))
+    # Of e, and of f: a matrix per layer, or one that all layers share
+    matrices = [[x if by_head else x[0] for x in each] * (layers // len(each)) for each in found]
+    return list(zip(matrices[0], matrices[-1], strict=True))

@@ -4,7 +4,6 @@
 the same versions give the same bytes: no date is written anywhere, and the identifiers in the SVG are fixed.
 """
 
-import dataclasses
 import importlib.metadata
 import json
 import math
@@ -87,8 +86,7 @@ def write(figure: Figure, document: Mapping[str, Any], out_dir: str | os.PathLik
 
 def read(path: Path) -> dict[str, Any]:
     """The `document` in a file."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _draw(figure: Figure, format: str, path: Path) -> None:
@@ -100,7 +98,7 @@ def _draw(figure: Figure, format: str, path: Path) -> None:
 def plain(value: Any) -> Any:
     """The value in JSON's own types.
 
-    A NamedTuple or dataclass becomes a mapping by field name, an array nested lists, a path a string. A float32 is
+    A NamedTuple becomes a mapping by field name, an array nested lists, a path a string. A float32 is
     written with the digits that tell it from its neighbours; NaN and the infinities, which JSON has not, become
     ``"nan"``, ``"inf"`` and ``"-inf"``, which ``float`` reads back.
 
@@ -111,8 +109,6 @@ def plain(value: Any) -> Any:
     """
     if hasattr(value, "_asdict"):
         value = value._asdict()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

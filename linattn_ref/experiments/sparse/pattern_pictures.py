@@ -61,12 +61,11 @@ def bigbird_pictures(n: int, rng: Generator) -> list[Picture]:
     drawn = draw_random_blocks(n, 2, rng, 3, whole)
     random = patterns.bigbird(n, block=1, window_blocks=1, global_blocks=(), random_blocks=drawn) & ~own
     everything = patterns.bigbird(n, block=1, global_blocks=whole, random_blocks=drawn)
-    together = [(RANDOM, everything), (GLOBAL, star), (NEAR, near), (ITSELF, own)]
     return [
         Picture("random, r = 2", paint([(RANDOM, random)])),
         Picture("window of 3 blocks", paint([(NEAR, near), (ITSELF, own)])),
         Picture("global, g = 2", paint([(GLOBAL, star)])),
-        Picture("BigBird", paint(together)),
+        Picture("BigBird", paint([(RANDOM, everything), (GLOBAL, star), (NEAR, near), (ITSELF, own)])),
     ]
 
 

@@ -72,10 +72,6 @@ class Pieces:
         """Its number, if it has one."""
         return self.numbers.get(piece)
 
-    def get_vocab_size(self) -> int:
-        """How many pieces there are."""
-        return len(self.numbers)
-
 
 def only(wanted: Callable[[str, int], bool], rows: Iterable[tuple[str, int, str]]) -> bytes:
     """The CSV that `splits.read_labelled` reads, of rows ``text, label, source``: texts that are not wanted are empty.

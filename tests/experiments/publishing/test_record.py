@@ -1,7 +1,6 @@
 import errno
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ class Point(NamedTuple):
     note: str
 
 
-@dataclass
-class Pair:
+class Pair(NamedTuple):
     left: float
     right: Path
 
