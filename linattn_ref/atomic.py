@@ -97,7 +97,10 @@ def _reserved(path: Path) -> Path:
     """An empty temporary file in the folder of ``path``, newly made: never one that somebody has put there."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
     while True:
         temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.part")
         with contextlib.suppress(FileExistsError):

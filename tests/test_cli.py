@@ -228,12 +228,12 @@ def test_debug_may_stand_before_the_task():
         ("train --dask a:1 images", "--dask: belongs to a plan"),
         ("train --only a images", "--only: belongs to a plan"),
         ("train --workers 2", "train: what? Give a task"),
-        ("conform --write d --seed 0", "--write: of the rest it uses --op and --full; leave out"),
+        ("conform --write d --seed 0", "--write: leave out what it would ignore: --seed"),
         ("conform --write d --op softmax --dtype float32", "--write: "),
-        ("conform m:f --write d", "--write: "),
-        ("conform --read d --op softmax", "--read: of the rest it uses --json and --html; leave out"),
+        ("conform m:f --write d", "--write: leave out what it would ignore: TARGET"),
+        ("conform --read d --op softmax", "--read: leave out what it would ignore: --op"),
         ("conform --read d --only output", "--read: "),
-        ("conform --list --write d", "--list: of the rest it uses nothing; leave out"),
+        ("conform --list --write d", "--list: leave out what it would ignore: --write"),
         ("live --networks a b --head", "--networks: --head and --draw use none"),
         ("live --networks a b --draw 02", "--networks: --head and --draw use none"),
         ("live --out d --speed", "--out: with --head, --draw or --speed no page is written"),
@@ -246,6 +246,15 @@ def test_options_that_would_be_ignored_and_files_of_another_kind(words, complain
     assert cli.main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"linattn-ref: error: {complaint}")
     assert not list(tmp_path.iterdir())
+
+
+def test_where_nobody_reads_on_it_ends_without_a_word():
+    """As by ``| head``."""
+    command = [sys.executable, "-m", "linattn_ref", "conform", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        done.stdout.close()
+        assert done.wait() == 141
+        assert done.stderr.read() == b""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ what the user gave ends in one line on standard error, after the usage if an opt
 
 import argparse
 import io
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ EXTRAS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status: 0 done, 1 judged wrong, 2 an error that was told, 130 stopped by Ctrl-C."""
+    """Run a command; its exit status: 0 done, 1 judged wrong, 2 an error that was told, 130 and 141 cut short."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whose encoding may have no sign for what a network wrote
             stream.reconfigure(errors="backslashreplace")
@@ -42,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell(f"linattn-ref: interrupted{arguments.if_interrupted}")
         return 130
-    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except BrokenPipeError:  # as by `| head`: nobody reads on, nor has to be told; Python would when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141  # as of a process that SIGPIPE ends
+    except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         if arguments.debug:
             raise
         by_others = isinstance(error, (ChildProcessError, ConnectionError))  # as Ctrl-C, they may come at any time

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref import atomic
-from linattn_ref.cli.options import add_command, at_least, say, tell
+from linattn_ref.cli.options import add_command, at_least, file_of, say, tell
 
 __all__ = ["add"]
 
@@ -83,8 +83,8 @@ def check_modes(arguments: argparse.Namespace) -> None:
     given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
     for mode, used in MODES.items():
         if mode in given and not given <= {mode, *used}:
-            others = " and ".join(f"--{name}" for name in used) or "nothing"
-            raise ValueError(f"--{mode}: of the rest it uses {others}; leave out what it would ignore")
+            ignored = (f"--{name}" if name != "target" else "TARGET" for name in sorted(given - {mode, *used}))
+            raise ValueError(f"--{mode}: leave out what it would ignore: {', '.join(ignored)}")
 
 
 def save_confusion(path: Path, command: str) -> None:
@@ -174,9 +174,11 @@ def add(commands: Any) -> None:
     option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help=told)
     option("--device", help="device of PyTorch and JAX (default: cpu)")
     option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
-    option("--json", type=Path, metavar="FILE", help="write the report")
-    option("--html", type=Path, metavar="FILE", help="write the report as a page, with the errors by token and by gate")
+    option("--json", type=file_of(".json"), metavar="FILE.json", help="write the report")
+    told = "write the report as a page, with the errors by token and by gate"
+    option("--html", type=file_of(".html", ".htm"), metavar="FILE.html", help=told)
     option("--write", type=Path, metavar="DIR", help="write cases as files, for kernels in other languages")
     option("--read", type=Path, metavar="DIR", help="judge the answers written next to them")
-    option("--confusion", type=Path, metavar="FILE", help="plant every mistake, and write which are taken for which")
+    told = "plant every mistake, and write which are taken for which"
+    option("--confusion", type=file_of(".json"), metavar="FILE.json", help=told)
     option("--list", action="store_true", help="list the checks, and why they exist")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.atomic import check_writable, write_all
-from linattn_ref.cli.options import add_command, at_least, say
+from linattn_ref.cli.options import add_command, at_least, file_of, say
 
 __all__ = ["add"]
 
@@ -86,5 +86,6 @@ def add(commands: Any) -> None:
     option("folder", type=Path, metavar="DIR", help="a folder with answer.py")
     option("--sheet", metavar="NAME", help="the sheet, where answer.py does not say, or a file of your own")
     option("--seed", type=at_least(1), default=1, help="of the numbers and sizes that are asked (default: 1)")
-    option("--json", type=Path, metavar="FILE", help="write the result as Gradescope's autograder reads it")
-    option("--html", type=Path, metavar="FILE", help="write a page for the student")
+    told = "write the result as Gradescope's autograder reads it"
+    option("--json", type=file_of(".json"), metavar="FILE.json", help=told)
+    option("--html", type=file_of(".html", ".htm"), metavar="FILE.html", help="write a page for the student")

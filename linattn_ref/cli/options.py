@@ -57,6 +57,17 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole_number
 
 
+def file_of(*endings: str) -> Callable[[str], Path]:
+    """An option's type: a file whose name ends so, and thus never what is judged, nor another result."""
+
+    def file(word: str) -> Path:
+        if not word.endswith(endings):
+            raise argparse.ArgumentTypeError(f"expected a file name that ends in {endings[0]}, got {word!r}")
+        return Path(word)
+
+    return file
+
+
 def add_out(command: argparse.ArgumentParser, out: Path | None, told: str = "%(default)s") -> None:
     """Where the files go."""
     command.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"where to write (default: {told})")

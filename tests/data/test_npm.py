@@ -78,13 +78,21 @@ def test_a_broken_connection_is_told(error, tmp_path, monkeypatch):
 
 def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):
     def run(command, *, cwd, **options):
-        assert command == ["/bin/npm", "pack", "--silent", "--ignore-scripts", "@some/demo@1.0"]
+        assert command == ["/bin/npm", "pack", "--loglevel=error", "--ignore-scripts", "@some/demo@1.0"]
         (cwd / DEMO.filename).write_bytes(ARCHIVE)
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(npm.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(npm.subprocess, "run", run)
     assert fetch(DEMO, cache=tmp_path).read_bytes() == ARCHIVE
+
+
+def test_what_npm_says_is_told(tmp_path, monkeypatch):
+    said = "npm error code ENOVERSIONS\nnpm error No versions available for demo\nnpm error A complete log is in x\n"
+    monkeypatch.setattr(npm.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(npm.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", said))
+    with pytest.raises(FetchError, match="No versions available for demo"):
+        fetch(DEMO, cache=tmp_path)
 
 
 def test_files_are_read_by_their_names(tmp_path, registry):

@@ -21,6 +21,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +38,14 @@ from linattn_ref.telling import Say, silent
 from linattn_ref.training import checkpoint
 from linattn_ref.training.folder import LAST, RECORD, RESULT
 
-__all__ = ["Planned", "command", "missing", "read", "run", "steps_done"]
+__all__ = ["Planned", "chosen", "command", "missing", "read", "run", "steps_done"]
 
 SAID = {"claim": str, "yes": str, "no": str, "task": str}
 TESTED = {"finetune", "speech"}  # tasks that end with a test
 GO_ON = {"finetune"}  # those that take the folder of a run to go on from, and may have its seed
 WORDS = {"start_from": "start"}  # options whose names on the command line are others
 FILES = {"text", "data", "model"}  # options of which a record keeps a hash, and not the path
+VALUES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", Path: "a file"}
 KEYS = {**SAID, "hours": float, "seeds": list, "each": dict, "options": dict}
 
 
@@ -84,6 +86,13 @@ def read(path: Path) -> list[Planned]:
     return [*plan.values()]
 
 
+def chosen(path: Path, only: str) -> list[Planned]:
+    """The runs of a plan whose names begin so; a ValueError where there are none."""
+    if not (found := [one for one in read(path) if one.name.startswith(only)]):
+        raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
+    return found
+
+
 def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> Iterator[Planned]:
     if not isinstance(table, dict) or {*table} - {"start"} != {*KEYS}:
         raise ValueError(f"{where}: expected a table of {', '.join(KEYS)}, got {table!r:.200}")
@@ -96,12 +105,16 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
     if not (seeds := table["seeds"]) or len({*map(str, seeds)}) < len(seeds) or not all(map(_is_whole, seeds)):
         raise ValueError(f"{where}: seeds: expected different whole numbers of at least 0, got {seeds!r}")
     for option, values in table["each"].items():
-        if not isinstance(values, list) or not values or any("/" in str(value) for value in values):
-            raise ValueError(f"{where}: {option}: expected a list of what a folder can be called by, got {values!r}")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{where}: {option}: expected a list of values, got {values!r}")
     given, allowed = [*table["each"], *table["options"]], _allowed(table["task"])
     for option in given:
         if option not in allowed or given.count(option) > 1:
             raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
+    for option, kinds, _, described in options_of(module_of(table["task"])):
+        values = table["each"].get(option, [])
+        for value in [table["options"][option]] if option in table["options"] else values:
+            _check_value(f"{where}: {option}", value, kinds[0], tuple(described.choices))
     for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
         if not _is_whole(steps) or steps == 0:
             raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
@@ -112,7 +125,19 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
         earlier = before.get(start) if start else None
         if start and (task not in GO_ON or earlier is None or earlier.start or earlier.task != task):
             raise ValueError(f"{where}: start: no run of {task} can go on from a run {start!r} above it")
-        yield Planned("-".join(map(str, (name, *chosen, seed))), task, seed, options, table["hours"], said, start)
+        called = "-".join(map(str, (name, *chosen, seed)))
+        if "/" in called or os.sep in called:
+            raise ValueError(f"{where}: a run is the name of its folder, and cannot be {called!r}")
+        yield Planned(called, task, seed, options, table["hours"], said, start)
+
+
+def _check_value(where: str, value: Any, kind: Any, choices: tuple[str, ...]) -> None:
+    """An option's value, before hours of training in front of it; how large it may be says its task."""
+    if choices:
+        check_choice(where, value, choices)
+    wanted: Any = {float: (float, int), Path: str}.get(kind, kind)
+    if isinstance(kind, type) and (not isinstance(value, wanted) or isinstance(value, bool) != (kind is bool)):
+        raise ValueError(f"{where}: expected {VALUES[kind]}, got {value!r}")
 
 
 def _is_whole(x: Any) -> bool:
@@ -187,10 +212,7 @@ def run(
         See `read`, `linattn_ref.experiments.measuring.spread.spread` and `learn.run`. Or a run was begun in
         ``out`` by a plan that says otherwise of it, or is to go on from one that has not come to its end.
     """
-    everything = read(path)
-    plan = [one for one in everything if one.name.startswith(only)]
-    if not plan:
-        raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
+    everything, plan = read(path), chosen(path, only)
     for one in plan:
         _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
         _check_options(one, out / one.name)
