@@ -77,7 +77,7 @@ def draw(results: Results) -> Figure:
             left.plot(one.steps, 100 * row, color=COLOURS[name])
             (line,) = right.plot(seconds, 100 * row, color=COLOURS[name])
         lines.append(line)
-    left.set(xlabel="updates", ylabel="phonemes wrong, % (validation part)", yscale="log")
+    left.set(xlabel="updates", ylabel="phonemes wrong, % (synthesised, validation)", yscale="log")
     left.yaxis.set_major_locator(FixedLocator([1, 2, 3, 4, 5, 7, 10, 20, 30, 50, 100]))
     left.yaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
     left.yaxis.set_minor_locator(NullLocator())
