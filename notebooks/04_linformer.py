@@ -134,7 +134,8 @@ print(
 # - The rows of $\tilde P$ sum to 1; those of $\tilde P F$ need not, and their entries may be negative. So, unlike in
 #   softmax attention, **an output is not an average of values** and may lie outside their range.
 # - Column $j$ of $E$ belongs to *position* $j$. If you exchange two keys together with their values, softmax attention
-#   returns the same output, but a learned $E$ another; and **a longer text than $L$ cannot be read at all**.
+#   returns the same output, but Linformer with a learned $E$ another one; and **a longer text than $L$ cannot be read
+#   at all**.
 
 # %%
 identity, average = np.eye(L), np.full((1, L), 1 / L)
@@ -406,8 +407,8 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 # $$E = \delta R, \qquad F = e^{-\delta} R, \qquad \delta = 1/2^n$$
 #
 # As printed there are two $\delta$: "$\delta = 1/2^n$" where it is introduced, and "$\delta = \theta(1/n)$" further
-# down. What follows is for $\delta = 1/2^n$. With $1/n$ the weights are still nearly $1/k$. That no $k$ helps there
-# holds for every $\delta$ in the figure below.
+# down. What follows is for $\delta = 1/2^n$. With $1/n$ the weights are still nearly $1/k$. That no $k$ helps where
+# values have the mean 1 holds for every $\delta$ in the figure below.
 
 # %%
 chapter.source(theorem_2.projections, theorem_2.stated_dimension, doc=False)
@@ -429,8 +430,9 @@ assert theorem_2.stated_dimension(512, 32, 0.5) == 125
 #
 # The second part goes away as $k$ grows. The first is the error of answering 0 to every query. It is within the
 # theorem's tolerance $\epsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0 the answer
-# 0 passes. For values of mean 1 it is off by 0.44 here, beyond $\epsilon = 0.4$, whatever $k$ is. In floating point the
-# paper's $\delta$ makes the weights equal to the last bit. We measure all of this, for random queries and keys:
+# 0 passes. For values of mean 1 it is off by $0.44 \lVert p \rVert \lVert V \rVert$ here, more than $\epsilon = 0.4$
+# allows, whatever $k$ is. In floating point the paper's $\delta$ makes the weights equal to the last bit. We measure
+# all of this, for random queries and keys:
 
 # %%
 measured_2 = theorem_2_figure.compute(seed=0)

@@ -473,8 +473,8 @@ assert len(conform.HYPOTHESES) >= 25
 #
 # The right answer is a mean of 4096 numbers, so its standard deviation is $1 / \sqrt{4096} = 1/64 \approx 0.016$. The
 # tolerance is 0.01: with a standard deviation of a third of that, 0.0033, or a fifth of the answer's size, one number
-# passes nearly always, and with 0.0018 all of 4096. A zero passes where the answer is below 0.01 in size, at $P(|z| <
-# 0.64) = 48\,\%$ of the entries. From $N = 10^5$ on it passes nearly everywhere.
+# passes nearly always; with 0.0018 an answer of 4096 numbers passes as a whole. A zero passes where the answer is below
+# 0.01 in size, at $P(|z| < 0.64) = 48\,\%$ of the entries. From $N = 10^5$ on it passes nearly everywhere.
 #
 # </details>
 

@@ -231,6 +231,7 @@ def test_debug_may_stand_before_the_task():
         ("conform --write d --seed 0", "--write: leave out what it would ignore: --seed"),
         ("conform --write d --op softmax --dtype float32", "--write: "),
         ("conform m:f --write d", "--write: leave out what it would ignore: TARGET"),
+        ("conform --list --map a=b --give c=1", "--list: leave out what it would ignore: --give, --map"),
         ("conform --read d --op softmax", "--read: leave out what it would ignore: --op"),
         ("conform --read d --only output", "--read: "),
         ("conform --list --write d", "--list: leave out what it would ignore: --write"),
@@ -248,10 +249,12 @@ def test_options_that_would_be_ignored_and_files_of_another_kind(words, complain
     assert not list(tmp_path.iterdir())
 
 
-def test_where_nobody_reads_on_it_ends_without_a_word():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_where_nobody_reads_on_it_ends_without_a_word(unbuffered):
     """As by ``| head``."""
     command = [sys.executable, "-m", "linattn_ref", "conform", "--list"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as done:
         done.stdout.close()
         assert done.wait() == 141
         assert done.stderr.read() == b""

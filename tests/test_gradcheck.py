@@ -318,9 +318,29 @@ def root(x):
     ids=["refused", "infinite"],
 )
 def test_of_the_border_of_a_domain_nothing_is_said(border, function, gradient):
-    report = check_elementwise(function, gradient, np.array([border, 0.25]), rng=0)
-    assert (report.failed, report.inconclusive) == (0, 1)
-    assert report.reason == "forward has no number beside this point"
+    for atol in (None, 1e-6):
+        report = check_elementwise(function, gradient, np.array([border, 0.25]), rng=0, atol=atol)
+        assert (report.failed, report.inconclusive) == (0, 1)
+        assert report.reason == "forward has no number at this point, or beside it"
+
+
+@pytest.mark.parametrize(("slope", "right"), [(3.0, True), (2.0, False), (0.0, False)])
+def test_where_the_plain_step_leaves_the_domain_shorter_ones_tell(slope, right):
+    def narrow(x):
+        if (abs(x - 0.5) > 1e-6).any():
+            raise ValueError("x: expected 0.5")
+        return 3 * x, None
+
+    report = check_elementwise(narrow, lambda d, _: slope * d, np.array([0.5]), rng=0)
+    assert (report.ok, report.failed) == (right, int(not right))
+
+
+def test_a_forward_that_is_broken_beside_the_point_is_told():
+    def broken(x):
+        return np.array([{0.5: 1.0}[float(x[0])]]), None
+
+    with pytest.raises(KeyError):
+        check_elementwise(broken, lambda d, _: d, np.array([0.5]), rng=0)
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0, 1e3, 1e6])

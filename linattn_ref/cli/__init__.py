@@ -14,7 +14,7 @@ from functools import cache
 
 from linattn_ref import __version__
 from linattn_ref.cli import bench, conform, figures, generate, homework, lecture, spectrum, train
-from linattn_ref.cli.options import Parser, tell
+from linattn_ref.cli.options import NobodyReads, Parser, tell
 
 __all__ = ["main"]
 
@@ -43,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         tell(f"linattn-ref: interrupted{arguments.if_interrupted}")
         return 130
-    except BrokenPipeError:  # as by `| head`: nobody reads on, nor has to be told; Python would when it closes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except NobodyReads:  # nor has to be told; Python would do so when it closes its streams
+        with open(os.devnull, "w") as nowhere:
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(nowhere.fileno(), stream.fileno())
         return 141  # as of a process that SIGPIPE ends
     except (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         if arguments.debug:

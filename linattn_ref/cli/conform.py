@@ -14,6 +14,7 @@ from linattn_ref.cli.options import add_command, at_least, file_of, say, tell
 __all__ = ["add"]
 
 # What is done instead of judging a target, and which options that uses.
+WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "--declare"}  # that are not the names
 MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
 OF_ALL = {"command_line", "debug", "if_interrupted", "run"}
 # What a conform.toml holds, but for words.
@@ -40,6 +41,8 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from linattn_ref.conform.run import names_of, run_apart
 
     check_modes(arguments)
+    if arguments.read and arguments.json and arguments.json.resolve() == (arguments.read / "manifest.json").resolve():
+        raise ValueError(f"--json: {arguments.json} is the manifest of the cases that are read")
     for path in filter(None, (arguments.json, arguments.html, arguments.confusion)):
         atomic.check_writable(path)  # before minutes of judging
     if arguments.list:
@@ -83,7 +86,7 @@ def check_modes(arguments: argparse.Namespace) -> None:
     given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
     for mode, used in MODES.items():
         if mode in given and not given <= {mode, *used}:
-            ignored = (f"--{name}" if name != "target" else "TARGET" for name in sorted(given - {mode, *used}))
+            ignored = sorted(WORDS.get(name, f"--{name}") for name in given - {mode, *used})
             raise ValueError(f"--{mode}: leave out what it would ignore: {', '.join(ignored)}")
 
 

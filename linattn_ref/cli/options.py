@@ -58,7 +58,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def file_of(*endings: str) -> Callable[[str], Path]:
-    """An option's type: a file whose name ends so, and thus never what is judged, nor another result."""
+    """An option's type: a file whose name ends so, and thus no kernel, and no report of another form."""
 
     def file(word: str) -> Path:
         if not word.endswith(endings):
@@ -93,9 +93,16 @@ def given(function: Callable[..., Any], arguments: argparse.Namespace) -> dict[s
     return {name: x for name, x in vars(arguments).items() if name in taken and x is not None}
 
 
+class NobodyReads(Exception):
+    """What is said goes into a pipe that is closed at its other end, as by ``| head``."""
+
+
 def say(*words: object, sep: str = " ", file: TextIO | None = None) -> None:
     """Print; control characters of a text or a file name are shown, and not sent to the terminal."""
-    print(visible(sep.join(map(str, words))), file=file)
+    try:
+        print(visible(sep.join(map(str, words))), file=file, flush=True)
+    except BrokenPipeError:  # of this pipe, not of a worker's
+        raise NobodyReads from None
 
 
 def tell(line: str) -> None:

@@ -48,7 +48,7 @@ def run_plan(arguments: argparse.Namespace) -> None:
     if not arguments.list:
         given = {"workers": arguments.workers or 1, "dask": arguments.dask, "only": arguments.only}
         plan.run(arguments.plan, out, say=tell, **given)
-    for one in plan.chosen(arguments.plan, arguments.only):
+    for one in plan.chosen(plan.read(arguments.plan), arguments.only):
         say(f"{one.name}: {plan.steps_done(one, out)} steps, about {one.hours} hours: {plan.command(one, out)}")
 
 

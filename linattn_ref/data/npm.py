@@ -57,7 +57,7 @@ def _bring(package: Package, folder: Path) -> str:
     command = [npm, "pack", "--loglevel=error", "--ignore-scripts", f"{package.name}@{package.version}"]
     told: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
     result = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, **told)
-    lines = re.findall(r"^npm (?:error|ERR!) (?!code)(.*\S)", result.stderr, re.MULTILINE)
+    lines = re.findall(r"^npm (?:error|ERR!) (?!(?:code|syscall|errno|path|dest) )(.*\S)", result.stderr, re.MULTILINE)
     return "" if result.returncode == 0 else (lines or [f"npm ended with status {result.returncode}"])[0]
 
 

@@ -36,11 +36,12 @@ steps show how many digits are left.
 
 An entry is *right* where both sides agree and an error of one percent in the largest gradient of its input would have
 been found, *wrong* where they differ by more than rounding can, and *inconclusive* where neither can be said, as for
-``f + 1e18``. Only if all are right is the report ``ok``; ``report.reason`` says what could not be told. A gradient
-counts times the size of its input (its root mean square, at least 1). An input that counts for less than 1e-8 of
-another (queries of a saturated softmax, compared with its values) may pass with zeros, and below 1e-6 with an error of
-one percent: scale inputs to about 1. Where ``forward`` subtracts numbers more than 1e6 times as large as what is left
-of them, a right gradient may be called wrong, since their rounding shows in too few steps.
+``f + 1e18``, or at the border of what ``forward`` takes. Only if all are right is the report ``ok``; ``report.reason``
+says what could not be told. A gradient counts times the size of its input (its root mean square, at least 1). An input
+that counts for less than 1e-8 of another (queries of a saturated softmax, compared with its values) may pass with
+zeros, and below 1e-6 with an error of one percent: scale inputs to about 1. Where ``forward`` subtracts numbers more
+than 1e6 times as large as what is left of them, a right gradient may be called wrong, since their rounding shows in too
+few steps.
 
 Both passes have to be functions: that they leave ``d_out`` and their inputs alone, and that ``forward`` gives the same
 output again, is checked first.

@@ -1,5 +1,6 @@
 """A gradient against central differences of the forward pass: entry by entry, or along random directions."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,11 @@ class Line:
             out = pair.out()
             self.x[self.where] = low
             numeric = pair.along(out, pair.out()) / length
-        except Exception:  # beside the point ``forward`` may refuse its inputs, in whatever way it does
+        except (
+            ArithmeticError,
+            AssertionError,
+            ValueError,
+        ):  # beside the point ``forward`` may refuse its inputs, in whatever way it does
             pass
         finally:
             self.x[self.where] = centre
@@ -186,6 +191,7 @@ def _compared(method: str, pair: Pair, lines: Iterable[Line], rtol: float, atol:
         if not done:
             analytic, numeric, noise, step = lines[i].by_many_steps(pair)
             again = compare(lines[i], analytic, numeric, max(noise, floor[lines[i].name]), step)
-            if not (entries[i].excess > 1 and again.excess > 1):  # what both find is told with the plain step
+            # What both find is told with the plain step.
+            if math.isnan(entries[i].numeric) or not (entries[i].excess > 1 and again.excess > 1):
                 entries[i] = again
     return Report.of(method, judge(pair, entries), pair.constants)

@@ -30,7 +30,8 @@ class Entry:
     ) -> "Entry":
         """Two values that may be off by ``noise + rtol * max(|analytic|, |numeric|)``."""
         analytic, numeric, noise = float(analytic), float(numeric), float(noise)
-        return cls(name, index, analytic, numeric, noise + rtol * max(abs(analytic), abs(numeric)), step, noise)
+        none = "forward has no number at this point, or beside it" if math.isnan(numeric) else ""
+        return cls(name, index, analytic, numeric, noise + rtol * max(abs(analytic), abs(numeric)), step, noise, none)
 
     @property
     def absolute(self) -> float:

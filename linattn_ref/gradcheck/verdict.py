@@ -21,7 +21,7 @@ CONSTANT = 1e3  # times an input that moves nothing: outputs that never move are
 def settled(entries: list[Entry]) -> list[bool]:
     """Whether the two values of each entry agree, and had to."""
     sizes = _sizes(entries)
-    return [sizes[entry.name] == 0 or (entry.excess <= 1 and _resolved(entry, sizes)) for entry in entries]
+    return [entry.excess <= 1 and (sizes[entry.name] == 0 or _resolved(entry, sizes)) for entry in entries]
 
 
 def negligible(pair: Pair, entries: list[Entry]) -> dict[str, float]:
@@ -39,7 +39,7 @@ def judge(pair: Pair, entries: list[Entry], *, exact: bool = False) -> list[Entr
 
     def reason(entry: Entry) -> str:
         if math.isnan(entry.numeric):
-            return "forward has no number beside this point"
+            return entry.undecided
         hidden = 0.0 if exact else EPS * pair.hidden / entry.step
         if entry.name in still and fixed > CONSTANT * lengths[entry.name] and entry.absolute <= hidden:
             return f"{entry.name} moves nothing, but in values of {fixed:.2g} its changes may be lost"

@@ -87,11 +87,24 @@ def test_npm_is_asked_where_it_is(tmp_path, monkeypatch):
     assert fetch(DEMO, cache=tmp_path).read_bytes() == ARCHIVE
 
 
-def test_what_npm_says_is_told(tmp_path, monkeypatch):
-    said = "npm error code ENOVERSIONS\nnpm error No versions available for demo\nnpm error A complete log is in x\n"
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ("code ENOVERSIONS", "No versions available for demo", "A complete log is in x"),
+            "No versions available for demo",
+        ),
+        (
+            ("code ENOTFOUND", "syscall getaddrinfo", "errno ENOTFOUND", "network request to x failed"),
+            "network request to x",
+        ),
+    ],
+)
+def test_what_npm_says_is_told(lines, told, tmp_path, monkeypatch):
+    said = "".join(f"npm error {line}\n" for line in lines)
     monkeypatch.setattr(npm.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(npm.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", said))
-    with pytest.raises(FetchError, match="No versions available for demo"):
+    with pytest.raises(FetchError, match=told):
         fetch(DEMO, cache=tmp_path)
 
 

@@ -86,10 +86,10 @@ def read(path: Path) -> list[Planned]:
     return [*plan.values()]
 
 
-def chosen(path: Path, only: str) -> list[Planned]:
+def chosen(plan: Sequence[Planned], only: str) -> list[Planned]:
     """The runs of a plan whose names begin so; a ValueError where there are none."""
-    if not (found := [one for one in read(path) if one.name.startswith(only)]):
-        raise ValueError(f"only: no run of {path} has a name that begins with {only!r}")
+    if not (found := [one for one in plan if one.name.startswith(only)]):
+        raise ValueError(f"only: no run of the plan has a name that begins with {only!r}")
     return found
 
 
@@ -112,27 +112,26 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
         if option not in allowed or given.count(option) > 1:
             raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
     for option, kinds, _, described in options_of(module_of(table["task"])):
-        values = table["each"].get(option, [])
-        for value in [table["options"][option]] if option in table["options"] else values:
+        for value in [table["options"][option]] if option in table["options"] else table["each"].get(option, []):
             _check_value(f"{where}: {option}", value, kinds[0], tuple(described.choices))
     for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
         if not _is_whole(steps) or steps == 0:
             raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
     task, said = table["task"], {key: table[key] for key in SAID if key != "task"}
-    for *chosen, seed in itertools.product(*table["each"].values(), seeds):
-        options = {**dict(zip(table["each"], chosen, strict=True)), **table["options"]}
+    for *values, seed in itertools.product(*table["each"].values(), seeds):
+        options = {**dict(zip(table["each"], values, strict=True)), **table["options"]}
         start = f"{table['start']}-{seed}" if "start" in table else None
         earlier = before.get(start) if start else None
         if start and (task not in GO_ON or earlier is None or earlier.start or earlier.task != task):
             raise ValueError(f"{where}: start: no run of {task} can go on from a run {start!r} above it")
-        called = "-".join(map(str, (name, *chosen, seed)))
+        called = "-".join(map(str, (name, *values, seed)))
         if "/" in called or os.sep in called:
-            raise ValueError(f"{where}: a run is the name of its folder, and cannot be {called!r}")
+            raise ValueError(f"{where}: a run's name is that of its folder, and cannot be {called!r}")
         yield Planned(called, task, seed, options, table["hours"], said, start)
 
 
 def _check_value(where: str, value: Any, kind: Any, choices: tuple[str, ...]) -> None:
-    """An option's value, before hours of training in front of it; how large it may be says its task."""
+    """An option's value, before hours of training in front of it; its task says how large it may be."""
     if choices:
         check_choice(where, value, choices)
     wanted: Any = {float: (float, int), Path: str}.get(kind, kind)
@@ -212,7 +211,8 @@ def run(
         See `read`, `linattn_ref.experiments.measuring.spread.spread` and `learn.run`. Or a run was begun in
         ``out`` by a plan that says otherwise of it, or is to go on from one that has not come to its end.
     """
-    everything, plan = read(path), chosen(path, only)
+    everything = read(path)
+    plan = chosen(everything, only)
     for one in plan:
         _keep(out / one.name / runs.PLAN, json.dumps(one.said, ensure_ascii=False) + "\n")
         _check_options(one, out / one.name)

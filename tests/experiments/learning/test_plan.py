@@ -69,7 +69,7 @@ def test_the_commands_of_a_committed_plan_are_understood(path):
         ('["linear", "softmax"]', '"softmax"', "attention: expected a list of values, got 'softmax'"),
         ('["linear", "softmax"]', "[]", "attention: expected a list of values"),
         ('["linear", "softmax"]', '["linear", "nope"]', "attention: expected one of softmax, linear"),
-        ("[copying]", '["../up"]', "a run is the name of its folder, and cannot be '../up-linear-0'"),
+        ("[copying]", '["../up"]', "a run's name is that of its folder, and cannot be '../up-linear-0'"),
         ("width = 16", 'width = "x"', "width: expected a whole number, got 'x'"),
         ("width = 16", "width = 16.0", "width: expected a whole number, got 16.0"),
         ("steps = 40", "steps = 0", "steps: expected a whole number of at least 1, got 0"),
