@@ -136,3 +136,9 @@ def test_an_error_of_another_kind_is_told_with_the_file(tmp_path):
         write_all({tmp_path / "file": fetches})
     assert told.value.filename == str(tmp_path / "file")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_in_place_of_a_folder_is_told(tmp_path):
+    (tmp_path / "a").write_text("no folder")
+    with pytest.raises(NotADirectoryError):
+        write_all({tmp_path / "a" / "b": "text"})

@@ -234,6 +234,7 @@ def test_debug_may_stand_before_the_task():
         ("conform --list --map a=b --give c=1", "--list: leave out what it would ignore: --give, --map"),
         ("conform --read d --op softmax", "--read: leave out what it would ignore: --op"),
         ("conform --read d --only output", "--read: "),
+        ("conform --read d --json d/manifest.json", "--json: d/manifest.json is the manifest of the cases"),
         ("conform --list --write d", "--list: leave out what it would ignore: --write"),
         ("live --networks a b --head", "--networks: --head and --draw use none"),
         ("live --networks a b --draw 02", "--networks: --head and --draw use none"),

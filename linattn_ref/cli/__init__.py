@@ -30,7 +30,7 @@ EXTRAS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; its exit status: 0 done, 1 judged wrong, 2 an error that was told, 130 and 141 cut short."""
+    """Run a command; its exit status: 0 done, 1 judged wrong, 2 an error told, 130 Ctrl-C, 141 nobody reads."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whose encoding may have no sign for what a network wrote
             stream.reconfigure(errors="backslashreplace")

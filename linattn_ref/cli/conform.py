@@ -14,7 +14,7 @@ from linattn_ref.cli.options import add_command, at_least, file_of, say, tell
 __all__ = ["add"]
 
 # What is done instead of judging a target, and which options that uses.
-WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "--declare"}  # that are not the names
+WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "--declare"}  # other words than the names
 MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
 OF_ALL = {"command_line", "debug", "if_interrupted", "run"}
 # What a conform.toml holds, but for words.

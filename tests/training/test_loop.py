@@ -500,8 +500,9 @@ def test_a_limit_is_a_number_above_0(tmp_path, limit):
 def test_what_was_left_half_written_is_taken_away(tmp_path):
     run(tmp_path, steps=12)
     (tmp_path / ".last.safetensors.0123456789abcdef.part").write_bytes(b"half")
+    (tmp_path / ".notes.part").write_bytes(b"somebody else's")
     run(tmp_path, steps=12, resume=True)
-    assert not [*tmp_path.glob(".*.part")]
+    assert [path.name for path in tmp_path.glob(".*.part")] == [".notes.part"]
 
 
 def test_a_fact_that_is_no_number_is_the_same_one(tmp_path):

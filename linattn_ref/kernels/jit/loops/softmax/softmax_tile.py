@@ -186,7 +186,7 @@ def weigh(p, d_s, i, score, shift, share, row_sum, careful):
         weight = where_greater(lowest, score, broadcast(p.dtype.type(0)), weight)
     store(p, i, weight)
     d_score = weight * (load(d_s, i) - broadcast(row_sum))
-    store(d_s, i, where_greater(weight, broadcast(p.dtype.type(0)), d_score, weight))  # 0 without weight, never NaN
+    store(d_s, i, where_greater(weight, broadcast(p.dtype.type(0)), d_score, weight))  # 0 without weight, whatever d_p
 
 
 @inner
