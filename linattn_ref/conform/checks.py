@@ -311,6 +311,14 @@ def large_scores(judge: Judge) -> Iterator[Trial]:
         yield judge.trial(f"queries times {size:g}", question.change(q=larger), ("out",))
 
 
+@check(ops=("linear",))
+def small_features(judge: Judge) -> Iterator[Trial]:
+    """Where a query's features are nearly 0, the denominator is a small sum and eps, no more and no less."""
+    question = judge.ask()
+    far = rounded(question.inputs["q"] - 16, judge.dtype)
+    yield judge.trial("queries about -16", question.change(q=far), ("out",))
+
+
 @check(ops=DELTAS)
 def beta_up_to_two(judge: Judge) -> Iterator[Trial]:
     """With beta above 1 the state's eigenvalues are negative; nothing may clip it."""

@@ -103,6 +103,7 @@ def linear_rows(
     f_k = f_k if fault == "mask_zeroes_keys" else np.where(mask[:, None], f_k, 0)
     v = np.where(mask[:, None], v, 0)
     s, z = state or (np.zeros((k.shape[-1], v.shape[-1])), np.zeros(k.shape[-1]))
+    eps = 0 if fault == "eps_missing" else eps
     out = np.zeros((len(q), v.shape[-1]))
     for i in range(len(q)):
         top, bottom = f_q[i] @ s, f_q[i] @ z
@@ -308,7 +309,9 @@ def question_of(name: str, op: str, shape: int, dtype: str) -> Question:
     if name.startswith("mask"):
         mask = np.broadcast_to(np.arange(n) % 3 != 1, asked.inputs["k"].shape[:-1]).copy()
         asked = asked.change(key_mask=mask)
-    if name.startswith("eps"):
+    if name == "eps_missing":
+        asked = asked.change(q=asked.inputs["q"] - 16)
+    elif name.startswith("eps"):
         asked = asked.change(q=1e-6 * asked.inputs["q"], k=1e-6 * asked.inputs["k"])
     if name == "beta_clipped":
         asked = asked.change(beta=2 * asked.inputs["beta"])

@@ -108,6 +108,7 @@ def _(x: Question) -> Any:
 output("normaliser_missing", "nothing is divided by the denominator", ("linear",))(
     lambda x: weights(x, sees(x)) @ x.inputs["v"]
 )
+output("eps_missing", "no eps is added to the denominator", ("linear",))(lambda x: x.change(eps=0.0))
 
 
 def feature_map(name: str, sentence: str, features: Map) -> None:

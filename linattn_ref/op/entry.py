@@ -38,15 +38,7 @@ from linattn_ref.op.axes import AXES, check
 from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
-from linattn_ref.op.options import (
-    check_dtype,
-    check_flags,
-    check_made_for,
-    check_options,
-    check_rng,
-    check_sizes,
-    plain,
-)
+from linattn_ref.op.options import check_dtype, check_flags, check_made, check_options, check_rng, check_sizes, plain
 from linattn_ref.op.shapes import rules_of, sizes_of
 
 __all__ = ["op"]
@@ -268,7 +260,7 @@ class Entry:
         if isinstance(model, tuple) and any(isinstance(x, np.generic) for x in model):
             arguments["model"] = type(model)(*map(plain, model))
         if "leading" in arguments:
-            check_made_for(**arguments)
+            check_made(**arguments)
         check(arguments, rules, sizes)
         check_flags(**{name: arguments[name] for name in self.flags})
         check_options(arguments, scale_or_none=self.scale_or_none)

@@ -13,7 +13,7 @@ import numpy as np
 
 from linattn_ref.op.shapes import FLOATS
 
-__all__ = ["check_choice", "check_dtype", "check_flags", "check_made_for", "check_options", "check_rng", "check_sizes"]
+__all__ = ["check_choice", "check_dtype", "check_flags", "check_made", "check_options", "check_rng", "check_sizes"]
 __all__ += ["is_number", "plain", "plain_numbers", "sized"]
 
 P = ParamSpec("P")
@@ -123,7 +123,7 @@ def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:
         raise ValueError(f"{name}: causal attention is aligned at the end and needs N <= L, got N = {n} and L = {keys}")
 
 
-def check_made_for(leading: Any, key_width: Any, value_width: Any, **_: Any) -> None:
+def check_made(leading: Any, key_width: Any, value_width: Any, **_: Any) -> None:
     """What a state is made for: leading axes and two widths."""
     if not isinstance(leading, (tuple, list)):
         raise TypeError(f"leading: expected a tuple of integers, got {leading!r}")

@@ -204,6 +204,15 @@ def test_eps_is_beneath_the_square_root():
     assert report["short_rows"].named == ("eps_missing_in_the_root",)
 
 
+def test_eps_is_in_the_denominator():
+    def without(q, k, v, causal=False):
+        return linear.forward(q, k, v, causal=causal, eps=0.0)[0]
+
+    report = conform.check(without, "linear", only=("output", "small_features"))
+    assert report["output"].verdict == "passed"
+    assert report["small_features"].named == ("eps_missing",)
+
+
 def leaves_rows_unwritten(q, k, v):
     out = np.empty_like(v, shape=(*q.shape[:-1], v.shape[-1]))
     out[..., :16, :] = softmax.forward(q, k, v)[0][..., :16, :]

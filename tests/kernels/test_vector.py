@@ -60,7 +60,7 @@ def sine_and_cosine(x, out):
 
 @njit
 def keep(x, first, stop, fill, out):
-    vector.store(out, 0, vector.keep_lanes(vector.load(x, 0), first, stop, fill))
+    vector.store(out, 0, vector.keep(vector.load(x, 0), first, stop, fill))
 
 
 @njit
@@ -225,7 +225,7 @@ def test_sine_and_cosine_of_what_has_none(dtype):
 
 
 @dtypes
-def test_keep_lanes(rng, dtype, numbers):
+def test_keep(rng, dtype, numbers):
     x, out = numbers(rng, 1, dtype), numbers(rng, 1, dtype)
     width = vector.lanes(x)
     lane = np.arange(width)

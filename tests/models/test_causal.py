@@ -221,6 +221,7 @@ def test_a_network_that_sees_the_future_is_refused(module):
         causal.forward(READ, drawn(), causal.Model(mechanism.of(module), heads=2))
 
 
+@pytest.mark.usefixtures("float32_in_numpy")
 def test_numpys_numbers_in_a_model_are_pythons():
     """A float64 scale or dropout would widen float32; small integers would wrap around."""
     params = map_arrays(lambda array: array.astype(np.float32), drawn())

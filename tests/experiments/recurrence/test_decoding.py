@@ -12,7 +12,7 @@ from linattn_ref.kernels import jit, reference
 HEADS, WIDTH = 3, 32
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64])
+@pytest.fixture(scope="module", params=[pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def results(request):
     rng = np.random.default_rng(0)
     return decoding.compute((1, 64, 300), rng=rng, heads=HEADS, width=WIDTH, rounds=2, dtype=request.param)

@@ -107,7 +107,7 @@ def add_part(acc, j, a0, a1, a2, a3, b0, b1):
 
 @inlined
 def add_rows_by_rows(lane, warp, acc, a, b):
-    """``acc += a b^T``, of two arrays of rows."""
+    """``acc += a b^T``, of two arrays of rows; the transpose of an array of pairs is one."""
     g, t = lane >> 2, lane & 3
     i = 16 * warp + g
     for k in range(STEPS):
@@ -115,30 +115,6 @@ def add_rows_by_rows(lane, warp, acc, a, b):
         a0, a1, a2, a3 = a[i, w], a[i + 8, w], a[i, w + 4], a[i + 8, w + 4]
         for j in range(PARTS):
             add_part(acc, j, a0, a1, a2, a3, b[8 * j + g, w], b[8 * j + g, w + 4])
-
-
-@inlined
-def add_rows_by_pairs(lane, warp, acc, a, s):
-    """``acc += a s``, of rows and pairs."""
-    g, t = lane >> 2, lane & 3
-    i = 16 * warp + g
-    for k in range(STEPS):
-        w = 8 * k + t
-        a0, a1, a2, a3 = a[i, w], a[i + 8, w], a[i, w + 4], a[i + 8, w + 4]
-        for j in range(PARTS):
-            add_part(acc, j, a0, a1, a2, a3, s[w, 8 * j + g], s[w + 4, 8 * j + g])
-
-
-@inlined
-def add_pairs_by_pairs(lane, warp, acc, b, u):
-    """``acc += b^T u``, of two arrays of pairs."""
-    g, t = lane >> 2, lane & 3
-    i = 16 * warp + g
-    for k in range(STEPS):
-        w = 8 * k + t
-        a0, a1, a2, a3 = b[w, i], b[w, i + 8], b[w + 4, i], b[w + 4, i + 8]
-        for j in range(PARTS):
-            add_part(acc, j, a0, a1, a2, a3, u[w, 8 * j + g], u[w + 4, 8 * j + g])
 
 
 @inlined

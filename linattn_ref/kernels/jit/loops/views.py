@@ -38,7 +38,8 @@ def store_row(x, i, value):
 @inner(forceinline=True)
 def columns_from(x, first):
     """``x[:, first:]``, no more of it than a Vector has lanes; a row's numbers must follow one another in memory."""
-    return _columns_at(x, x.ctypes.data + first * x.itemsize, min(lanes(x), x.shape[1] - first))
+    width = min(lanes(x), x.shape[1] - first)
+    return rows_apart(x.ctypes.data + first * x.itemsize, len(x), width, x.strides[0], x.dtype)
 
 
 @inner(forceinline=True)
@@ -123,20 +124,6 @@ def without_owner(context, builder, kind, value):
 def hold(typing_context, x):
     """Nothing; but Numba gives back what a variable owns after it is last named, so that ``x`` is kept until here."""
     return types.void(x), lambda context, builder, signature, arguments: context.get_dummy_value()
-
-
-@intrinsic
-def _columns_at(typing_context, x, address, width):
-    """So many columns of ``x``, the first of them at an address."""
-
-    def generate(context, builder, signature, arguments):
-        x_, address_, width_ = arguments
-        whole = make_array(x)(context, builder, x_)
-        rows = builder.extract_value(whole.shape, 0)
-        strides = cgutils.unpack_tuple(builder, whole.strides, 2)
-        return _view(context, builder, signature.return_type, address_, [rows, width_], strides)
-
-    return types.Array(x.dtype, 2, "A")(x, types.intp, types.intp), generate
 
 
 def _view(context, builder, array_type, address, shape, strides):

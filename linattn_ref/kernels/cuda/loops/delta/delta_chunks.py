@@ -44,18 +44,10 @@ def load_pairs(x, y, panel, pairs, head, row, first, transposed):
 
     ``transposed`` stands for ``pairs_ji``. 0 beyond the end.
     """
-    head, row, first = head & NATURAL, row & NATURAL, first & NATURAL
-    for r in range(EACH):
-        if transposed:  # neighbouring threads read neighbouring numbers either way
-            i = x + SIDE * r
-            panel[y, i] = 0
-            if row + first + y < pairs.shape[1]:
-                panel[y, i] = pairs[head, row + first + y, i]
-        else:
-            i = y + SIDE * r
-            panel[x, i] = 0
-            if row + i < pairs.shape[1]:
-                panel[x, i] = pairs[head, row + i, first + x]
+    if transposed:  # neighbouring threads read neighbouring numbers either way
+        load_panel(x, y, panel, pairs, head, row + first, 0)
+    else:
+        load_rows(x, y, panel.T, 0, pairs, head, row, first)
 
 
 @inlined

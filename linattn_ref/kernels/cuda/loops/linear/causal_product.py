@@ -43,16 +43,8 @@ from linattn_ref.kernels.cuda.loops.linear.causal_step import step
 from linattn_ref.kernels.cuda.loops.rows import divided_rows, dot_rows
 from linattn_ref.kernels.cuda.loops.tile import BLOCK, tiles
 
-__all__ = [
-    "backward",
-    "backward_by_row",
-    "forward",
-    "forward_by_row",
-    "normalised_backward",
-    "normalised_forward",
-    "step",
-]
-
+__all__ = ["backward", "backward_by_row", "forward", "forward_by_row", "step"]
+__all__ += ["normalised_backward", "normalised_forward"]
 
 # --- Without the denominator ----------------------------------------------------------------------------------------
 

@@ -20,9 +20,7 @@ from linattn_ref.kernels.cuda.loops.half_tiles import (
     ROW_PITCH,
     WORDS,
     ZERO,
-    add_pairs_by_pairs,
     add_results_by_pairs,
-    add_rows_by_pairs,
     add_rows_by_rows,
     clear,
     load_pairs,
@@ -111,7 +109,7 @@ def sums(b, u, weight, beside, states, z, weighted):
     if weighted:
         weigh_pairs(t, right, vectors, WEIGHT)
         cuda.syncthreads()
-    add_pairs_by_pairs(lane, warp, acc, left, right)
+    add_rows_by_rows(lane, warp, acc, left.T, right.T)
     for j in range(PARTS):
         for e in range(4):
             c, m = first_c + 16 * warp + (lane >> 2) + 8 * (e >> 1), first_m + 8 * j + 2 * (lane & 3) + (e & 1)
@@ -155,7 +153,7 @@ def forward(a, b, u, states, z, eps, out, denominator, normalised):
                 some_z[t] = z[head, chunk, 2 * first + t]
         cuda.syncthreads()
         add_rows_by_rows(lane, warp, scores, left, right)  # a b^T
-        add_rows_by_pairs(lane, warp, acc, left, below)  # a S
+        add_rows_by_rows(lane, warp, acc, left, below.T)  # a S
         if normalised:
             for w in range(lane & 3, WORDS, 4):
                 for r in range(2):
@@ -220,7 +218,7 @@ def gradient(a, b, u, a_beside, b_beside, weight, scale, states, z, out, backwar
         load_state(t, below, states, head, chunk, 2 * first, 2 * first_m, transposed)
         cuda.syncthreads()
         add_rows_by_rows(lane, warp, scores, left, right)
-        add_rows_by_pairs(lane, warp, acc, left, below)
+        add_rows_by_rows(lane, warp, acc, left, below.T)
         cuda.syncthreads()
 
     load_pairs(t, below, u, head, row, first_m)

@@ -30,16 +30,7 @@ from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_rows, rounded_up
 from linattn_ref.kernels.jit.loops.simd.transposed import transpose
 from linattn_ref.kernels.jit.loops.simd.triangle import add_terms
-from linattn_ref.kernels.jit.loops.simd.vector import (
-    broadcast,
-    fma,
-    keep_lanes,
-    lanes,
-    load,
-    prefetch_early,
-    spread,
-    store,
-)
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, lanes, load, prefetch_early, spread, store
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
@@ -247,11 +238,11 @@ def fade_pairs(chunk, p, a, first, rows, erases, by_ratio):
     ratio = broadcast(one)
     for i in range(first, rows):
         if by_ratio:
-            ratio = ratio * keep_lanes(spread(chunk.room.gate, i, 0), 0, i - first, one)
-        store(p, i, keep_lanes(load(p, i) * ratio, 0, i - first + 1, zero))
+            ratio = ratio * keep(spread(chunk.room.gate, i, 0), 0, i - first, one)
+        store(p, i, keep(load(p, i) * ratio, 0, i - first + 1, zero))
         if erases:
             some_a = load(a, i) * (ratio * spread(chunk.beta, i, 0))
-            store(a, i, keep_lanes(broadcast(zero) - some_a, 0, i - first, zero))
+            store(a, i, keep(broadcast(zero) - some_a, 0, i - first, zero))
 
 
 @inner
@@ -261,17 +252,17 @@ def _pairs_by_channel(chunk, p, a, first, rows, c, erases):
     for i in range(first, rows, 2):
         p0 = p1 = a0 = a1 = nothing
         for t in range(c):
-            x = load(chunk.room.keys, t) * keep_lanes(spread(chunk.room.gate, i, t), 0, i - first, one)
+            x = load(chunk.room.keys, t) * keep(spread(chunk.room.gate, i, t), 0, i - first, one)
             p0 = fma(spread(chunk.q, i, t), x, p0)
             if erases:
                 a0 = fma(spread(chunk.e, i, t), x, a0)
-            x = x * keep_lanes(spread(chunk.room.gate, i + 1, t), 0, i + 1 - first, one)
+            x = x * keep(spread(chunk.room.gate, i + 1, t), 0, i + 1 - first, one)
             p1 = fma(spread(chunk.q, i + 1, t), x, p1)
             if erases:
                 a1 = fma(spread(chunk.e, i + 1, t), x, a1)
             store(chunk.room.keys, t, x)
-        store(p, i, keep_lanes(p0, 0, i - first + 1, zero))
-        store(p, i + 1, keep_lanes(p1, 0, i - first + 2, zero))
+        store(p, i, keep(p0, 0, i - first + 1, zero))
+        store(p, i + 1, keep(p1, 0, i - first + 2, zero))
         if erases:
-            store(a, i, keep_lanes(nothing - a0 * spread(chunk.beta, i, 0), 0, i - first, zero))
-            store(a, i + 1, keep_lanes(nothing - a1 * spread(chunk.beta, i + 1, 0), 0, i - first + 1, zero))
+            store(a, i, keep(nothing - a0 * spread(chunk.beta, i, 0), 0, i - first, zero))
+            store(a, i + 1, keep(nothing - a1 * spread(chunk.beta, i + 1, 0), 0, i - first + 1, zero))

@@ -15,7 +15,7 @@ pair which no gate stands between twice, with opposite signs: at a log gate of -
 """
 
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep_lanes, load, store, total
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, load, store, total
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
 
@@ -42,7 +42,7 @@ def add_pairs(d_gate, first, count, chunk, gu, ru, column, rows, erases):
         if erases:
             over_l = fma(load(a, i), load(ru, i), over_l)
         if i < count:
-            d_gate[first + i, 0] += total(keep_lanes(over_l, 0, i - column, zero))
+            d_gate[first + i, 0] += total(keep(over_l, 0, i - column, zero))
 
 
 @inner

@@ -10,7 +10,7 @@ import numpy as np
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
-from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep_lanes, lanes, largest_lane, maximum, total
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep, lanes, largest_lane, maximum, total
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, store_row
 
@@ -59,13 +59,13 @@ def exp_of_row(scores, i, y):
     highest, added = broadcast(lowest), broadcast(zero)
     for first in range(0, scores.shape[1], lanes(scores)):
         some = columns_from(scores, first)
-        highest = maximum(keep_lanes(load_row(some, i), 0, some.shape[1], lowest), highest)
+        highest = maximum(keep(load_row(some, i), 0, some.shape[1], lowest), highest)
     shift = largest_lane(highest)
     for first in range(0, scores.shape[1], lanes(scores)):
         some = columns_from(scores, first)
         e = exp(load_row(some, i) - broadcast(shift))
         store_row(columns_from(y, first), i, e)
-        added = added + keep_lanes(e, 0, some.shape[1], zero)
+        added = added + keep(e, 0, some.shape[1], zero)
     return shift, total(added)
 
 

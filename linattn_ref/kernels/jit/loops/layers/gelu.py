@@ -7,7 +7,6 @@ altogether.
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 from linattn_ref.kernels.jit.loops.simd.normal import DENSITY, scaled_tail
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, maximum, minimum, where_greater
@@ -45,11 +44,7 @@ def forward(x, bias, *, with_slope=True):
 @kernel(x="rows W", bias="1 W", y="rows W", slope="rows W")
 def _forward(task, n, x, bias, y, slope):
     some = slice(task * n, min((task + 1) * n, len(x)))
-    _block(x[some], bias, y[some], slope[some])
-
-
-@inner
-def _block(x, bias, y, slope):
+    x, y, slope = x[some], y[some], slope[some]
     zero, far = broadcast(x.dtype.type(0)), broadcast(x.dtype.type(FAR))
     half, one, density = broadcast(x.dtype.type(-0.5)), broadcast(x.dtype.type(1)), broadcast(x.dtype.type(DENSITY))
     for first in range(0, x.shape[1], lanes(x)):

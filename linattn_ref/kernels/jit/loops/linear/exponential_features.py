@@ -23,7 +23,7 @@ from linattn_ref.kernels.jit.loops.simd.panel import new_panel, panels_of, produ
 from linattn_ref.kernels.jit.loops.simd.vector import (
     broadcast,
     fma,
-    keep_lanes,
+    keep,
     lanes,
     largest_lane,
     load,
@@ -147,14 +147,14 @@ def shifted_by_its_largest(a, r, i):
     highest = top = broadcast(-limit)
     for first in range(0, a.shape[1], lanes(a)):
         columns = columns_from(a, first)
-        highest = maximum(highest, keep_lanes(load_row(columns, i), 0, columns.shape[1], -limit))
+        highest = maximum(highest, keep(load_row(columns, i), 0, columns.shape[1], -limit))
     highest = minimum(broadcast(limit), broadcast(largest_lane(highest)))
     for first in range(0, a.shape[1], lanes(a)):
         columns = columns_from(a, first)
         x = minimum(broadcast(limit), maximum(broadcast(-limit), load_row(columns, i)))
         x = x - highest + load_row(columns_from(r, first), 0)
         store_row(columns, i, x)
-        top = maximum(top, keep_lanes(x, 0, columns.shape[1], -limit))
+        top = maximum(top, keep(x, 0, columns.shape[1], -limit))
     return broadcast(largest_lane(top))
 
 
@@ -246,6 +246,6 @@ def _features_of_queries(phi, r, z, denominator):
             columns = columns_from(phi, first)
             y = exp(load_row(columns, i) - shift)  # (2)
             store_row(columns, i, y)
-            y = keep_lanes(y, 0, columns.shape[1], phi.dtype.type(0))  # in the others it may be inf
+            y = keep(y, 0, columns.shape[1], phi.dtype.type(0))  # in the others it may be inf
             added = fma(load_row(columns_from(z, first), 0), y, added)
         denominator[i] = total(added)

@@ -250,7 +250,7 @@ def _lane_number(builder, i, count, integer):
 
 
 @intrinsic
-def keep_lanes(typing_context, x, first, stop, fill):
+def keep(typing_context, x, first, stop, fill):
     """``x`` in the lanes ``first <= lane < stop``, the number ``fill`` in the others."""
 
     def generate(context, builder, signature, arguments):

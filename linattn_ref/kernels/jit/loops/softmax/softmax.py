@@ -43,7 +43,7 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product, unpack, zero_panel
-from linattn_ref.kernels.jit.loops.simd.vector import keep_lanes, lanes, load, store
+from linattn_ref.kernels.jit.loops.simd.vector import keep, lanes, load, store
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
 from linattn_ref.kernels.jit.loops.softmax.softmax_step import step
 
@@ -129,7 +129,7 @@ def _hide(scores, key_mask, causal, see):
         if not key_mask[j]:
             scores[j] = -np.inf
         elif causal and j > see:
-            store(scores, j, keep_lanes(load(scores, j), j - see, lanes(scores), -np.inf))
+            store(scores, j, keep(load(scores, j), j - see, lanes(scores), -np.inf))
 
 
 # --- Backward -------------------------------------------------------------------------------------------------------
@@ -204,5 +204,5 @@ def _weights(p, d_s, shift, share, row_sum, bias, see, careful):
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if see + i + 1 < lanes(p):
-            score = keep_lanes(score, 0, see + i + 1, -np.inf)
+            score = keep(score, 0, see + i + 1, -np.inf)
         shared.weigh(p, d_s, i, score, shift[i], share[i], row_sum[i], careful)

@@ -35,30 +35,15 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product
-from linattn_ref.kernels.jit.loops.simd.vector import (
-    broadcast,
-    fma,
-    keep_lanes,
-    lanes,
-    load,
-    maximum,
-    store,
-    where_greater,
-)
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
-from linattn_ref.kernels.jit.loops.softmax.softmax_tile import (
-    apart,
-    has_none,
-    multiply,
-    product_of_seen,
-    scores_of,
-    weigh,
-)
+from linattn_ref.kernels.jit.loops.softmax import softmax_tile as tile
 from linattn_ref.kernels.jit.loops.sparse import lsh_meet as meet
 from linattn_ref.kernels.jit.loops.views import unit_stride
 
 RUN = 512  # sorted tokens per task, about: a chunk is gathered once for those it meets
 MAXIMUM, SUM, BEYOND = 0, 1, 2  # rows of the panel with what there is of each query
+ROUND = {"order": "some rounds N < N", "chunks": "some rounds N", "seen": "some <= N"}  # arrays of both kernels
 
 
 @inner
@@ -70,14 +55,7 @@ def run_length(chunk):
 # --- Forward ----------------------------------------------------------------------------------------------------------
 
 
-@kernel(
-    table=("heads N D", "heads N D", "heads N M", "heads N M"),
-    order="some rounds N < N",
-    chunks="some rounds N",
-    seen="some <= N",
-    row_max="some N",
-    row_sum="some N",
-)
+@kernel(table=("heads N D", "heads N D", "heads N M", "heads N M"), **ROUND, row_max="some N", row_sum="some N")
 def forward_round(task, r, table, first_head, order, chunks, seen, chunk, causal, scale, row_max, row_sum):
     """``q, k, v, out`` from a table, of all heads; the other arrays of some, from the first of them on."""
     n, run, dtype = order.shape[2], run_length(chunk), row_max.dtype
@@ -99,7 +77,7 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
     k_rows, v_rows = meet.gather(k, tokens), meet.gather(v, tokens)
     places = tokens.astype(q.dtype).reshape(1, -1)
     their_chunks = meet.chunks_before(chunks, r, tokens)
-    of_queries, of_scores = apart(scale, q)
+    of_queries, of_scores = tile.apart(scale, q)
     q_t = new_panel(q.shape[1], q)  # (D, queries)
     rows = np.empty((width, v_rows.shape[1]), q.dtype)  # (queries, M), by panels of columns
     scores = new_panel(2 * chunk, q)  # (keys, queries)
@@ -116,14 +94,14 @@ def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, resul
             theirs = places[0, keys], their_chunks[:, keys]
             for careful in (False, True):
                 if not careful or _is_beyond(sums, end - first):
-                    scores_of(some, k_rows[keys, : q.shape[1]], q_t, of_scores, careful)
+                    tile.scores_of(some, k_rows[keys, : q.shape[1]], q_t, of_scores, careful)
                     _hide(some, first - keys.start, causal, (my_place, my_chunks), theirs, sums)
             _softmax(some, sums)
             for c in range(0, v_rows.shape[1], width):
                 product(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
-            if has_none(rows, mine.stop - first):
+            if tile.has_none(rows, mine.stop - first):
                 for c in range(0, v_rows.shape[1], width):
-                    product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
+                    tile.product_of_seen(rows[:, c : c + width], some.T, v_rows[keys, c : c + width], False)
             _combine(tokens[mine], rows, sums, results)
 
 
@@ -188,9 +166,7 @@ def _combine(queries, rows, sums, results):
 
 @kernel(
     table=("heads N M", "heads N D", "heads N D", "heads N M", "heads N D", "heads N D", "heads N M"),
-    order="some rounds N < N",
-    chunks="some rounds N",
-    seen="some <= N",
+    **ROUND,
     shift="some N",
     share="some N",
     row_sum="some N",
@@ -222,7 +198,7 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
     shift, share, row_sum = rows[2][tokens], rows[3][tokens], rows[4][tokens]
     places = tokens.astype(k.dtype).reshape(1, -1)
     their_chunks = meet.chunks_before(chunks, r, tokens)
-    of_keys, of_scores = apart(scale, k)
+    of_keys, of_scores = tile.apart(scale, k)
     k_t, v_t = new_panel(k.shape[1], k), new_panel(v.shape[1], k)  # (D, keys), (M, keys)
     columns = new_panel(width, k)  # (keys, lanes), of d_k or d_v
     p, d_s = new_panel(2 * chunk, k), new_panel(2 * chunk, k)  # (queries, keys)
@@ -235,22 +211,23 @@ def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d
             keys = mine.stop - first
             meet.pack_tokens(k_t, k, tokens[mine], of_keys)
             meet.pack_tokens(v_t, v, tokens[mine], k.dtype.type(1))
-            careful = careful or has_none(k_t, len(k_t)) or has_none(v_t, len(v_t))
+            careful = careful or tile.has_none(k_t, len(k_t)) or tile.has_none(v_t, len(v_t))
             meet.into_lanes(my_place, places[:, mine])
             meet.into_lanes(my_chunks, their_chunks[:, mine])
-            scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, of_scores, careful)
+            tile.scores_of(some_p, q_rows[queries, : k.shape[1]], k_t, of_scores, careful)
             product(some_d_s, g_rows[queries, : v.shape[1]], v_t, False)
             theirs = places[0, queries], their_chunks[:, queries]
             _hide_keys(some_p, first - start, keys, causal, (my_place, my_chunks), theirs)
             for i in range(len(some_p)):
                 query = start + i
-                weigh(some_p, some_d_s, i, load(some_p, i), shift[query], share[query], row_sum[query], careful)
+                tile.weigh(some_p, some_d_s, i, load(some_p, i), shift[query], share[query], row_sum[query], careful)
             for c in range(0, v.shape[1], width):
-                multiply(columns, some_p.T, g_rows[queries, c : c + width], False, careful)
+                tile.multiply(columns, some_p.T, g_rows[queries, c : c + width], False, careful)
                 _add_rows(d_v, tokens[mine], c, columns, k.dtype.type(1))
             for c in range(0, k.shape[1], width):
-                multiply(columns, some_d_s.T, q_rows[queries, c : c + width], False, careful)
-                multiply(d_q[queries, c : c + width], some_d_s[:, :keys], k_rows[mine, c : c + width], True, careful)
+                tile.multiply(columns, some_d_s.T, q_rows[queries, c : c + width], False, careful)
+                sent = d_q[queries, c : c + width]
+                tile.multiply(sent, some_d_s[:, :keys], k_rows[mine, c : c + width], True, careful)
                 _add_rows(d_k, tokens[mine], c, columns, scale)
     _add_rows(rows[5], tokens, 0, d_q, scale)
 
@@ -266,7 +243,7 @@ def _hide_keys(scores, first, keys, causal, mine, theirs):
         elif first <= i < first + lanes(scores):
             score = meet.hide_itself(score, my_place, places[i])
         if keys < lanes(scores):
-            score = keep_lanes(score, 0, keys, -np.inf)
+            score = keep(score, 0, keys, -np.inf)
         store(scores, i, score)
 
 

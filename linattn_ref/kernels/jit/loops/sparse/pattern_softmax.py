@@ -22,7 +22,7 @@ from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product, zero_panel
-from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep_lanes, lanes, load, store, where_greater
+from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep, lanes, load, store, where_greater
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
@@ -260,7 +260,7 @@ def _weights(p, d_s, shift, share, row_sum, bias, low, high, first, last, carefu
     for i in range(shift.size):
         score = load(p, i) + load(bias, 0)
         if low[i] > first or high[i] < last:
-            score = keep_lanes(score, low[i] - first, high[i] - first, -np.inf)
+            score = keep(score, low[i] - first, high[i] - first, -np.inf)
         shared.weigh(p, d_s, i, score, shift[i], share[i], row_sum[i], careful)
 
 
