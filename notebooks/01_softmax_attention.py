@@ -572,10 +572,10 @@ chapter.source(online_softmax.Saved, doc=False)
 assert kept_bytes(online_saved) == (N * D + L * D + L * M + N * M + 2 * N) * 8  # no N L in it
 
 # %% [markdown]
-# Both forms are the same function, with the same gradients. We check this here with three tiles of keys and a ragged
-# last one, with two axes in front, and with both masks. The gradient is checked against finite differences once more,
-# now in random directions $w$, as the arrays are larger. With $J$ the derivative of the output by the input, $\langle
-# dO, J w \rangle = \langle J^\top dO, w \rangle$.
+# Both forms are the same function, with the same gradients. We check this here with three tiles of keys, the last one
+# ragged, with two axes in front, and with both masks. The gradient is checked against finite differences once more, now
+# in random directions $w$, as the arrays are larger. With $J$ the derivative of the output by the input, $\langle dO, J
+# w \rangle = \langle J^\top dO, w \rangle$.
 
 # %%
 rng = np.random.default_rng(6)
@@ -603,8 +603,9 @@ report.assert_ok()
 #
 # On the left are the multiply-adds. Both forms grow with the square. The online one computes (1) twice, so it takes
 # $3NL(D + M) + NLD$ in all instead of $3NL(D + M)$. In the middle are the bytes that the forward pass keeps beyond its
-# inputs: $NL$ numbers against $N(M + 2)$. On the right is the most memory in use at any time of both passes. Points are
-# counted or measured, and lines are the formulas. On these logarithmic axes, a slope of 2 is growth with the square.
+# inputs: $NL$ numbers against $N(M + 2)$. On the right is the most memory in use at any time during the two passes.
+# Points are counted or measured, and lines are the formulas. On these logarithmic axes, a slope of 2 is growth with the
+# square.
 
 # %%
 cost = attention_cost.compute(rng=np.random.default_rng(8))  # one head, D = M = 64, float32

@@ -203,10 +203,10 @@ for k in (figure.k, round(given.rank.mean())):  # the latter for 90%
 # %% [markdown]
 # ## Is that an achievement?
 #
-# *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above.
-# Readers of the figure usually have this comparison in mind. *The same network with random weights*, drawn as BERT's
-# authors draw them, normal with standard deviation .02, has .97: five of the six trained layers lie **below** it.
-# So a steep curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
+# *Random queries and keys* with independent normal entries have $c_{128} = .68$: the trained layers lie above. Readers
+# of the figure usually have this comparison in mind. *The same network with random weights*, drawn as `transformers`
+# draws BERT's, normal with standard deviation .02, has .97: five of the six trained layers lie **below** it. So a steep
+# curve is not a sign of structure: the emptiest matrix, $\frac1n 1 1^\top$, has the steepest curve of all.
 
 # %%
 assert 0.67 < gaussian.mean[0, 127] < 0.69

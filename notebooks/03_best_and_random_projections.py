@@ -356,9 +356,9 @@ chapter.table(("k", "pairs that fail", "draws in which some pair fails", "at mos
 # $$\Pr\big(\text{all } |p_i R^\top R v - p_i v| \le \varepsilon \lVert p_i \rVert \lVert v \rVert\big)
 # \ge 1 - 2 n^{-1/4}$$
 #
-# and not the bound as printed, with the error relative to $P v$ itself. So there are four readings, depending on what
-# the error is compared with: the vector or every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$) or to
-# the norms ($\lVert P \rVert_F \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
+# and not the bound as printed, with the error relative to $P v$ itself. So there are four readings: the error of the
+# vector or of every entry, relative to the result ($\lVert P v \rVert$, $|p_i v|$) or to the norms ($\lVert P \rVert_F
+# \lVert v \rVert$, $\lVert p_i \rVert \lVert v \rVert$).
 
 # %%
 chapter.source(

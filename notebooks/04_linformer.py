@@ -295,9 +295,9 @@ chapter.table(
 )
 
 # %% [markdown]
-# - Where both make their matrix in full, the time saved is what counting says, and a tenth to a half more. Of
-#   multiply-adds there are $n / 2k$ times fewer, but of exponentials $n / k$ times fewer. So at $k = n / 2$, with as
-#   many multiply-adds, about three tenths of the time is saved all the same.
+# - Where both make their matrix in full, the time saved is what counting says, and a tenth to a half more. There are $n
+#   / 2k$ times fewer multiply-adds, but $n / k$ times fewer exponentials. So at $k = n / 2$, with as many
+#   multiply-adds, about three tenths of the time is saved all the same.
 # - The time saved grows faster with $n$ here than in the paper. We time attention alone; the paper times a whole
 #   network, in which Linformer makes only one part cheaper.
 # - In the upper row both sides make their matrix in full, $N \times L$ or $N \times R$, as in the paper's forward pass.
@@ -395,11 +395,11 @@ print(f"weight of the segment with the strong key: {true_share:.3f} exactly, {po
 #
 # > **Theorem 2** (Wang et al. 2020, section 4). For any $Q_i, K_i, V_i \in \mathbb R^{n \times d}$ there are
 # > $E, F \in \mathbb R^{k \times n}$, with
-# > $k = \min\{\Theta(9 d \log d / \epsilon^2),\ 5\,\Theta(\log n / \epsilon^2)\}$, such that for any row vector $w$
-# > of $A = s\,QK^\top$
+# > $k = \min\{\Theta(9 d \log d / \varepsilon^2),\ 5\,\Theta(\log n / \varepsilon^2)\}$, such that for any row vector
+# > $w$ of $A = s\,QK^\top$
 # >
 # > $$\Pr\big(\lVert \mathrm{softmax}(w E^\top)\, F V - \mathrm{softmax}(w)\, V \rVert \le
-# > \epsilon \lVert \mathrm{softmax}(w) \rVert\, \lVert V \rVert\big) > 1 - o(1)$$
+# > \varepsilon \lVert \mathrm{softmax}(w) \rVert\, \lVert V \rVert\big) > 1 - o(1)$$
 #
 # Read the quantifiers: $E$ and $F$ may depend on $Q$, $K$ and $V$. The proof (appendix B) takes a Gaussian $R$ as in
 # Theorem 1 and
@@ -429,10 +429,10 @@ assert theorem_2.stated_dimension(512, 32, 0.5) == 125
 # $$\mathbb E\, \Big\lVert \frac1k g^\top V - p V \Big\rVert^2 = \lVert p V \rVert^2 + \frac{\lVert V \rVert_F^2}{k^2}$$
 #
 # The second part goes away as $k$ grows. The first is the error of answering 0 to every query. It is within the
-# theorem's tolerance $\epsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0 the answer
-# 0 passes. For values of mean 1 it is off by $0.44 \lVert p \rVert \lVert V \rVert$ here, more than $\epsilon = 0.4$
-# allows, whatever $k$ is. In floating point the paper's $\delta$ makes the weights equal to the last bit. We measure
-# all of this, for random queries and keys:
+# theorem's tolerance $\varepsilon \lVert p \rVert \lVert V \rVert$ where that is generous: for values of mean 0 the
+# answer 0 passes. For values of mean 1 it is off by $0.44 \lVert p \rVert \lVert V \rVert$ here, more than $\varepsilon
+# = 0.4$ allows, whatever $k$ is. In floating point the paper's $\delta$ makes the weights equal to the last bit. We
+# measure all of this, for random queries and keys:
 
 # %%
 measured_2 = theorem_2_figure.compute(seed=0)
@@ -464,10 +464,10 @@ assert abs(rms / step.needed_limit - 1) < 0.05  # sampling error of 200 trials o
 print(f"step (b), relative error: stated o(1); measured {rms:.3f}; expected {step.needed_limit:.3f}")
 
 # %% [markdown]
-# And on a real network? The network is that of chapter 2, trained with softmax attention: all 72 heads, on film
-# reviews of 512 tokens. With $\epsilon = 1/2$ the theorem states $k = 125$ (with 1 for what $\Theta$ hides). Errors are
-# root mean squares over the rows of all twelve heads of a layer, two reviews and five draws of $R$, in the theorem's
-# unit $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
+# And on a real network? The network is that of chapter 2, trained with softmax attention: all 72 heads, on film reviews
+# of 512 tokens. With $\varepsilon = 1/2$ the theorem states $k = 125$ (with 1 for what $\Theta$ hides). Errors are root
+# mean squares over the rows of all twelve heads of a layer, two reviews and five draws of $R$, in the theorem's unit
+# $\lVert \mathrm{softmax}(w) \rVert \lVert V \rVert$:
 
 # %%
 real, _sources = heads.read_heads(sentences=2, length=512, seed=0)
@@ -839,8 +839,8 @@ assert all(later < earlier for earlier, later in pairwise(errors))
 # / \lVert O \rVert_F$: 1 is what answering 0 would give. There are random, mean pooled and max pooled projections, and
 # three that are *fitted*, by Adam on the squared relative error, with the gradients derived above, starting from mean
 # pooling. Two of them are fitted on 48 other reviews: $E$ and $F$ of each head, and its convolutions. The third is $E$
-# and $F$ for one single review, measured on that same review. The fits take minutes. What pools needs no fit and is
-# computed again below, for the first two of the eight.
+# and $F$ for one single review, measured on that same review. The fits take minutes. Pooling needs no fit; its errors
+# are computed again below, for the first two of the eight reviews.
 
 # %%
 figure_results = chapter.results("linformer")

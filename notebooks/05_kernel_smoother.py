@@ -225,11 +225,11 @@ assert wider.min() > wider.max() / 4
 # vectors of $D$ entries to vectors of $C$. The paper says "all kernels", and two properties are easily mixed up here:
 #
 # - **non-negative**: $\mathrm{sim}(x, y) \ge 0$ for all $x$, $y$. It makes outputs averages.
-# - **positive semi-definite**: for any points $x_1 \dots x_n$ the matrix $G_{ij} = \mathrm{sim}(x_i, x_j)$ has no
-#   negative eigenvalue. This is what the word *kernel* means in "kernel method". An inner product of features has it:
-#   with the rows $\phi(x_i)$ in a matrix $\Phi$, $G = \Phi \Phi^\top$, and $z^\top G z = \lVert \Phi^\top z \rVert^2
-#   \ge 0$. Conversely (Moore and Aronszajn), every similarity with this property *is* an inner product of features,
-#   perhaps of infinitely many.
+# - **positive semi-definite**: for any points $x_1 \dots x_n$ the matrix $G_{ij} = \mathrm{sim}(x_i, x_j)$ is symmetric
+#   and has no negative eigenvalue. This is what the word *kernel* means in "kernel method". An inner product of
+#   features has it: with the rows $\phi(x_i)$ in a matrix $\Phi$, $G = \Phi \Phi^\top$, and $z^\top G z = \lVert
+#   \Phi^\top z \rVert^2 \ge 0$. Conversely (Moore and Aronszajn), every similarity with this property *is* an inner
+#   product of features, perhaps of infinitely many.
 #
 # Neither implies the other. And there is a third property, a small $C$: as $\Phi$ has $C$ columns, the rank of $G$ is
 # at most $C$, however many points there are. Forty random points in three dimensions show which similarity has which
@@ -296,7 +296,7 @@ print("eigenvalues:", np.linalg.eigvalsh(three_in_a_row).round(3))
 #
 # $$Z = \sum_j \phi(k_j) \quad (C) \qquad (2)$$
 #
-# $$o_i = \frac{S^\top \phi(q_i)}{Z^\top \phi(q_i) + \epsilon} \qquad (3)$$
+# $$o_i = \frac{S^\top \phi(q_i)}{Z^\top \phi(q_i) + \varepsilon} \qquad (3)$$
 #
 # For all rows at once this is the associative law, $(AB)C = A(BC)$. With $\phi$ applied to each row of $Q$ and $K$, and
 # $1$ a column of ones, the numerators are
@@ -308,10 +308,10 @@ print("eigenvalues:", np.linalg.eigvalsh(three_in_a_row).round(3))
 # $$\mathrm{diag}\Big(\big(\phi(Q)\, \phi(K)^\top\big) 1\Big) = \mathrm{diag}\Big(\phi(Q) \big(\phi(K)^\top 1\big)\Big)
 # = \mathrm{diag}\big(\phi(Q)\, Z\big)$$
 #
-# (Equation (3) has an $\epsilon$ that the paper's does not have. In the code it is $10^{-6}$ unless another is given.
-# It keeps the quotient finite where all features of a query are tiny. This has a price: it draws every output a little
-# towards 0, and by a lot where all features are small. Six keys, and a query, with four features of $e^{-7}$ each and
-# all values 1 should return 1. They return 0.952.)
+# (Equation (3) has an $\varepsilon$ that the paper's does not have. In the code it is $10^{-6}$ unless another is
+# given. It keeps the quotient finite where all features of a query are tiny. This has a price: it draws every output a
+# little towards 0, and by a lot where all features are small. Six keys, and a query, with four features of $e^{-7}$
+# each and all values 1 should return 1. They return 0.952.)
 
 # %%
 small, ones = np.full((6, 4), -7.0), np.ones((6, 1))
@@ -490,7 +490,7 @@ for m in (64, 8):
 # %% [markdown]
 # This compares *one* number, multiply-adds. Softmax also needs $N L$ exponentials, and linear attention makes $C$
 # features per row. How fast either runs is another question, which only a clock answers: forward and backward pass,
-# eight heads of 64, from 64 to 65,536 tokens.
+# eight heads of 64, from 64 to 65,536 tokens (softmax to 4,096, online to 8,192).
 
 # %%
 timed = chapter.results("resources")
@@ -552,7 +552,7 @@ chapter.table(
 #
 # As in chapter 1, $\ell$ is the loss, $dX$ the array of $\partial \ell / \partial X$. We are given $G_i = do_i$, one
 # row per query, and want $dQ$, $dK$, $dV$. ($G$ is no longer the matrix of similarities.) Write the two sums of (3) as
-# $n_i = S^\top \phi(q_i)$ ($M$ numbers) and $d_i = Z^\top \phi(q_i) + \epsilon$ (one number), so that $o_i = n_i /
+# $n_i = S^\top \phi(q_i)$ ($M$ numbers) and $d_i = Z^\top \phi(q_i) + \varepsilon$ (one number), so that $o_i = n_i /
 # d_i$.
 #
 # ### Step 1: through the quotient
@@ -569,7 +569,7 @@ chapter.table(
 # ### Step 2: through the reading of $S$ and $Z$
 #
 # With an index $c$ for the features, $n_{im} = \sum_c S_{cm}\, \phi(q_i)_c$ and $d_i = \sum_c Z_c\, \phi(q_i)_c +
-# \epsilon$. The feature $\phi(q_i)_c$ occurs in $n_{im}$ for all $m$, and in $d_i$:
+# \varepsilon$. The feature $\phi(q_i)_c$ occurs in $n_{im}$ for all $m$, and in $d_i$:
 #
 # $$d\phi(q_i)_c = \sum_m S_{cm}\, dn_{im} + Z_c\, dd_i
 # \quad\Longrightarrow\quad d\phi(q_i) = S\, dn_i + Z\, dd_i \qquad (6)$$
@@ -689,9 +689,9 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 #
 # A sheet of homework goes further: `linattn-ref assignment linear --out DIR` (see [the course](README.md)).
 #
-# **1. Length without effect.** With $\epsilon = 0$, multiplying $\phi(q_i)$ by a positive number changes nothing.
+# **1. Length without effect.** With $\varepsilon = 0$, multiplying $\phi(q_i)$ by a positive number changes nothing.
 # Multiplying a single $\phi(k_j)$ does; multiplying *all* of them by the same number does not. What do these two facts
-# say about the gradients $d\phi(q_i)$ and $d\phi(k_j)$? What is left of the first if $\epsilon > 0$?
+# say about the gradients $d\phi(q_i)$ and $d\phi(k_j)$? What is left of the first if $\varepsilon > 0$?
 #
 # <details><summary>Solution</summary>
 #
@@ -699,9 +699,9 @@ assert {entry.name for entry in report.worst_by_input if entry.excess > 1} == {"
 # The output does not move, so $\phi(q_i)^\top d\phi(q_i) = 0$: the gradient is orthogonal to the features, row by
 # row. For the keys $\sum_j \phi(k_j)^\top d\phi(k_j) = 0$; this holds only for the sum.
 #
-# With $\epsilon$, $o_i = s\, n_i / (s\, \phi(q_i)^\top Z + \epsilon)$. The derivative by $s$ at 1 is
-# $\frac{n_i}{d_i} - \frac{n_i\, \phi(q_i)^\top Z}{d_i^2} = o_i \big(1 - \frac{d_i - \epsilon}{d_i}\big)
-# = o_i\, \frac{\epsilon}{d_i}$, so that $\phi(q_i)^\top d\phi(q_i) = \frac{\epsilon}{d_i}\, G_i^\top o_i$.
+# With $\varepsilon$, $o_i = s\, n_i / (s\, \phi(q_i)^\top Z + \varepsilon)$. The derivative by $s$ at 1 is
+# $\frac{n_i}{d_i} - \frac{n_i\, \phi(q_i)^\top Z}{d_i^2} = o_i \big(1 - \frac{d_i - \varepsilon}{d_i}\big)
+# = o_i\, \frac{\varepsilon}{d_i}$, so that $\phi(q_i)^\top d\phi(q_i) = \frac{\varepsilon}{d_i}\, G_i^\top o_i$.
 #
 # </details>
 

@@ -426,8 +426,8 @@ print("x.y:", towards, " (x.y + 1)²:", (towards + 1) ** 2)
 #
 # $$\phi(x) = \max(x, 0) + 10^{-3} \qquad (2)$$
 #
-# The paper argues that its derivative is 0 wherever $x < 0$: a feature that is off gets no gradient and stays off.
-# $\mathrm{elu} + 1$ has a slope everywhere, and both branches meet at 0 with the value 1 and the slope 1.
+# The paper argues that its derivative is 0 wherever $x < 0$: a feature that is off gets no gradient. $\mathrm{elu} + 1$
+# has a slope everywhere, and both branches meet at 0 with the value 1 and the slope 1.
 
 # %%
 chapter.source(feature_maps_exact.EluPlusOne)
@@ -618,8 +618,8 @@ assert rows[2][3] < 1e-6
 # - **One maximum for all features is not enough.** Say there are two features; the only key has the exponents
 #   $(200, 0)$ and the query $(-200, 0)$. Both terms of the sum are $e^0 = 1$. With the single maximum 200 the key's
 #   features become $(1, e^{-200})$ and the query's $(e^{-200}, 1)$, and in float32 both products are 0.
-# - **$\epsilon$ must be 0.** $(n_i, d_i)$ may be multiplied by $e^{-t_i}$, but $n_i / (d_i + \epsilon)$ may not: the
-#   weight of $\epsilon$ would depend on the largest key. The package refuses it.
+# - **$\varepsilon$ must be 0.** $(n_i, d_i)$ may be multiplied by $e^{-t_i}$, but $n_i / (d_i + \varepsilon)$ may not:
+#   the weight of $\varepsilon$ would depend on the largest key. The package refuses it.
 # - **The exponent is all of $\omega^\top x - \lVert x \rVert^2/2$**, not $\omega^\top x$ alone; what remains outside
 #   the maximum can overflow or underflow by itself.
 #
@@ -668,7 +668,7 @@ except ValueError as error:
 #
 # (Random features follow in chapters 9 and 10.)
 #
-# **And the scale?** With $\epsilon = 0$ the output does not depend on $r_c$ and $t_i$ at all. So although they are
+# **And the scale?** With $\varepsilon = 0$ the output does not depend on $r_c$ and $t_i$ at all. So although they are
 # computed from the inputs, as maxima with kinks, no gradient goes through them: they are constants. The gradient
 # above is used with the scaled features as it stands, since $e^{a - r}$ is its own derivative just as $e^a$ is.
 
@@ -865,7 +865,7 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 # - $\mathrm{elu} + 1$ has $D$ and approximates nothing. Among keys that share a positive entry with the query, its
 #   attention is soft at any temperature.
 # - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and
-#   constant in the backward pass. $\epsilon$ must then be 0.
+#   constant in the backward pass. $\varepsilon$ must then be 0.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 3.2.1. Arora et al. (2024), *Simple linear
 # attention language models balance the recall-throughput tradeoff*, and its code, github.com/HazyResearch/based.

@@ -905,15 +905,15 @@ chapter.table(("piece", "missing in dQ", "in dK", "in dV"), rows)
 # $$\tilde\phi(k_j) = \frac{1}{\sqrt m} \Big(e^{a(k_j) - r} + \varepsilon\Big), \qquad
 # r = \text{one maximum over all features of all keys}$$
 #
-# for causal attention too; $m$ is the number of random directions $\omega$ (chapter 9). Those of queries have a maximum
-# of each query's own. In both, $\varepsilon = 10^{-4}$ in that function's signature and $10^{-6}$ where a layer is
-# built; `performer-pytorch` has $10^{-4}$. (The $r$ of either is the maximum of $\omega^\top k$ alone, without the
-# square.) A feature map for small numbers, $\phi(x) = e^x$ entry by entry, is enough to see what that does:
+# for causal attention too; $m$ is the number of random directions $\omega$ (chapter 9). For the features of a query,
+# $r$ is that query's own maximum. In both, $\varepsilon = 10^{-4}$ in that function's signature and $10^{-6}$ where a
+# layer is built; `performer-pytorch` has $10^{-4}$. (The $r$ of either is the maximum of $\omega^\top k$ alone, without
+# the square.) A feature map for small numbers, $\phi(x) = e^x$ entry by entry, is enough to see what that does:
 
 
 # %%
 class Exponential(NamedTuple):
-    """phi(x) = exp(x), entry by entry: a feature map of one's own, kept in range by the package."""
+    """phi(x) = exp(x), entry by entry: a custom feature map, kept in range by the package."""
 
     name: str = "exp"
     positive: bool = True
@@ -942,7 +942,7 @@ def one_maximum(q, k, v, on_features=0.0, on_denominator=0.0):
 
 
 def by_matrix_of(phi_q, phi_k, v, eps):
-    """Causal linear attention from its features, by (2)."""
+    """Causal linear attention from its features, with the masked matrix."""
     similarity = np.tril(phi_q @ phi_k.T)
     return masks.divide(similarity @ v, similarity.sum(axis=1, keepdims=True) + eps)
 

@@ -177,7 +177,7 @@ print("by the package: ", parallel_layer(x, w)[-1, OF_VALUES].round(4))
 # The loop of `linear.forward` is the equations above. `linear.step` is that function for a single row, from a state. It
 # returns a new state and does not change the one that is passed in. Beyond the ten lines above, it checks its
 # arguments, takes any number of leading axes, and lets $s$ carry a scale for exponential feature maps. Its denominator
-# has an $\epsilon$, $10^{-6}$ unless another is given; the paper has none.
+# has an $\varepsilon$, $10^{-6}$ unless another is given; the paper has none.
 
 # %%
 chapter.source(linear.forward, doc=False)
@@ -701,9 +701,10 @@ chapter.table(("one image, over linear, CPU", "here, the record", "in print (tab
 # $$n_t = s_t^\top \phi(q_t), \quad d_t = z_t^\top \phi(q_t), \quad a_t = n_t / d_t, \quad u_t = a_t + x_t, \quad
 # h_t = \max(u_t W_1, 0), \quad y_t = u_t + h_t W_2$$
 #
-# **Down to $a_t$.** These lines do not depend on other positions. From $y_t = u_t + h_t W_2$,
+# **Down to $a_t$.** These lines do not depend on other positions. From $y_t = u_t + h_t W_2$
+# ($dp_t$ is `d_h` in the code),
 #
-# $$dh_t = dy_t W_2^\top \text{ where } h_t > 0, \text{ else } 0; \qquad du_t = dy_t + dh_t W_1^\top; \qquad
+# $$dp_t = dy_t W_2^\top \text{ where } p_t = u_t W_1 > 0, \text{ else } 0; \qquad du_t = dy_t + dp_t W_1^\top; \qquad
 # da_t = du_t; \qquad dx_t \text{ gets } du_t$$
 #
 # **Through the quotient.** $a_{tm} = n_{tm} / d_t$, so $\partial a_{tm} / \partial n_{tm} = 1 / d_t$ and
@@ -1003,7 +1004,7 @@ def read_piece(q, k, v, d_out, state):
 
 
 def gradients_of_piece(q, k, v, d_out, state, d_state):
-    """Third round: its gradients, given the gradient of the state that it handed on."""
+    """Third round: its gradients, given the gradient of the state that it passed on."""
     _, saved = linear.forward(q, k, v, causal=True, eps=0.0, state=state)
     return linear.backward(d_out, saved, d_state=d_state)[:3]
 
@@ -1065,9 +1066,9 @@ chapter.table(("tokens in the piece", "bytes of its state", "bytes of its keys a
 #   add up to 1: not even values that are all alike come out as they were. The package mixes the keys of the denominator
 #   too, and then they do, if the rows of $F$ sum to 1.
 #
-# The lecture says that "positive definite" is what the similarity no longer is. But that is not what matters: an output
-# is an average if the similarities are **not negative** (chapter 5). We draw $E$ and $F$ for the sentence, 40 times for
-# each $R$, and count how often something is negative:
+# The lecture says that the similarity is no longer "positive definite". But that is not what matters: an output is an
+# average if the similarities are **not negative** (chapter 5). We draw $E$ and $F$ for the sentence, 40 times for each
+# $R$, and count how often something is negative:
 
 # %%
 chapter.source(linformer_linear.forward, linformer_linear.negative_similarity_fraction, doc=False)

@@ -848,8 +848,8 @@ for way, fewest in (("positive, orthogonal", 256), ("positive, independent", 512
 # features can tell apart. What is then computed is simply linear attention with a positive map. That it would be
 # softmax attention with enormously many directions does not matter.
 #
-# How many features would it take? For a relative error $\epsilon$ of one weight, (b) requires $m = (e^{\lVert x + y
-# \rVert^2} - 1) / \epsilon^2$:
+# How many features would it take? For a relative error $\eta$ of one weight, (b) requires $m = (e^{\lVert x + y
+# \rVert^2} - 1) / \eta^2$:
 
 # %%
 rows = []
@@ -863,8 +863,8 @@ chapter.table(("|x + y|^2", "m for a relative error of 0.1", "more than the entr
 assert rows[-1][2]
 
 # %% [markdown]
-# Before training, a network has short queries and keys. We draw random weights for the pretrained network, as BERT's
-# authors draw them, let it read the same text, and put the mean of $\lVert x + y \rVert^2$ into the formula:
+# Before training, a network has short queries and keys. We draw random weights for the pretrained network, as
+# `transformers` draws BERT's, let it read the same text, and put the mean of $\lVert x + y \rVert^2$ into the formula:
 
 # %% native="It reads with the pretrained network's tokens, and the page does not load them."
 known, (tokens,), *_ = pretrained.read(None, None, sentences=1, length=256, seed=record["seed"])

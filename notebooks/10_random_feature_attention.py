@@ -345,8 +345,8 @@ chapter.show(
     rfa_decay.draw,
     decay,
     alt="Left: weight against distance falls exponentially for five gates, points on lines; flat without a gate. "
-    "Middle: the reach rises from 3.4 tokens at g = 0.5 to 224 at 0.99. Right: on the latch task the loss stays near 1 "
-    "without a gate and with one constant, and falls below 0.01 with a learned gate",
+    "Middle: the reach rises from 3.4 tokens at g = 0.5 to 224 at 0.99. Right: on the latch task the loss stays near "
+    "0.9 without a gate and with one constant, and falls below 0.01 with a learned gate",
 )
 for g, measured in zip(decay.gates, decay.weights, strict=True):
     near = decay.distances < 20
@@ -418,8 +418,8 @@ report.assert_ok()
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
 # In float32 the sigmoid of 17 is exactly 1. By (11) a gate of 1 has no gradient, so `gate.forward` stops at the last
-# number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$, which is against things and
-# what is done and for small words, and $b_g = 1$ the gates above come out:
+# number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$ and $b_g = 1$, things and
+# what is done get low gates, and small words high ones. To one decimal they are the gates above:
 
 # %%
 chapter.source(gate.forward, gate.backward, doc=False)

@@ -363,9 +363,9 @@ print(
 # 1 - t' = \tfrac34 (1 - t)^3 + \tfrac14 (1 - t)^4$$
 #
 # As $\sigma^2 \le \lVert A \rVert_2^2 \le \lVert A \rVert_1 \lVert A \rVert_\infty$, each $t_0$ lies in $(0, 1]$, and
-# $t$ rises to 1. It always converges. (The middle inequality: $A^\top A w = \sigma^2 w$ gives
-# $\sigma^2 \lVert w \rVert_\infty \le \lVert A^\top \rVert_\infty \lVert A \rVert_\infty \lVert w \rVert_\infty$, and
-# $\lVert A^\top \rVert_\infty = \lVert A \rVert_1$.) A singular value of 0 stays at 0: hence the *pseudo*-inverse.
+# $t$ rises to 1. It always converges. (The second inequality: $A^\top A w = \sigma^2 w$ gives $\sigma^2 \lVert w
+# \rVert_\infty \le \lVert A^\top \rVert_\infty \lVert A \rVert_\infty \lVert w \rVert_\infty$, and $\lVert A^\top
+# \rVert_\infty = \lVert A \rVert_1$.) A singular value of 0 stays at 0: hence the *pseudo*-inverse.
 #
 # **How long does it take?** While $t$ is small, $t' = t\,(13 - 15 t + \dots)/4 \approx \frac{13}{4} t$. Third order
 # comes at the end; before it, each iteration multiplies $t$ by $13/4$, and
@@ -436,7 +436,7 @@ def scaled_over_the_batch(a, iterations=6):
 same(scaled_over_the_batch(a[None])[0], pinv_iterative.forward(a)[0])  # alone
 beside = scaled_over_the_batch(pair)[0]
 change = np.linalg.norm(beside - pinv_iterative.forward(a)[0]) / np.linalg.norm(pinv_iterative.forward(a)[0])
-print(f"the same matrix beside that neighbour, with one scale for both: off by {change:.0%}")
+print(f"the same matrix next to that neighbour, with one scale for both: off by {change:.0%}")
 assert change > 0.05
 
 # %% [markdown]
@@ -678,7 +678,7 @@ print(report)
 
 
 def scale_as_constant(d_z, saved):
-    """The mistake that is easiest to make: no column and no row is told that it is the largest."""
+    """The mistake that is easiest to make: no column and no row counts as the largest."""
     nowhere = np.array(-1)
     return pinv_iterative.backward(d_z, saved._replace(column=nowhere, row=nowhere))
 

@@ -450,9 +450,9 @@ for where in ((20, slice(None)), (slice(None), 20)):
     assert not pattern_graphs.within_steps(one_way, 2)
 
 # %% [markdown]
-# In numbers, take layers of attention with a residual connection, $X \mapsto X + P(X) X$. Change the last token a
-# little and look at the first. After one layer not a bit has changed. After two layers the change has arrived, through
-# token 30; without a global token it has not.
+# In numbers, take layers of attention with a residual connection, $X \mapsto X + P(X) X$. Change the last token and
+# look at the first. After one layer not a bit has changed. After two layers the change has arrived, through token 30;
+# without a global token it has not.
 
 
 # %%
@@ -473,9 +473,9 @@ for tokens, layers, arrives in (([30], 1, False), ([30], 2, True), ([], 2, False
     print(f"global tokens {tokens}, {layers} layers: the first output moves by {abs(change).max():.1e}")
 
 # %% [markdown]
-# BigBird's authors prove what the star is good for in theory (their section 3). A sparse attention whose graph contains
-# a star can come as near as one likes to any continuous function from sequences to sequences, as full attention can, if
-# the inputs are bounded and the error is taken in the mean (Theorem 1). A sparse encoder and decoder can simulate any
+# BigBird's authors prove what the star is good for in theory (their section 3). Let the inputs be bounded, and take the
+# error in the mean. Then a sparse attention whose graph contains a star can come as near as one likes to any continuous
+# function from sequences to sequences, as full attention can (Theorem 1). A sparse encoder and decoder can simulate any
 # Turing machine, if numbers of arbitrary precision are assumed (section 3.3). The random blocks are not needed for
 # either.
 #
@@ -568,7 +568,7 @@ results = graph_figure.compute(rng=np.random.default_rng(14), blocks=(16, 32, 64
 chapter.show(
     graph_figure.draw,
     results,
-    alt="Layers until all sees all: linear for a window, about logarithmic with random blocks, two with a global "
+    alt="Layers until all see all: linear for a window, about logarithmic with random blocks, two with a global "
     "block. Clustering: high for a window, towards 0 for random blocks. Pairs: slopes 2, 1.5, 1.5, 1",
 )
 
@@ -585,10 +585,10 @@ assert clustered["global"] == 0  # the centre's neighbours do not know each othe
 print("clustering:", {name: round(float(x), 2) for name, x in clustered.items()})
 
 # %% [markdown]
-# Note two more things. First, random blocks by themselves do *not* connect: query blocks choose
-# which blocks they see, and nothing makes sure that each block is chosen. One of the others misses a given block with
-# probability $1 - \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%.
-# What is in such a block never gets out of it, however many layers there are. A window or a centre repairs that.
+# Note two more things. First, random blocks by themselves do *not* connect: query blocks choose which blocks they see,
+# and nothing makes sure that each block is chosen. Each of the others misses a given block with probability $1 -
+# \frac{r}{N/b - 1}$. All of them miss it with probability about $e^{-r}$, which for $r = 3$ is 5%. What is in such a
+# block never gets out of it, however many layers there are. A window or a centre repairs that.
 
 # %%
 expected = math.exp(-graph_figure.RANDOM)

@@ -182,8 +182,8 @@ print(refused)
 #
 # Here is a task that isolates the difference. One token is marked, anywhere in the sequence, and all queries ask for
 # its value. Linformer mixes fixed places. If a mixture holds $n = L/R$ of them, and the softmax finds the right
-# mixture, the output is $c$ times a sum of $n$ independent values, of which one is wanted. The squared error $(1 -
-# c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
+# mixture, the output is $c$ times a sum of $n$ independent values of mean 0 and variance 1, of which one is wanted. The
+# squared error $(1 - c)^2 + (n - 1)\, c^2$ is least at $c = 1/n$, where it is
 #
 # $$1 - \frac 1n = 1 - \frac RL \qquad (3)$$
 #

@@ -556,9 +556,9 @@ chapter.table(("attention", *(f"{r} round{'s' * (r > 1)}" for r in ROUNDS)), row
 # ## What it costs
 #
 # Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$, and its hash takes $N D B / 2$
-# multiply-adds. With $C$ and $B$ fixed everything is linear in $N$. Kept for the backward pass, in addition to the
-# inputs, are the output, a length and the two numbers $m$ and $s$ of the log-sum-exp per row, and a permutation per
-# round: $N (M + 3 + \mathrm{rounds})$ numbers.
+# multiply-adds. With $C$ and $B$ fixed everything but the sort is linear in $N$, and the sort takes $N \log N$
+# comparisons. Kept for the backward pass, in addition to the inputs, are the output, a length and the two numbers $m$
+# and $s$ of the log-sum-exp per row, and a permutation per round: $N (M + 3 + \mathrm{rounds})$ numbers.
 #
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:

@@ -307,18 +307,18 @@ assert held.last[balanced] > 0.97 > 0.75 > held.last[small].max()
 # are rewritten.
 #
 # **A long stream.** After 1024 keys the sum is noise: its squared error is 16 times the square of an answer. The delta
-# rule's state reached its limit long ago and stays there. Let $\gamma = 1 - 1/C$, and let $\epsilon_a$ be the squared
-# error at a key $k$ after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In the
-# mean over $k'$, where $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k' \rVert^2$
-# has come to rest at 1 for random keys (and up to terms of $1/C^2$),
+# rule's state reached its limit long ago and stays there. Let $\gamma = 1 - 1/C$, and let $\varepsilon_a$ be the
+# squared error at a key $k$ after $a$ others. One more key $k'$ changes the answer by $(k'^\top k)(v' - S^\top k')$. In
+# the mean over $k'$, where $k' k'^\top$ is $I/C$, with $\lVert v \rVert = 1$ and a state whose $\lVert S^\top k'
+# \rVert^2$ has come to rest at 1 for random keys (and up to terms of $1/C^2$),
 #
 # $$\mathbb E\, v^\top S^\top k = \gamma^a, \qquad
-# \epsilon_{a+1} = \big(1 - \tfrac2C\big)\, \epsilon_a + \tfrac1C \big(2 + 2 (1 - \gamma^a)\big), \qquad
-# \epsilon_0 = 0 \qquad (f)$$
+# \varepsilon_{a+1} = \big(1 - \tfrac2C\big)\, \varepsilon_a + \tfrac1C \big(2 + 2 (1 - \gamma^a)\big), \qquad
+# \varepsilon_0 = 0 \qquad (f)$$
 #
-# whose solution is $\epsilon_a = 2 (1 - \gamma^a)$, as you can check by putting it in. So the last keys are held almost
-# exactly. With $C = 64$ the error passes 1, the error of answering 0, after $C \log 2 = 44$ keys. The next cell checks
-# (f), and the curves of the figure against it and the like for the other two rules:
+# whose solution is $\varepsilon_a = 2 (1 - \gamma^a)$, as you can check by putting it in. So the last keys are held
+# almost exactly. With $C = 64$ the error passes 1, the error of answering 0, after $C \log 2 = 44$ keys. The next cell
+# checks (f), and the curves of the figure against it and the like for the other two rules:
 
 # %%
 e = 0.0
@@ -340,8 +340,8 @@ chapter.table(
 
 # %% [markdown]
 # So **of what is written once, the delta rule holds hardly more than the sum, with any $\beta$: a point with a small
-# one, less with a large one. It wins where something is rewritten, and on long streams**, where a sum has to be
-# forgotten by the clock.
+# one, less with a large one. It wins where something is rewritten, and against a sum also on long streams**. A sum that
+# fades does as well there: it errs more on the last dozen keys, and less on older ones.
 #
 # ## Fading
 #

@@ -276,10 +276,12 @@ assert (np.abs(ahead[(at > 20) & (at < 60)]) < 0.005).all()
 print(f"a step of softmax took {softmax.cpu_minutes[-1] / linear.cpu_minutes[-1]:.2f} times as long")
 
 # %% [markdown]
-# In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level. At 784
-# pixels and this width a step of softmax attention takes about one and a half times as long as one of linear attention,
-# which is not enough to outweigh that it learns more from each image. (Further to the right the curves reflect mostly
-# the rate, which has come down in one run and not yet in the other.) Linear attention wins in drawing images, below.
+# In CPU time linear attention is ahead for the first twenty minutes, and for the next forty the two are level. (These
+# are single runs. After a quarter of an hour the lead is smaller than what seeds differ by, and in the short runs
+# below, with three seeds each, the two are level after four minutes.) At 784 pixels and this width a step of softmax
+# attention takes about one and a half times as long as one of linear attention, which is not enough to outweigh that it
+# learns more from each image. (Further to the right the curves reflect mostly the rate, which has come down in one run
+# and not yet in the other.) Linear attention wins in drawing images, below.
 #
 # **None of this has converged.** The paper's networks have 22 times the parameters and see 15 million images; here each
 # saw not quite seven epochs, less than a thirtieth of that. A curve is flat at its end because the rate has come down
@@ -407,7 +409,7 @@ chapter.explore(
     (0.7, 1.0, 1.3),
     name="temperature",
     slider=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
-    alt="Sixteen images at three temperatures: dashes and blots at 0.7, digits at 1, noise at 1.3",
+    alt="Sixteen images at three temperatures: dashes and blots at 0.7, digits at 1, digits with noise at 1.3",
 )
 
 # %% [markdown]
@@ -611,8 +613,8 @@ assert ((slow.seconds > bench_drawing.VERY_LONG).sum(), round(slow.image, -1)) =
 # What reads everything again gains next to nothing from several images at once. (Pixels that take more than 0.3 s were
 # timed once. Those that take over three seconds, some of CIFAR-10's, were also timed without a warm-up. The 10,920 s of
 # fast-transformers' softmax attention rest on two of these.) Of the two LSH attentions only lsh-1 is ahead of softmax,
-# by very little at 784 pixels and by a third at 3072 numbers, because the layers around it cost the same. The other,
-# lsh-4, is behind at 784 and level at 3072.
+# by very little at 784 pixels and by nearly two fifths at 3072 numbers, because the layers around it cost the same. The
+# other, lsh-4, is behind at 784 and level at 3072.
 #
 # ## Exercises
 #

@@ -11,7 +11,7 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.lecture.live import head
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("live")]
 BOTH = ("linear", "softmax")
 # Sums of a few hundred float64 numbers of size 1 to 10, in another order: 1e-15 times their count, and then some.
 TOLERANCE = 1e-10
