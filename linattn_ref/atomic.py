@@ -66,7 +66,7 @@ def check_writable(path: Path) -> None:
         As :func:`write_all` would.
     """
     with _naming(path):
-        _reserved(path.resolve()).unlink()
+        _reserved(path.resolve()).unlink(missing_ok=True)  # whoever clears unfinished files away may have been faster
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
@@ -97,6 +97,8 @@ def _reserved(path: Path) -> Path:
     """An empty temporary file in the folder of ``path``, newly made: never one that somebody has put there."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a device or a pipe, of which a rename would make a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -105,7 +107,7 @@ def _reserved(path: Path) -> Path:
         temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.part")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            if path.exists():
+            with contextlib.suppress(OSError):  # there is no such file yet, or its file system keeps no modes
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWUSR)
             return temporary
 

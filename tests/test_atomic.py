@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
@@ -100,6 +101,40 @@ def test_a_folder_in_place_of_a_file_leaves_the_others_as_they_were(tmp_path):
         write_all({tmp_path / "a": "new", tmp_path / "b": "new"})
     assert (tmp_path / "a").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes")
+def test_a_device_or_a_pipe_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for write in (check_writable, written):
+        with pytest.raises(OSError, match="cannot write: a device or a pipe"):
+            write(tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_where_modes_cannot_be_set_nothing_is_left_behind(tmp_path, monkeypatch):
+    def refused(self, mode):
+        raise PermissionError("a file system without modes")
+
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(Path, "chmod", refused)
+    check_writable(tmp_path / "file")
+    written(tmp_path / "file")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "new"}
+
+
+def test_another_may_clear_unfinished_files_away(tmp_path, monkeypatch):
+    """As a run that begins does in its folder, while the next one looks whether it could write there."""
+    close = os.close
+
+    def cleared(descriptor):
+        close(descriptor)
+        for path in tmp_path.glob(".*.part"):
+            path.unlink()
+
+    monkeypatch.setattr(os, "close", cleared)
+    check_writable(tmp_path / "file")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes and links")

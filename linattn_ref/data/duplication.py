@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_ref.op import plain_numbers
-from linattn_ref.op.options import check_sizes
+from linattn_ref.op.options import check_rng, check_sizes
 
 __all__ = ["SYMBOLS", "Words", "draw"]
 
@@ -60,6 +60,7 @@ def draw(rng: np.random.Generator, *, count: int, length: int) -> Words:
     ValueError
         ``length`` leaves no word.
     """
+    check_rng(rng)
     check_sizes(count=count, length=length)
     least, most = length // 4, (length - 1) // 2
     if not 1 <= least < most:

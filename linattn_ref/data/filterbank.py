@@ -33,6 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linattn_ref.op import Array, plain_numbers
+from linattn_ref.op.options import check_sizes
 
 __all__ = ["CHANNELS", "STEP", "WINDOW", "log_mel", "normalise"]
 
@@ -65,11 +66,13 @@ def log_mel(samples: Array, rate: int, *, channels: int = CHANNELS) -> Array:
     """
     from scipy import fft
 
+    check_sizes(round(1 / STEP), rate=rate)
+    check_sizes(channels=channels)
     window, step = round(WINDOW * rate), round(STEP * rate)
     if samples.ndim != 1 or len(samples) < window:
         raise ValueError(f"samples: expected one channel of at least {window} samples (25 ms), got {samples.shape}")
     x = samples.astype(np.float64)
-    x[1:] -= TREBLE * x[:-1].copy()  # (1)
+    x[1:] -= TREBLE * x[:-1]  # (1)
     size = 1 << (window - 1).bit_length()  # F
     windows = np.lib.stride_tricks.sliding_window_view(x, window)[::step]  # (T, window)
     spectrum = fft.rfft(windows * np.hamming(window), size)  # (2)  (T, F/2 + 1)

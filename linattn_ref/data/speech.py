@@ -164,6 +164,7 @@ def _filter(rng: np.random.Generator) -> Array:
 @plain_numbers
 def speaker(part: Part, number: int, texts: Sequence[str], seed: int = 0) -> tuple[Voice, list[Spoken], list[Array]]:
     """A speaker's voice, what eSpeak NG makes of the sentences, and what a microphone records of it."""
+    check_choice("part", part, splits.PARTS)
     rng = np.random.default_rng([seed, splits.PARTS.index(part), number])
     voice = draw_voice(part, rng)
     spoken = espeak.speak(texts, voice)

@@ -178,6 +178,9 @@ def _inside(params: Params, model: Model) -> tuple[Mechanism, ...]:
     """The mechanism of each block."""
     if isinstance(model.mechanism, Mechanism):
         return (model.mechanism,) * len(params.blocks)
+    if not isinstance(model.mechanism, (tuple, list)):
+        told = type(model.mechanism).__name__
+        raise TypeError(f"model.mechanism: expected mechanism.Mechanism, or one for each block, got {told}")
     if len(model.mechanism) != len(params.blocks):
         raise ValueError(
             f"model.mechanism: expected one, or one for each of {len(params.blocks)} blocks, got {len(model.mechanism)}"

@@ -68,7 +68,8 @@ def look(tokens: Any, params: Any, model: Any, chosen: Any, **more: Any) -> None
 def check_values(tokens: Any, params: Any, chosen: Any, types: Any = None, **_: Any) -> None:
     encoder.check_values(tokens, params.encoder, types)
     if chosen.min() < 0 or chosen.max() >= tokens.size or (chosen[1:] <= chosen[:-1]).any():
-        raise ValueError(f"chosen: expected places from 0 to {tokens.size - 1}, each larger than the last")
+        places = f"places from 0 to {tokens.size - 1}, each larger than the last"
+        raise ValueError(f"chosen: expected {places}, got {chosen}")
 
 
 @op(look=look, values=check_values)

@@ -33,7 +33,7 @@ class Gradients(NamedTuple):
     x: Float[Array, "... E"]
 
 
-def check_options(p: float, rng: Any, name: str = "p") -> None:
+def check_options(p: float, rng: Any, name: str = "p", **_: Any) -> None:
     """Check a probability, by the name that it has, and a generator or None."""
     if not (is_number(p) and 0 <= p < 1):
         raise ValueError(f"{name}: expected a probability of at least 0 and below 1, got {p!r}")
@@ -41,11 +41,7 @@ def check_options(p: float, rng: Any, name: str = "p") -> None:
         raise TypeError(f"rng: expected a numpy.random.Generator or None, got {type(rng).__name__}")
 
 
-def look(p: float, rng: Any, **_: Any) -> None:
-    check_options(p, rng)
-
-
-@op(look=look)
+@op(look=check_options)
 def forward(x: Float[Array, "... E"], *, p: float, rng: np.random.Generator | None) -> tuple[Array, Saved]:
     """Equation (1).
 

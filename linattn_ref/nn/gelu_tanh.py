@@ -46,7 +46,8 @@ class Gradients(NamedTuple):
 @op
 def forward(x: Float[Array, "... E"]) -> tuple[Array, Saved]:
     """Equations (1) and (2), number by number."""
-    tanh = np.tanh(S * x * (1 + C * x * x))  # (1)
+    z = np.clip(x, -FAR, FAR)
+    tanh = np.tanh(S * z * (1 + C * z * z))  # (1)
     return x * (1 + tanh) / 2, Saved(x, tanh)  # (2)
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from linattn_ref.op.options import plain
+from linattn_ref.op.options import check_sizes, plain
 
 __all__ = ["Mechanism", "of", "shared"]
 
@@ -70,8 +70,9 @@ def of(
     options = {name: plain(value) for name, value in options.items()}
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
     functions = {"forward": module.forward, "step": step, "init_state": init_state}
-    accepts = {name: _parameters(function) for name, function in functions.items()}
+    accepts = {name: tuple(inspect.signature(each).parameters) if each else () for name, each in functions.items()}
     count = sum(name.partition("_")[0] in PROJECTED for name in accepts["forward"]) if reads is None else reads
+    check_sizes(reads=count)
     left_out = {f"{name}_t": None for name, value in options.items() if value is None}  # a row of nothing is nothing
     step_options = {name: value for name, value in {**options, **left_out}.items() if name in accepts["step"]}
     always = getattr(module, "ALWAYS_CAUSAL", step is not None or "state" in accepts["forward"])
@@ -95,7 +96,3 @@ def shared(mechanism: Mechanism, groups: int) -> Mechanism:
         raise ValueError(f"groups: expected 1, for {mechanism.forward.__module__} shares no heads, got {groups}")
     options, of_steps = ({**options, "groups": groups} for options in (mechanism.options, mechanism.step_options))
     return mechanism._replace(options=options, step_options=of_steps)
-
-
-def _parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
-    return () if function is None else tuple(inspect.signature(function).parameters)

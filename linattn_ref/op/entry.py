@@ -35,7 +35,7 @@ import numpy as np
 
 from linattn_ref.op import half
 from linattn_ref.op.axes import AXES, check
-from linattn_ref.op.backends import IN_FORCE, PAGES, backend_of, check_backend, code_of, home_of
+from linattn_ref.op.backends import IN_FORCE, JIT, PAGES, backend_of, check_backend, code_of, home_of
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_dtype, check_flags, check_made, check_options, check_rng, check_sizes, plain
@@ -241,7 +241,10 @@ class Entry:
         backend = given.get("kernels", PAGES)
         if "model" in self.places:
             backend = getattr(self.argument("model", args, options), "kernels", PAGES)
-            backend = importlib.import_module(backend) if isinstance(backend, str) else backend
+            try:
+                backend = importlib.import_module(backend) if isinstance(backend, str) else backend
+            except (ModuleNotFoundError, ValueError) as error:
+                raise TypeError(f"model.kernels: expected a backend or its name, {JIT} say, got {backend!r}") from error
         return normal(backend)
 
     def checked(self, args: Any, options: Any, backend: Any, extras: Any) -> tuple[Any, Any, bool]:

@@ -45,9 +45,9 @@ def init_state(params: Any) -> State:
     return State(zeros_like(params), zeros_like(params), 0)
 
 
-def look(params: Any, grads: Any, state: Any, betas: Any, **rates: Any) -> None:
+def look(params: Any, grads: Any, state: Any, betas: Any, weight_decay: Any, **rates: Any) -> None:
     check_trees(params, grads, state.m, state.v)
-    check_rate(**{name: rates[name] for name in ("learning_rate", "eps", "weight_decay") if rates[name] is not None})
+    check_rate(learning_rate=rates["learning_rate"], eps=rates["eps"], weight_decay=decay_of(weight_decay, False))
     check_betas(betas)
 
 

@@ -77,6 +77,7 @@ def plateau(found: Sequence[float], *, factor: float = 0.5, patience: int = 1) -
     >>> plateau([0.9, 0.5, 0.6, 0.4, 0.4, 0.4], patience=2)
     0.5
     """
+    check_rate(factor=factor)
     check_sizes(patience=patience)
     times, best, waited = 0, math.inf, 0
     for value in found:

@@ -97,3 +97,15 @@ def test_sums_are_float64_and_features_float32():
 def test_what_is_no_sound(shape):
     with pytest.raises(ValueError, match="samples: expected one channel of at least 400 samples"):
         filterbank.log_mel(np.zeros(shape), 16000)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"rate": 99}, "rate: expected an integer of at least 100, got 99"),
+        ({"rate": 16000, "channels": 0}, "channels: expected an integer of at least 1, got 0"),
+    ],
+)
+def test_sizes_that_are_too_small_are_named(given, told):
+    with pytest.raises(ValueError, match=told):
+        filterbank.log_mel(np.zeros(400), **given)

@@ -73,6 +73,8 @@ def test_the_same_bytes_each_time_and_phonemes_in_their_places():
 def test_parts_that_there_are(tmp_path):
     with pytest.raises(ValueError, match="part: expected one of training, validation, test, got 'tests'"):
         speech.draw_voice("tests", np.random.default_rng(0))
+    with pytest.raises(ValueError, match="part: expected one of training, validation, test, got 'tests'"):
+        speech.speaker("tests", 0, ["A sentence."])
     for wrong in ({"training": 2}, {}, {"training": 2, "validation": 0, "test": 1}):
         with pytest.raises(ValueError, match=r"speakers: expected some for each of training, validation, test, got \{"):
             speech.corpus(speakers=wrong, cache=tmp_path)

@@ -48,6 +48,7 @@ def test_reading(tmp_path):
         ("", "expected columns text, label and source"),
         ("text,label\na,1\n", "expected columns text, label and source"),
         ("text,label,source\na,x,a\n", "expected labels 0, 1, ..., got 'x'"),
+        ("text,label,source\na,9223372036854775808,a\n", "expected labels 0, 1, ..., got '9223372036854775808'"),
         ("text,label,source\na,1,c\n", "no text whose source is 'a'"),
         ('text,label,source\n"a,1,a\n', "not CSV in UTF-8"),
         ("text,label,source\n\xff,0,a\n", "not CSV in UTF-8: .* position 18"),

@@ -249,6 +249,9 @@ def test_wrong_arguments_are_named():
         causal.forward(np.zeros((1, 8), int), params, model)
     with pytest.raises(ValueError, match=r"model\.mechanism: expected causal=True among its options"):
         causal.forward(READ, params, causal.Model(mechanism.of(linear), heads=2))
+    for wrong in ("jit", ""):
+        with pytest.raises(TypeError, match=rf"^model\.kernels: expected a backend or its name, .*, got {wrong!r}"):
+            causal.forward(READ, params, model._replace(kernels=wrong))
     with pytest.raises(ValueError, match="groups: expected an integer of at least 1, got 0"):
         causal.forward(READ, params, model._replace(groups=0))
     for shape in ((3,), (1, 3, 2)):

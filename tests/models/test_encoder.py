@@ -195,6 +195,8 @@ def test_each_block_may_have_a_mechanism_of_its_own():
     _, saved = encoder.forward(READ, params, mixed)
     assert [one.attention.backward for one in saved.blocks] == [softmax.backward, linear.backward]
     check_directions(*pair_of(encoder, mixed), READ, params, **TWICE).assert_ok()
+    with pytest.raises(TypeError, match=r"model\.mechanism: expected mechanism\.Mechanism, .*, got module"):
+        encoder.forward(READ, params, of_one._replace(mechanism=softmax))
     with pytest.raises(ValueError, match=r"model\.mechanism: expected one, or one for each of 2 blocks, got 1"):
         encoder.forward(READ, params, mixed._replace(mechanism=mixed.mechanism[:1]))
 

@@ -115,8 +115,9 @@ def test_bad_arguments_are_named(optimiser):
         optimiser.step(p, np.ones(4), state, learning_rate=0.1)
     with pytest.raises(TypeError, match="grads: expected float64"):
         optimiser.step(p, np.ones(5, np.float32), state, learning_rate=0.1)
-    with pytest.raises(ValueError, match="learning_rate: expected a finite number of at least 0, got nan"):
-        optimiser.step(p, np.ones(5), state, learning_rate=float("nan"))
+    for wrong in (float("nan"), None):
+        with pytest.raises(ValueError, match=f"learning_rate: expected a finite number of at least 0, got {wrong}"):
+            optimiser.step(p, np.ones(5), state, learning_rate=wrong)
     if optimiser is radam:  # Adam's is another for its two kinds of decay
         with pytest.raises(ValueError, match="weight_decay: expected a finite number of at least 0, got None"):
             optimiser.step(p, np.ones(5), state, weight_decay=None)

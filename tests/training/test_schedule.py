@@ -52,6 +52,8 @@ def test_bad_arguments_are_named():
         schedule.warm_up(0, peak=1.0, warmup=0)
     with pytest.raises(ValueError, match="patience: expected an integer of at least 1, got 0"):
         schedule.plateau([1.0], patience=0)
+    with pytest.raises(ValueError, match="factor: expected a finite number of at least 0, got -2"):
+        schedule.plateau([1.0], factor=-2.0)
     for rate in (
         partial(schedule.warm_up, peak=1.0, warmup=4),
         partial(schedule.milestones, rate=1.0, at=(2,)),

@@ -1,6 +1,7 @@
 """What ``config.json`` says about a BERT-family encoder, and the tensors that follow from it."""
 
 import json
+import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -156,6 +157,6 @@ def _size(fields: dict[str, Any], name: str, default: int | None = None, least: 
 
 def _positive(fields: dict[str, Any], name: str, default: float) -> float:
     value = fields.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"config.json: {name} must be a number above 0, got {value!r}")
     return float(value)

@@ -168,7 +168,8 @@ def _layers(x: Array, how: encoder.Model, params: encoder.Params) -> Iterator[La
 
 def encode(model: Model, tokens: ArrayLike) -> Array:
     """The last layer's output ``(N, E)`` for one sequence of ``tokens``; see :func:`layers`."""
-    return _run(model, tokens)
+    how, params = network(model)
+    return encoder.forward(check_tokens(tokens)[None], params, how)[0][0]
 
 
 def embed(model: Model, tokens: ArrayLike) -> Array:
@@ -182,12 +183,7 @@ def embed(model: Model, tokens: ArrayLike) -> Array:
         Not one sequence of at least one token, more tokens than the model has positions, or a token that is not in
         its vocabulary.
     """
-    return _run(model._replace(config=model.config._replace(layers=0)), tokens)
-
-
-def _run(model: Model, tokens: ArrayLike) -> Array:
-    how, params = network(model)
-    return encoder.forward(check_tokens(tokens)[None], params, how)[0][0]
+    return encode(model._replace(config=model.config._replace(layers=0)), tokens)
 
 
 def check_tokens(tokens: ArrayLike) -> NDArray[np.integer]:

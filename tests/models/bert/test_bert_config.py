@@ -67,6 +67,7 @@ def test_number_of_parameters(changes, millions):
         ({"intermediate_size": 3072.0}, "intermediate_size must be"),
         ({"max_position_embeddings": None}, "max_position_embeddings must be"),
         ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0, got 0"),
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps must be a number above 0, got 1000"),
         ({"initializer_range": "0.02"}, "initializer_range must be a number above 0"),
         ({"model_type": "roberta", "pad_token_id": 511}, "max_position_embeddings must be more than 512"),
         ({"model_type": "roberta", "pad_token_id": -1}, "pad_token_id must be a whole number, at least 0"),
