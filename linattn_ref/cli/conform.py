@@ -29,10 +29,11 @@ def run_conform(arguments: argparse.Namespace) -> int:
     """Judge an attention kernel: its output, gradients, states, masks and edges, against the pages in float64.
 
     TARGET is module:function or file.py:function, of NumPy, PyTorch, JAX or CuPy; or module:forward,backward, a pair;
-    or a module that has both. It is called with the pages' names of arguments. A conform.toml beside the file says
-    where it differs, as the options --map to --arrays do; if it has a table of the function's name, that one.
+    or a module that has both. It is called with the pages' names of arguments. A conform.toml next to the file says
+    where it differs, as the options --map to --device do; if it has a table of the function's name, that one.
 
-    Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run.
+    Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run, or nothing that was asked for is
+    offered.
     """
     from linattn_ref.conform import files
     from linattn_ref.conform.checks import CHECKS

@@ -47,8 +47,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
 def run_bits(arguments: argparse.Namespace) -> None:
     """Count the bits per pixel that the test images take by a network; a minute for all of MNIST's.
 
-    Over all pixels and, as in "Transformers are RNNs", without the first, of which nothing has been seen. Writes the
-    numbers with their standard errors over the images as JSON.
+    Over all pixels and, as in "Transformers are RNNs", without the first, before which nothing has been seen. Writes
+    the numbers with their standard errors over the images as JSON.
     """
     from linattn_ref.atomic import check_writable, write_all
     from linattn_ref.experiments.learned import drawing

@@ -24,7 +24,7 @@ def run_slides(arguments: argparse.Namespace) -> None:
     """Make slides of chapters, or of the whole course: one HTML file each, with notes for the speaker.
 
     To be run in a clone. The files need no network. In the browser `s` opens the speaker's window; with `?print-pdf`
-    at the end of the address the browser prints them as PDF, a page a slide.
+    at the end of the address the browser prints them as PDF, one page per slide.
     """
     from linattn_ref.lecture.slides import build
 

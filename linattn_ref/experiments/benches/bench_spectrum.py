@@ -1,7 +1,7 @@
 """What `linattn-ref spectrum` costs beside the singular values themselves.
 
 The yardstick is a bare loop of ``scipy.linalg.svdvals`` on one thread, over float32 attention matrices of the same size
-(random queries and keys): its CPU time a matrix, times the number of matrices of the figure. The job is the command
+(random queries and keys): its CPU time per matrix, times the number of matrices of the figure. The job is the command
 itself in a process of its own, and everything counts: Python's start, imports, reading model and text, forward passes,
 baselines, worker processes, drawing. The loop runs before and after it, since a shared machine's speed drifts.
 """

@@ -227,7 +227,7 @@ def table(
     cells: Callable[[tuple[Any, ...]], Sequence[Any]] = tuple,
     unit: tuple[str, float] = ("ms", 1.0),
 ) -> list[str]:
-    """The lines of a Markdown table, one a setting: ``jit``'s time, and the others' times it, median (least).
+    """The lines of a Markdown table, one per setting: ``jit``'s time, and the others' times it, median (least).
 
     Parameters
     ----------

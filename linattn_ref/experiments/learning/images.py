@@ -3,10 +3,10 @@
 An image is a sequence of its pixels, row by row. The network reads a first sign that means "begin", then the pixels,
 and is to say of each place which of 256 intensities comes next: by a score each (``head="softmax"``), or as a mixture
 of ten logistic distributions (``head="mixture"``), as in the paper. The loss is told in bits per dimension, the mean
-over all 784 pixels; the authors leave out the first, of which nothing has been seen, and average over 783. On the way
-it is that of training images that are held out: only ``linattn-ref bits`` reads the test images. (In a record ``loss``
-is in bits; ``training_loss``, of which the gradient is taken, is in nats.) An image with colours is the sequence of its
-numbers, red, green and blue of a pixel side by side, as they read it too.
+over all 784 pixels; the authors leave out the first, before which nothing has been seen, and average over 783. On the
+way it is that of training images that are held out: only ``linattn-ref bits`` reads the test images. (In a record
+``loss`` is in bits; ``training_loss``, of which the gradient is taken, is in nats.) An image with colours is the
+sequence of its numbers, red, green and blue of a pixel side by side, as they read it too.
 
 Two starting values were chosen for runs of minutes. Intensities that are close get embeddings that are close: each
 column is drawn from a Gaussian process over 0 to 255. A place is that of its row beside that of its column, both

@@ -32,11 +32,11 @@ TASKS = {
         'Train a small transformer to draw digits, a pixel at a time ("Transformers are RNNs", section 4.2).',
     ),
     "mlm": Task(
-        "Train a small bidirectional transformer to say which tokens were hidden (Linformer, Figure 3).",
+        "Train a small bidirectional transformer to predict which tokens were hidden (Linformer, Figure 3).",
         "tokenizer.json, times.jsonl and the checkpoints",
     ),
     "speech": Task(
-        'Train a small network to say which phonemes it hears ("Transformers are RNNs", section 4.3).',
+        'Train a small network to recognise phonemes ("Transformers are RNNs", section 4.3).',
         "result.json (error rates on the test part), times.jsonl, the checkpoints. "
         'The speech is synthesised by eSpeak NG (the extra "speech"), unless recordings are given',
     ),
