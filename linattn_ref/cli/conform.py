@@ -32,8 +32,8 @@ def run_conform(arguments: argparse.Namespace) -> int:
     or a module that has both. It is called with the pages' names of arguments. A conform.toml next to the file says
     where it differs, as the options --map to --device do; if it has a table of the function's name, that one.
 
-    Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run, or nothing that was asked for is
-    offered.
+    Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run, or nothing that was asked
+    for is offered.
     """
     from linattn_ref.conform import files
     from linattn_ref.conform.checks import CHECKS
