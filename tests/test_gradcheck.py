@@ -681,8 +681,9 @@ def test_a_seed_does_for_a_generator(check, x, w):
 
 
 def test_no_directions_is_an_error(x, w, rng):
-    with pytest.raises(ValueError, match=r"^directions: expected at least 1, got 0"):
-        check_directions(forward, backward, x, w, rng=rng, directions=0)
+    for wrong in (0, 2.5, True):
+        with pytest.raises(ValueError, match=f"^directions: expected a whole number of at least 1, got {wrong}"):
+            check_directions(forward, backward, x, w, rng=rng, directions=wrong)
 
 
 def test_complex_step_refuses_another_function_and_a_lost_imaginary_part(x, w, rng):

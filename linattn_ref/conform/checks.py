@@ -135,8 +135,8 @@ def other_lengths(judge: Judge) -> Iterator[Trial]:
 
 @check()
 def lengths(judge: Judge) -> Iterator[Trial]:
-    """Any number of tokens: one, a tile less one, a tile, a tile and one, a prime."""
-    for n in (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 129) if judge.full else (1, 2, 17, 65, LENGTH):
+    """Any number of tokens: a tile less one, a tile, a tile and one, a prime, one."""
+    for n in (2, 15, 16, 17, 31, 63, 64, 65, 127, 129, 300, 1) if judge.full else (17, 65, LENGTH, 2, 1):
         only = ("out", "d_v") if n == 1 else None  # its other gradients are nearly, or exactly, 0
         yield judge.trial(f"{n} tokens", judge.ask(n=n, causal=True, leading=(1, 2)), only)
 
@@ -261,7 +261,7 @@ def shared_is_repeated(judge: Judge) -> Iterator[Trial]:
 @check()
 def options_together(judge: Judge) -> Iterator[Trial]:
     """Options that are right one by one are right together. What raises NotImplementedError is not offered."""
-    values = {"scale": 0.37, "groups": 2, "state": True, "key_mask": True, "offsets": OFFSETS}
+    values = {"scale": 0.37, "normalise": False, "groups": 2, "state": True, "key_mask": True, "offsets": OFFSETS}
     offered = [name for name in values if judge.target.offers(name)]
     chosen = [[name for name in offered if name != "offsets"], offered] if "offsets" in offered else [offered]
     chosen += map(list, itertools.combinations(offered, 2)) if judge.full else ()
@@ -274,6 +274,8 @@ def options_together(judge: Judge) -> Iterator[Trial]:
         given |= {"leading": (4,)} if "offsets" in names else {}
         question = judge.ask(causal=causal, **given)
         question = masked_inside(judge, question) if "key_mask" in names else question
+        if "normalise" in names:  # of length 1 it would make no difference
+            question = question.change(**{name: question.inputs[name] / 2 for name in "qk"})
         try:
             trial = judge.trial(noted(", ".join(names), causal), question)
         except NotImplementedError:
@@ -296,7 +298,8 @@ def gates(judge: Judge) -> Iterator[Trial]:
 @check(ops=GATED)
 def resets(judge: Judge) -> Iterator[Trial]:
     """A gate of 0 in the middle begins anew: nothing of before remains, and no NaN comes of it."""
-    for token, question in ((9, judge.ask()), (100, long(judge))):
+    first = [(0, judge.ask(state=True))] * judge.target.offers("state")
+    for token, question in ((9, judge.ask()), (100, long(judge)), *first):
         gate = question.inputs["log_gate"].copy()
         gate.swapaxes(question.axis("log_gate"), 0)[token] = -np.inf
         yield judge.trial(f"log gate -inf at token {token}", question.change(log_gate=gate))
@@ -305,18 +308,24 @@ def resets(judge: Judge) -> Iterator[Trial]:
 @check(ops=("softmax",))
 def large_scores(judge: Judge) -> Iterator[Trial]:
     """Scores far beyond what an exponential can hold: the maximum of a row is subtracted first."""
-    question = judge.ask()
-    for size in (30.0,) if judge.target.dtype == "float16" else (30.0, 1e4):
-        larger = rounded(question.inputs["q"] * size, judge.dtype)
-        yield judge.trial(f"queries times {size:g}", question.change(q=larger), ("out",))
+    for causal in causals(judge):
+        question = judge.ask(causal=causal)
+        for size in (30.0,) if judge.target.dtype == "float16" else (30.0, 1e4):
+            larger = rounded(question.inputs["q"] * size, judge.dtype)
+            yield judge.trial(noted(f"queries times {size:g}", causal), question.change(q=larger), ("out",))
+        common = {name: question.inputs[name].copy() for name in "qk"}
+        for x in common.values():
+            x[..., 0] = 60  # scores beyond exp(1000), and gradients of ordinary size
+        yield judge.trial(noted("queries and keys with a common part", causal), question.change(**common))
 
 
 @check(ops=("linear",))
 def small_features(judge: Judge) -> Iterator[Trial]:
     """Where a query's features are nearly 0, the denominator is a small sum and eps, no more and no less."""
-    question = judge.ask()
-    far = rounded(question.inputs["q"] - 16, judge.dtype)
-    yield judge.trial("queries about -16", question.change(q=far), ("out",))
+    for causal in causals(judge):
+        question = judge.ask(causal=causal)
+        far = rounded(question.inputs["q"] - 16, judge.dtype)
+        yield judge.trial(noted("queries about -16", causal), question.change(q=far), ("out",))
 
 
 @check(ops=DELTAS)

@@ -16,7 +16,7 @@ from linattn_ref.conform.budget import allowed
 from linattn_ref.conform.checks import CHECKS, Check
 from linattn_ref.conform.diagnosis import FITS, diagnose
 from linattn_ref.conform.judge import Judge, Place, Trial, compare
-from linattn_ref.conform.questions import rounded
+from linattn_ref.conform.questions import PAIRS, rounded
 from linattn_ref.conform.report import FAILED, HUNG, NOT_OFFERED, PASSED, RAISED, Outcome, Report
 from linattn_ref.conform.target import Mapping, NotATarget, Target, load
 from linattn_ref.op.options import check_flags
@@ -124,7 +124,8 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
         error = 2.0**-52 if target.dtype == "float64" else 2.0**-23
         found = diagnose(trial.question, trial.got.arrays, trial.right, arrays, error)[:NAMED]
         if not found and "out" in arrays and rows_are_multiples(trial):
-            sentence = "each row is a multiple of the right one, as with another denominator"
+            other = "denominator" if target.op in PAIRS else "scale"
+            sentence = f"each row is a multiple of the right one, as with another {other}"
             several = trial.question.inputs["k"].shape[-2] > 1  # of one key every row is, whatever is wrong
             found = [("rows_off_by_a_factor", sentence, 0.0)] * several
         elif not found and target.dtype == "float32" and keeps_ten_bits(trial):

@@ -34,7 +34,7 @@ CHOICES = {"layout": ("BHND", "BNHD", "packed"), "mask": ("BHL", "BL"), "gate": 
 CHOICES |= {"state": ("CM", "MC"), "arrays": ("", *LIBRARIES)}
 # Options that a kernel can have built in, with the type of their values.
 BUILT_IN = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
-TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number"}
+TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number of at least 1"}
 
 
 class NotATarget(ValueError):
@@ -72,7 +72,7 @@ class Mapping(NamedTuple):
                     raise NotATarget(f"{field}: expected {what} ({', '.join(known)}), got {name!r}")
         for name, x in self.fixed.items():
             kind = BUILT_IN[name]
-            if not isinstance(x, kind) or isinstance(x, bool) != (kind is bool):
+            if not isinstance(x, kind) or isinstance(x, bool) != (kind is bool) or (kind is Integral and x < 1):
                 raise NotATarget(f"fixed: expected {TYPES[kind]} for {name}, got {x!r}")
         return self
 
@@ -261,6 +261,8 @@ class Target(NamedTuple):
     def options(self, question: Question) -> dict[str, Any]:
         """What is passed besides the arrays of tokens and the state."""
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
+        if self.offers("causal"):  # a kernel's own default may be the other one
+            found[self.name_of("causal")] = question.causal
         mask = question.options.get("key_mask")
         if mask is not None:
             mask = self.outward(question, "key_mask", mask)

@@ -63,7 +63,7 @@ gradient("softmax_as_constant", "dA is dP - rowsum(dP * P): it is not multiplied
 def through_denominator(x: Question, factor: float) -> Arrays:
     """(5)-(8) of `linear`, with ``dd`` times a factor."""
     w, v = weights(x, sees(x)), x.inputs["v"]
-    d = w.sum(axis=-1, keepdims=True) + 1e-6
+    d = w.sum(axis=-1, keepdims=True) + x.options.get("eps", 1e-6)
     d_n = x.d_out / d  # (5)
     d_d = -factor * (d_n * (w @ v / d)).sum(axis=-1, keepdims=True)  # (5)
     d_w = np.where(w > 0, d_n @ v.mT + d_d, 0.0)

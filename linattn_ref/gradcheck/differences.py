@@ -159,8 +159,8 @@ def check_directions(
     directions : int
         How many for each input. The entries of ``w`` are standard normal, and ``h`` is ``step * max(1, rms(x))``.
     """
-    if directions < 1:
-        raise ValueError(f"directions: expected at least 1, got {directions}")
+    if isinstance(directions, bool) or not isinstance(directions, (int, np.integer)) or directions < 1:
+        raise ValueError(f"directions: expected a whole number of at least 1, got {directions!r}")
     check_numbers(step, rtol, atol)
     rng = generator(rng)
     pair = Pair.run(forward, backward, inputs, rng)

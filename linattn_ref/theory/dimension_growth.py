@@ -36,9 +36,7 @@ class Needed(NamedTuple):
 
 
 @plain_numbers
-def needed_dimension(
-    acted: Action, eps: float, event: str, *, failure: float = 0.1, confidence: float = 0.95
-) -> Needed:
+def needed_dimension(acted: Action, eps: float, event: str, *, failure: float = 0.1) -> Needed:
     """The smallest ``k`` whose measured failure rate is at most ``failure``.
 
     It is found by bisection: the errors of one `Action` shrink smoothly as ``k`` grows, and their rate of failure with
@@ -53,8 +51,6 @@ def needed_dimension(
         A field of `Errors`.
     failure : float
         Allowed failure probability.
-    confidence : float
-        Of the Clopper-Pearson interval that gives ``low`` and ``high``.
 
     Raises
     ------
@@ -64,14 +60,14 @@ def needed_dimension(
     eps = float(check_eps(eps))
     check_probability("failure", failure)
     trials = acted.uniform.size
-    if clopper_pearson(0, trials, confidence)[1] > failure:
+    if clopper_pearson(0, trials)[1] > failure:
         raise ValueError(f"failure: {trials} trials cannot tell {failure!r} from 0, more trials are needed")
     counts: dict[int, int] = {}  # failures by k: the three searches meet the same k again and again
 
     def rates(k: int) -> tuple[float, float, float]:
         if k not in counts:
             counts[k] = int(np.count_nonzero(~(errors_at(acted, k, event) <= eps)))
-        return counts[k] / trials, *clopper_pearson(counts[k], trials, confidence)
+        return counts[k] / trials, *clopper_pearson(counts[k], trials)
 
     return Needed(
         stated_dimension(acted.exact.size, eps),

@@ -105,9 +105,7 @@ class RankError(NamedTuple):
 
 
 @plain_numbers
-def rank_errors(
-    matrix: Array, ranks: Sequence[int], *, rng: Generator, draws: int = 8, kinds: Sequence[Competitor] = COMPETITORS
-) -> list[RankError]:
+def rank_errors(matrix: Array, ranks: Sequence[int], *, rng: Generator, draws: int = 8) -> list[RankError]:
     """(1) and (2), left side beside right side, and what random competitors of the same rank reach.
 
     Parameters
@@ -118,17 +116,15 @@ def rank_errors(
     rng : Generator
     draws : int
         Competitors of each kind.
-    kinds : sequence of str
-        See `competitor`.
     """
     check_sizes(draws=draws)
     u, values, v_t = _svd(matrix)
     results = []
     for k in map(plain, ranks):
         check_sizes(ranks=k)
-        _check_rank(k, values.size)
+        _check_rank(k, values.size, "ranks")
         residual = matrix - (u[:, :k] * values[:k]) @ v_t[:k]
-        best = {kind: _best(matrix, k, kind, draws, rng) for kind in kinds}
+        best = {kind: _best(matrix, k, kind, draws, rng) for kind in COMPETITORS}
         results.append(
             RankError(
                 k,
@@ -174,6 +170,6 @@ def _check_tail(values: Array, k: int) -> None:
     _check_rank(k, values.size)
 
 
-def _check_rank(k: int, largest: int) -> None:
+def _check_rank(k: int, largest: int, name: str = "k") -> None:
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= largest:
-        raise ValueError(f"k: expected an integer from 0 to {largest}, got {k!r}")
+        raise ValueError(f"{name}: expected an integer from 0 to {largest}, got {k!r}")

@@ -170,6 +170,8 @@ def query_dependence(
 
     Where it is exactly 0, as for the paper's ``delta``, no output depends on its query.
     """
+    check_array("q", q)
+    check_array("k", k)
     e, _, _ = projections(reduced, len(k), delta, rng, dtype=q.dtype)
     weights = linformer.matrix(q, k, e, scale=scale)  # (N, reduced)
     return float(np.max(np.abs(reduced * weights - 1)))
@@ -205,6 +207,8 @@ def step_b(x: Array, delta: float, k: int, *, trials: int, rng: Generator) -> St
     """Measure (3), for a row of scores ``x (n,)``."""
     check_vector("x", x)
     check_sizes(trials=trials)
+    if not np.isfinite(x).all():
+        raise ValueError("x: expected finite scores")
     needed, printed = np.empty((2, trials), x.dtype)
     largest = x.max()  # subtracted from all exponents, it cancels
     size = np.linalg.norm(np.exp(x - largest))

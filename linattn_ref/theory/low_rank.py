@@ -70,8 +70,9 @@ __all__ += ["stated_dimension", "stated_failure"]
 def attention_rows(q: Array, k: Array, *, scale: float | None = None, tile: int = 256) -> Iterator[Array]:
     """The rows of ``P = softmax(scale Q K^T)``, ``tile`` at a time: arrays ``(tile, L)``, the last may be shorter."""
     check_sizes(tile=tile)
-    if np.ndim(q) != 2:
-        raise ValueError(f"q: expected one head (N, D), got shape {np.shape(q)}")
+    for name, x in (("q", q), ("k", k)):
+        if np.ndim(x) != 2:
+            raise ValueError(f"{name}: expected one head, an array of two axes, got shape {np.shape(x)}")
     for start in range(0, len(q), tile):
         _, saved = softmax.forward(q[start : start + tile], k, k[:, :1], scale=scale)  # of any values, for P alone
         yield saved.p  # (tile, L)

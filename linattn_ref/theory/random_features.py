@@ -100,27 +100,11 @@ class Kernel(NamedTuple):
     draw: Callable[[int, int, Generator], Array]  # m, D, rng -> omega (m, D)
 
 
-def _gaussian(delta: Array) -> Any:
-    return np.exp(-(delta**2).sum(axis=-1) / 2)
-
-
-def _laplacian(delta: Array) -> Any:
-    return np.exp(-abs(delta).sum(axis=-1))
-
-
-def _cauchy(delta: Array) -> Any:
-    return (1 / (1 + delta**2)).prod(axis=-1)
-
-
-def _sinc(delta: Array) -> Any:
-    return np.sinc(delta / np.pi).prod(axis=-1)  # sin(delta) / delta
-
-
-KERNELS = {
-    "gaussian": Kernel(_gaussian, lambda m, D, rng: rng.standard_normal((m, D))),
-    "laplacian": Kernel(_laplacian, lambda m, D, rng: rng.standard_cauchy((m, D))),
-    "cauchy": Kernel(_cauchy, lambda m, D, rng: rng.laplace(size=(m, D))),
-    "sinc": Kernel(_sinc, lambda m, D, rng: rng.uniform(-1, 1, size=(m, D))),  # takes negative values
+KERNELS = {  # sinc takes negative values
+    "gaussian": Kernel(lambda d: np.exp(-(d**2).sum(axis=-1) / 2), lambda m, D, rng: rng.standard_normal((m, D))),
+    "laplacian": Kernel(lambda d: np.exp(-abs(d).sum(axis=-1)), lambda m, D, rng: rng.standard_cauchy((m, D))),
+    "cauchy": Kernel(lambda d: (1 / (1 + d**2)).prod(axis=-1), lambda m, D, rng: rng.laplace(size=(m, D))),
+    "sinc": Kernel(lambda d: np.sinc(d / np.pi).prod(axis=-1), lambda m, D, rng: rng.uniform(-1, 1, size=(m, D))),
 }
 
 
@@ -235,6 +219,8 @@ def draw_directions(
     """``trials`` independent ``omega``, ``(trials, m, D)``."""
     check_sizes(m=m, width=width, trials=trials)
     check_flags(orthogonal=orthogonal, regular=regular)
+    if regular and not orthogonal:
+        raise ValueError("regular: expected orthogonal=True with it, got False")
     if not orthogonal:
         return feature_maps.gaussian(trials * m, width, rng).reshape(trials, m, width)
     rows = -(-m // width) * width  # whole blocks, of which the last one's first rows are used

@@ -152,11 +152,86 @@ def test_of_one_key_no_denominator_is_told():
     """Where there is one key, every row is a multiple of its value, whatever is wrong."""
 
     def less_a_channel(q, k, v, log_gate):
-        return gated_linear.forward(q[..., 1:], k[..., 1:], v, log_gate, scale=q.shape[-1] ** -0.5)[0]
+        first = int(k.shape[-2] == 1)
+        return gated_linear.forward(q[..., first:], k[..., first:], v, log_gate, scale=q.shape[-1] ** -0.5)[0]
 
     report = conform.check(less_a_channel, "gated_linear", only=("lengths",))
     assert report["lengths"].where.startswith("1 tokens")
     assert report["lengths"].named == ()
+
+
+def scores_of(q, k, causal=False):
+    scores, sees = q @ k.mT / np.sqrt(q.shape[-1]), np.tri(q.shape[-2], k.shape[-2], k.shape[-2] - q.shape[-2])
+    return np.where(sees, scores, -1e4) if causal else scores
+
+
+def test_a_backward_pass_that_does_not_subtract_the_maximum():
+    def forward(q, k, v):
+        return softmax.forward(q, k, v)[0], (q, k, v)
+
+    @np.errstate(all="ignore")
+    def backward(d_out, saved):
+        q, k, v = saved
+        p = np.exp(scores_of(q, k))
+        p /= p.sum(axis=-1, keepdims=True)
+        d_p = d_out @ v.mT
+        d_s = p * (d_p - (p * d_p).sum(axis=-1, keepdims=True)) / np.sqrt(q.shape[-1])
+        return {"q": d_s @ k, "k": d_s.mT @ q, "v": p.mT @ d_out}
+
+    report = conform.check((forward, backward), "softmax", only=("gradients", "large_scores"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "FAILED"]
+
+
+def test_a_mask_that_is_a_large_number():
+    def forward(q, k, v, causal=False):
+        scores = scores_of(q, k, causal)
+        p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return p / p.sum(axis=-1, keepdims=True) @ v
+
+    report = conform.check(forward, "softmax", only=("causal", "large_scores"))
+    assert [x.verdict for x in report.outcomes] == ["passed", "FAILED"]
+
+
+def test_options_that_are_wrong_together():
+    def normalises_with_a_state(q, k, v, beta, *, normalise=True, state=None):
+        state = None if state is None else delta.State(state)
+        out, saved = delta.forward(q, k, v, beta, normalise=normalise or state is not None, state=state)
+        return out, saved.state.s
+
+    report = conform.check(normalises_with_a_state, "delta", only=("normalise", "from_a_state", "options_together"))
+    assert [x.name for x in report.outcomes if not x.ok] == ["options_together"]
+
+    def resets_nothing(q, k, v, log_gate, *, state=None):
+        log_gate = log_gate.copy()
+        log_gate[..., 0] = np.where(np.isneginf(log_gate[..., 0]) & (state is not None), 0, log_gate[..., 0])
+        out, saved = gated_linear.forward(q, k, v, log_gate, state=None if state is None else gated_linear.State(state))
+        return out, saved.state.s
+
+    report = conform.check(resets_nothing, "gated_linear", only=("gates", "from_a_state", "resets"))
+    assert [x.name for x in report.outcomes if not x.ok] == ["resets"]
+    assert report["resets"].where.startswith("log gate -inf at token 0")
+
+
+def test_a_state_that_the_third_chunk_overwrites():
+    def chunks(q, k, v, causal=False):
+        if not causal:
+            return linear.forward(q, k, v)[0]
+        outs, state = [], None
+        for start in range(0, k.shape[-2], 128):
+            rows = np.s_[..., start : start + 128, :]
+            out, _ = linear.forward(q[rows], k[rows], v[rows], causal=True, state=state)
+            outs.append(out)
+            state = linear.forward(q[rows], k[rows], v[rows], causal=True)[1].state
+        return np.concatenate(outs, axis=-2)
+
+    assert conform.check(chunks, "linear", only=("lengths",)).ok
+    assert not conform.check(chunks, "linear", only=("lengths",), full=True).ok
+
+
+def test_no_denominator_is_told_where_there_is_none():
+    report = conform.check(lambda q, k, v, beta: 1.5 * delta.forward(q, k, v, beta)[0], "delta", only=("output",))
+    assert report["output"].named == ("rows_off_by_a_factor",)
+    assert report["output"].diagnosis[0].endswith("as with another scale")
 
 
 def test_an_output_is_judged_where_the_backward_pass_raises():
@@ -205,12 +280,14 @@ def test_eps_is_beneath_the_square_root():
 
 
 def test_eps_is_in_the_denominator():
-    def without(q, k, v, causal=False):
-        return linear.forward(q, k, v, causal=causal, eps=0.0)[0]
+    for ways in ((False, True), (True,)):  # without eps in all calls, or in causal ones
 
-    report = conform.check(without, "linear", only=("output", "small_features"))
-    assert report["output"].verdict == "passed"
-    assert report["small_features"].named == ("eps_missing",)
+        def without(q, k, v, causal=False, ways=ways):
+            return linear.forward(q, k, v, causal=causal, eps=0.0 if causal in ways else 1e-6)[0]
+
+        report = conform.check(without, "linear", only=("output", "small_features"))
+        assert report["output"].verdict == "passed"
+        assert report["small_features"].named[0] == "eps_missing"
 
 
 def leaves_rows_unwritten(q, k, v):

@@ -101,6 +101,14 @@ def test_the_library_is_that_of_the_targets_module(way, name, monkeypatch):
         assert library_of(function).module is np
 
 
+@pytest.mark.parametrize("op", ["softmax", "linear"])
+def test_a_default_of_its_own_is_not_asked_for(op):
+    def usually_causal(q, k, v, *, causal=True):
+        return PAGES[op].forward(q, k, v, causal=causal)[0]
+
+    conform.check(usually_causal, op).assert_ok()
+
+
 def test_what_is_built_in_is_not_passed():
     def unscaled(q, k, v):
         return softmax.forward(q, k, v, causal=True, scale=1.0)[0]
@@ -205,6 +213,7 @@ def test_a_backward_pass_that_shows_no_signature():
         ("linear", {"fixed": {"scale": 1.0}}, r"fixed: expected an option of linear \(causal, groups, eps\)"),
         ("softmax", {"fixed": {"causal": "no"}}, "fixed: expected true or false for causal, got 'no'"),
         ("softmax", {"fixed": {"scale": "1/8"}}, "fixed: expected a number for scale, got '1/8'"),
+        ("softmax", {"fixed": {"groups": 0}}, "fixed: expected a whole number of at least 1 for groups, got 0"),
         ("delta", {"fixed": {"state": True}}, "fixed: expected an option of delta"),
     ],
 )

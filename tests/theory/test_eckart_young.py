@@ -75,6 +75,7 @@ def test_iterating_the_sketch_comes_near_the_optimum(matrix):
         (lambda rng: ey.competitor(np.eye(3), 1, "best", rng), "kind: expected one of johnson_lindenstrauss, proj"),
         (lambda rng: ey.competitor(np.eye(3), 4, "sketch", rng), "k: expected an integer from 0 to 3, got 4"),
         (lambda rng: ey.rank_errors(np.eye(3), [0], rng=rng), "ranks: expected an integer of at least 1, got 0"),
+        (lambda rng: ey.rank_errors(np.eye(3), [7], rng=rng), "ranks: expected an integer from 0 to 3, got 7"),
         (lambda rng: ey.rank_errors(np.eye(3), [1], rng=rng, draws=0), "draws: expected"),
     ],
 )

@@ -152,6 +152,7 @@ def test_overflow_is_an_infinite_error():
         (lambda rng: theorem2.step_b(np.ones((3, 3)), 0.1, 2, trials=1, rng=rng), r"x: expected a vector \(n,\)"),
         (lambda rng: theorem2.unnormalised_mean(np.ones(3), np.ones(3), 0.1, 0), "k: expected an integer"),
         (lambda rng: theorem2.step_b(np.ones(3), -0.1, 2, trials=1, rng=rng), "delta: expected"),
+        (lambda rng: theorem2.step_b(np.array([1, np.inf]), 0.1, 2, trials=1, rng=rng), "x: expected finite scores"),
     ],
 )
 def test_bad_arguments(call, message):

@@ -192,7 +192,16 @@ def action_of_three():
     [
         (lambda: low_rank.stated_dimension(0, 0.5), ValueError, "n: expected an integer of at least 1"),
         (lambda: low_rank.stated_failure(-5, 0.1, 3), ValueError, "n: expected an integer of at least 1, got -5"),
-        (lambda: [*low_rank.attention_rows(*np.ones((2, 2, 3, 3)))], ValueError, r"q: expected one head \(N, D\)"),
+        (
+            lambda: [*low_rank.attention_rows(np.eye(3), np.ones(3))],
+            ValueError,
+            "k: expected one head, an array of two",
+        ),
+        (
+            lambda: [*low_rank.attention_rows(*np.ones((2, 2, 3, 3)))],
+            ValueError,
+            "q: expected one head, an array of two axes",
+        ),
         (lambda: low_rank.stated_dimension(9, 1.5), ValueError, "eps: expected 0 < eps < 1"),
         (lambda: low_rank.action([np.eye(3)], np.zeros(3), trials=1, rng=None), ValueError, "v: expected a finite vec"),
         (lambda: low_rank.action([np.eye(3)], np.ones(3), trials=0, rng=None), ValueError, "trials: expected"),

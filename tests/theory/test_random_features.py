@@ -316,6 +316,11 @@ def test_blocks_of_trials_change_nothing(monkeypatch):
         (lambda: rf.mean_of(np.ones((3, 100))), ValueError, r"samples: expected a vector \(n,\), got shape \(3, 100\)"),
         (lambda: rf.mean_of(np.ones(1)), ValueError, "samples: expected at least 2, got 1"),
         (lambda: rf.mean_of(np.ones(3), confidence=2), ValueError, "confidence: expected a probability"),
+        (
+            lambda: rf.draw_directions(2, 2, 2, np.random.default_rng(0), regular=True),
+            ValueError,
+            "regular: expected orthogonal=True with it",
+        ),
         (lambda: rf.estimates("cos", X, Y, np.ones((2, 3, D))), ValueError, "kind: expected one of trig, positive,"),
     ],
 )
