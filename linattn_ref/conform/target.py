@@ -33,7 +33,7 @@ OPTIONS = "causal", "scale", "key_mask", "state", "offsets", "groups", "normalis
 CHOICES = {"layout": ("BHND", "BNHD", "packed"), "mask": ("BHL", "BL"), "gate": ("head", "channel")}
 CHOICES |= {"state": ("CM", "MC"), "arrays": ("", *LIBRARIES)}
 # Options that a kernel can have built in, with the type of their values.
-BUILT_IN = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
+BUILT_IN: dict[str, Any] = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
 TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number of at least 1"}
 
 

@@ -185,7 +185,7 @@ def _inside(params: Params, model: Model) -> tuple[Mechanism, ...]:
         raise ValueError(
             f"model.mechanism: expected one, or one for each of {len(params.blocks)} blocks, got {len(model.mechanism)}"
         )
-    return model.mechanism
+    return tuple(model.mechanism)
 
 
 @op
