@@ -49,9 +49,7 @@ def described(doc: str) -> dict[str, tuple[str, str]]:
     return {name: (kind, " ".join(text.replace("`", "").replace("%", "%%").split())) for name, kind, text in entries}
 
 
-def add_options(
-    command: argparse.ArgumentParser, compute: ast.FunctionDef, told: dict[str, tuple[str, str]], bench: Bench
-) -> None:
+def add_options(command: argparse.ArgumentParser, compute: ast.FunctionDef, told: dict[str, Any], bench: Bench) -> None:
     """An option for each argument that is a number, a word, yes or no, or several of these."""
     if compute.args.kwarg is not None:  # where measurements are kept
         command.add_argument("--resume", action="store_true", help="resume an interrupted run; without it, start over")
@@ -60,8 +58,7 @@ def add_options(
         name = argument.arg
         kind, text = told.get(name, ("", ""))
         try:
-            all_cores = name == "workers"
-            default = None if all_cores else bench.defaults.get(name) or ast.literal_eval(node or "None")
+            default = None if name == "workers" else bench.defaults.get(name) or ast.literal_eval(node or "None")
         except ValueError:  # it has a name
             default = None
         option: dict[str, Any] = {"default": default, "help": text}

@@ -18,11 +18,8 @@ WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "-
 MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
 OF_ALL = {"command_line", "debug", "if_interrupted", "run"}
 # What a conform.toml holds, but for words.
-KINDS: dict[str, tuple[Any, str]] = {
-    "names": (dict, "a table of words"),
-    **dict.fromkeys(("fixed", "given"), (dict, "a table")),
-    "declares": (list, "a list"),
-}
+KINDS: dict[str, tuple[Any, str]] = {"names": (dict, "a table of words"), "declares": (list, "a list")}
+KINDS |= dict.fromkeys(("fixed", "given"), (dict, "a table"))
 
 
 def run_conform(arguments: argparse.Namespace) -> int:
@@ -154,8 +151,7 @@ def pair(word: str) -> tuple[str, Any]:
 
 def add(commands: Any) -> None:
     """The command and its options."""
-    command = add_command(commands, "conform", run_conform)
-    option = command.add_argument
+    option = add_command(commands, "conform", run_conform).add_argument
     option("target", nargs="?", metavar="TARGET", help="module:function, file.py:function, or a pair of functions")
     operations = "softmax", "linear", "gated_linear", "delta", "gated_delta"
     option("--op", choices=operations, help="the operation that it computes")

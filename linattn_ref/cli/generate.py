@@ -35,9 +35,8 @@ def run_generate(arguments: argparse.Namespace) -> None:
     elif arguments.rows is not None:
         raise ValueError("--rows: those of which image? Give --prefix-image")
     check_writable(arguments.out)
-    rng = np.random.default_rng(arguments.seed)
-    options = {"temperature": arguments.temperature, "progress": partial(watched, unit="pixel")}
-    drawn = drawing.draw(network, arguments.count, rng, begun=begun, **options)
+    how = {"begun": begun, "temperature": arguments.temperature, "progress": partial(watched, unit="pixel")}
+    drawn = drawing.draw(network, arguments.count, np.random.default_rng(arguments.seed), **how)
     if shown is not None:
         drawn = np.concatenate([shown[None], drawn])
     drawing.write_grid(arguments.out, drawn, math.ceil(math.sqrt(len(drawn))))

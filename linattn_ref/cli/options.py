@@ -32,9 +32,7 @@ class Parser(argparse.ArgumentParser):
         super().error(visible(message))
 
 
-def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], description: str | None = None
-) -> Parser:
+def add_command(commands: Any, name: str, run: Callable[..., int | None], description: str | None = None) -> Parser:
     """A subcommand that calls ``run``; its help is the description, or the docstring of ``run``."""
     text = inspect.cleandoc(description or run.__doc__ or "")
     command = commands.add_parser(name, help=text.splitlines()[0], description=text)

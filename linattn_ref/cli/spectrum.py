@@ -25,8 +25,7 @@ def run_spectrum(arguments: argparse.Namespace) -> None:
     results = spectrum.compute(**given(spectrum.compute, arguments) | where, say=tell)
     who = f"{workers} workers" if arguments.dask is None else "without the Dask workers"
     cpu = sum(os.times()[:4])  # of this process and of its children that have ended, user and system
-    took = f"wall {time.perf_counter() - start:.1f} s, CPU {cpu:.1f} s, {who}"
-    report("spectrum", results, arguments, took)
+    report("spectrum", results, arguments, f"wall {time.perf_counter() - start:.1f} s, CPU {cpu:.1f} s, {who}")
 
 
 def add(commands: Any) -> None:

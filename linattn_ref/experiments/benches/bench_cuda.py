@@ -42,7 +42,7 @@ from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES
 from linattn_ref.experiments.benches.peers import Inputs
 from linattn_ref.experiments.measuring.measurements import measure_all
 from linattn_ref.experiments.measuring.points import check_lengths
-from linattn_ref.experiments.publishing.kit import Figure, Results, markdown, style
+from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, markdown, style
 from linattn_ref.op import Array
 
 __all__ = ["compute", "draw", "table"]
@@ -62,7 +62,7 @@ LOOKS = {
 
 def compute(
     *,
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Ints = LENGTHS,
     batch: int = 1,
     heads: int = 8,
     width: int = 64,
@@ -237,9 +237,7 @@ def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v
 # --- Measuring -----------------------------------------------------------------------------------------------------
 
 
-def measure(
-    torch: Any, call: Callable[[], Any], repeats: int, patience: float = math.inf
-) -> tuple[float, float, int, float] | None:
+def measure(torch: Any, call: Any, repeats: int, patience: float = math.inf) -> tuple[float, float, int, float] | None:
     """Median and least milliseconds, rounds, and MiB beyond the inputs; None if memory is not enough."""
     times: list[float] = []
     try:

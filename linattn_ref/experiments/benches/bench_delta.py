@@ -26,7 +26,7 @@ from linattn_ref.attention import chunked_delta
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
-from linattn_ref.experiments.publishing.kit import Array, Figure, Line2D, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Line2D, Results, style
 from linattn_ref.kernels.jit.loops.delta import delta_product as fast
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK
 from linattn_ref.op.workspace import workspace
@@ -61,7 +61,7 @@ class Inputs(NamedTuple):
 
 @engine.bench("heads", "width", "repeats", settings={"lengths": 6})
 def compute(
-    *, lengths: Sequence[int] = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
+    *, lengths: Ints = (1024, 4096), heads: int = 8, width: int = 64, repeats: int = 3, seed: int = 0
 ) -> engine.Measured:
     """Compare the delta rule with ONNX Runtime and flash-linear-attention's naive files on one thread, if installed.
 

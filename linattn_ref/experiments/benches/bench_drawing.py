@@ -106,10 +106,8 @@ def compute(*, seed: int = 0, sizes: Mapping[str, Size] = NETWORKS, rounds: int 
     versions = peers.versions(torch, {peers.FAST: package})
     settings = {"sizes": sizes, "rounds": rounds, "seed": seed, "packages": versions}
     runs = {f"{name}-{way}-{n}": (name, way, n) for name in sizes for way in WAYS for n in BATCHES[name, way]}
-    tasks = {
-        task: partial(measured, sizes[name], way, batch, rounds, seed, torch, package)
-        for task, (name, way, batch) in runs.items()
-    }
+    how = rounds, seed, torch, package
+    tasks = {task: partial(measured, sizes[name], way, batch, *how) for task, (name, way, batch) in runs.items()}
     with one_thread(torch), workspace():
         found = measure_all(tasks, settings, **where)
     rows = [
@@ -210,9 +208,7 @@ def _last(one: ways.Stateful, tokens: ways.Tokens) -> tuple[Array]:
     return (scores,)
 
 
-def stateful_pixel(
-    one: ways.Stateful, state_at: Callable[[int], Any], batch: int, rng: Generator, position: int
-) -> float:
+def stateful_pixel(one: ways.Stateful, state_at: Any, batch: int, rng: Generator, position: int) -> float:
     """CPU seconds of the pixel at ``position``: the mean of some that end there, after one that is not counted."""
     steps = min(STEPS, max(2, 64 // batch))
     first = position - steps

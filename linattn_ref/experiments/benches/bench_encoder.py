@@ -175,8 +175,7 @@ def draw(results: Results) -> Figure:
     seconds = [row.median_ms / 1e3 for row in results.rows], "%.1f", f"CPU seconds of {results.sizes.layers} layers"
     megabytes = [one.megabytes for one in results.memory], "%.0f", "peak, MB"
     for axis, (values, form, label) in zip(axes, (seconds, megabytes), strict=True):
-        bars = axis.barh(names, values, color=colours)
-        axis.bar_label(bars, fmt=form, padding=2)
+        axis.bar_label(axis.barh(names, values, color=colours), fmt=form, padding=2)
         axis.set_xlabel(label)
         axis.margins(x=0.15)
     axes[0].invert_yaxis()

@@ -27,7 +27,7 @@ from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.bench_generation_peers import Stateful, Tokens
 from linattn_ref.experiments.benches.limits import read_all
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, markdown, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, markdown, style
 from linattn_ref.models import causal, decoding
 from linattn_ref.models.generate import pick
 from linattn_ref.nn import post_norm
@@ -59,12 +59,7 @@ SIZE = Size(8, 8, 256, 1024, 784)
 
 @engine.bench("repeats", settings={"batches": 1})
 def compute(
-    *,
-    batches: Sequence[int] = (1, 16),
-    images: Sequence[int] = (1, 4, 16, 64),
-    pixels: int = 784,
-    repeats: int = 21,
-    seed: int = 0,
+    *, batches: Ints = (1, 16), images: Ints = (1, 4, 16, 64), pixels: int = 784, repeats: int = 21, seed: int = 0
 ) -> engine.Measured:
     """Compare a token of a whole network with PyTorch, ONNX Runtime and fast-transformers on one thread, if installed.
 
@@ -136,9 +131,7 @@ def _calls(
     return calls | {WEIGHTS: partial(read_all, packed.weights)}
 
 
-def _token(
-    tokens: Tokens, step: Callable[..., Any], state_at: Callable[[int], Any], before: tuple[int, Any]
-) -> tuple[Array, Any]:
+def _token(tokens: Tokens, step: Any, state_at: Callable[[int], Any], before: tuple[int, Any]) -> tuple[Array, Any]:
     place, state = before if before[0] < len(tokens) else (0, state_at(0))
     scores, state = step(tokens[place], place, state)
     return scores, (place + 1, state)

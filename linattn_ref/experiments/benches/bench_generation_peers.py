@@ -131,9 +131,8 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
         row_q, row_k, row_v = (graph.add("Unsqueeze", each, np.array([1])) for each in (*phi, v))
         numerator = graph.linear_attention(row_q, row_k, row_v, state=f"s{i}", heads=heads)  # (B, 1, E)
         denominator = graph.linear_attention(row_q, row_k, "ones", state=f"z{i}", heads=heads)  # (B, 1, H)
-        numerator, denominator = (
-            graph.add("Reshape", each, np.array([-1, heads, last])) for each, last in ((numerator, d), (denominator, 1))
-        )
+        numerator = graph.add("Reshape", numerator, np.array([-1, heads, d]))
+        denominator = graph.add("Reshape", denominator, np.array([-1, heads, 1]))
         share = graph.add("Div", numerator, graph.add("Add", denominator, np.float32(peers.EPS)))
         out = graph.affine(graph.add("Reshape", share, np.array([-1, width])), one.attention.outer)
         x = graph.norm(graph.add("Add", x, out), one.norm_1)

@@ -24,7 +24,7 @@ no gradient is asked for.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
 from linattn_ref.experiments.benches.peers import Inputs
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, style
 from linattn_ref.experiments.recurrence import causal_cost
 from linattn_ref.kernels import jit
 from linattn_ref.kernels.jit.loops.linear import causal_product as fast
@@ -68,8 +68,8 @@ LOOKS = {
 @engine.bench("heads", "width", "step_width", "repeats", settings={"lengths": 3, "batches": 2})
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 4096, 16384, 65536),
-    batches: Sequence[int] = (1, 16),
+    lengths: Ints = (1024, 4096, 16384, 65536),
+    batches: Ints = (1, 16),
     heads: int = 8,
     width: int = 64,
     step_width: int = 32,
@@ -127,10 +127,11 @@ def compute(
 # --- What is compared -----------------------------------------------------------------------------------------------
 
 
-def _passes(
-    inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool
-) -> Iterator[tuple[str, dict[str, Call]]]:
-    """The three tasks over a whole sequence, each with its calls by name, ``jit`` first."""
+Tasks = Iterator[tuple[str, dict[str, Call]]]  # each with its calls by name, ``jit`` first
+
+
+def _passes(inputs: Inputs, torch: Any, packages: Mapping[str, Any], compiled: bool) -> Tasks:
+    """The three tasks over a whole sequence."""
     phi = inputs._replace(q=elu_plus_one.forward(inputs.q)[0], k=elu_plus_one.forward(inputs.k)[0])
     double, once = Inputs(*(x.astype(np.float64) for x in phi)), inputs.v.size * inputs.k.shape[-1]  # N C M, all heads
     forms = in_pytorch(torch, compiled) if torch is not None else {}
@@ -140,8 +141,7 @@ def _passes(
         forms[peers.FLA], theirs = partial(fla_product, naive), partial(fla_attention, torch, naive)
         attention[peers.FLA] = partial(peers.in_torch, torch, theirs, inputs[:3], inputs.d_out, True)
     others = [name for name in peers.FAST_TRANSFORMERS if name in packages]
-    for name in others:
-        attention[name] = fast_transformers_attention(torch, packages[name], inputs)
+    attention |= {name: fast_transformers_attention(torch, packages[name], inputs) for name in others}
     for task, products in ((FORWARD, 2), (BOTH, 8)):
         both = task == BOTH
         product: dict[str, Call] = {
@@ -153,8 +153,7 @@ def _passes(
         }
         for name, form in forms.items():
             product[name] = partial(peers.in_torch, torch, form, phi[:3], phi.d_out, both)
-        for name in others:
-            product[name] = fast_transformers_product(torch, packages[name], phi, both)
+        product |= {name: fast_transformers_product(torch, packages[name], phi, both) for name in others}
         if runtime is not None and not both:
             product[runtimes.ONNX] = runtimes.linear_attention(runtime, *phi[:3], scale=1.0)
         yield task, product
@@ -226,13 +225,8 @@ def fla_attention(torch: Any, naive: Any, q: Any, k: Any, v: Any) -> Any:
 # --- A single token; all become tensors of the shapes that fit, before any clock starts -----------------------------
 
 
-def steps(
-    batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator
-) -> Iterator[tuple[str, dict[str, Call]]]:
-    """The two tasks of one token, each with its calls by name, ``jit`` first.
-
-    ``package`` is fast-transformers.
-    """
+def steps(batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator) -> Tasks:
+    """The two tasks of one token; ``package`` is fast-transformers."""
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
     # After some tokens: from a state of 0, each output would be v, whatever the features are.
@@ -254,9 +248,7 @@ def steps(
     yield from ((STEP_KERNEL, alone), (STEP, whole))
 
 
-def step_in_pytorch(
-    torch: Any, token: Callable[..., Any], q: Any, k: Any, v: Any, state: Any, *, features: bool
-) -> Call:
+def step_in_pytorch(torch: Any, token: Any, q: Any, k: Any, v: Any, state: Any, *, features: bool) -> Call:
     """A ``token`` of ``q, k (B, H, C)``, ``v (B, H, M)``; elu + 1 of ``q, k`` if ``features``."""
     q, k, v, *sums = (torch.from_numpy(x).flatten(0, 1) for x in (q, k, v, *state[:2]))  # (B H, ...)
     elu = torch.nn.functional.elu

@@ -23,7 +23,7 @@ from linattn_ref.attention.sparse import bigbird, local, longformer, part
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.engine import BOTH, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.peers import FAST, in_torch, packed, unpacked, versions
-from linattn_ref.experiments.publishing.kit import Array, Figure, NDArray, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, NDArray, Results, style
 
 __all__ = ["compute", "draw", "table"]
 
@@ -58,7 +58,7 @@ class Inputs(NamedTuple):
 @engine.bench("heads", "width", "window", "block", "drawn", "repeats", settings={"lengths": 6})
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 2048, 4096),
+    lengths: Ints = (1024, 2048, 4096),
     heads: int = 8,
     width: int = 64,
     window: int = 256,
@@ -144,34 +144,29 @@ def find() -> Peers:
     """What there is to compare with."""
     models = "transformers.models.longformer.modeling_longformer", "transformers.models.big_bird.modeling_big_bird"
     torch, longformer, bigbird, local = map(engine.find, ("torch", *models, "fast_transformers.local_product"))
-    found = {
-        "transformers": longformer and engine.find("transformers"),
-        FAST: local and engine.find("fast_transformers"),
-    }
-    return Peers(torch, longformer, bigbird, local, versions(torch, found))
+    got = {"transformers": longformer and engine.find("transformers"), FAST: local and engine.find("fast_transformers")}
+    return Peers(torch, longformer, bigbird, local, versions(torch, got))
 
 
-def calls_of_others(
-    mechanism: str, peers: Peers, inputs: Inputs, options: dict[str, Any], with_gradient: bool
-) -> dict[str, Call]:
-    """By name, those that can take this length."""
+def calls_of_others(name: str, peers: Peers, inputs: Inputs, options: dict[str, Any], both: bool) -> dict[str, Call]:
+    """Of a mechanism, by their own names, those that can take this length."""
     found, length = {}, inputs.q.shape[-2]
-    if mechanism == "local" and peers.local:
-        found[FAST] = windows(peers, inputs, options["window"], with_gradient)
-    if mechanism == "longformer" and peers.longformer and length % (2 * options["window"]) == 0:
-        found["transformers"] = longformer_peer(peers, inputs, options["window"], with_gradient)
-    if mechanism == "bigbird" and peers.bigbird and length % options["block"] == 0:
-        found["transformers"] = bigbird_peer(peers, inputs, **options, with_gradient=with_gradient)
+    if name == "local" and peers.local:
+        found[FAST] = windows(peers, inputs, options["window"], both)
+    if name == "longformer" and peers.longformer and length % (2 * options["window"]) == 0:
+        found["transformers"] = longformer_peer(peers, inputs, options["window"], both)
+    if name == "bigbird" and peers.bigbird and length % options["block"] == 0:
+        found["transformers"] = bigbird_peer(peers, inputs, **options, both=both)
     if peers.torch:  # softmax attention without any pattern
         attention = peers.torch.nn.functional.scaled_dot_product_attention
-        found[ALL_PAIRS] = partial(in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+        found[ALL_PAIRS] = partial(in_torch, peers.torch, attention, [*inputs[:3]], inputs.d_out, both)
     return found
 
 
 # --- fast-transformers ---------------------------------------------------------------------------------------------
 
 
-def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+def windows(peers: Peers, inputs: Inputs, window: int, both: bool) -> Call:
     """fast-transformers' local attention. It takes an ``(N, N)`` mask of zeros, made beforehand."""
     torch, local = peers.torch, peers.local
     n, scale = inputs.q.shape[-2], inputs.q.shape[-1] ** -0.5
@@ -181,13 +176,13 @@ def windows(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> C
         scores = local.local_dot_product(q, k, mask, lengths, 2 * window + 1)  # (1, H, N, 2 window + 1)
         return local.local_weighted_average(torch.softmax(scale * scores, -1), v)
 
-    return partial(in_torch, torch, attention, [*inputs[:3]], inputs.d_out, with_gradient)
+    return partial(in_torch, torch, attention, [*inputs[:3]], inputs.d_out, both)
 
 
 # --- HuggingFace ---------------------------------------------------------------------------------------------------
 
 
-def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bool) -> Call:
+def longformer_peer(peers: Peers, inputs: Inputs, window: int, both: bool) -> Call:
     """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
     own_order = [packed(x).swapaxes(0, 1) for x in inputs]  # (N, 1, H D)
@@ -209,7 +204,7 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, with_gradient: bo
         return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
 
     *arrays, d_out = own_order
-    call = partial(in_torch, torch, attention, arrays, d_out, with_gradient)
+    call = partial(in_torch, torch, attention, arrays, d_out, both)
     return lambda: [unpacked(x.swapaxes(0, 1), heads) for x in call()]
 
 
@@ -219,9 +214,7 @@ def _rows(x: Any, overwritten: bool, hidden: Any) -> Any:
     return rows.clone() if overwritten else rows
 
 
-def bigbird_peer(
-    peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.intp], with_gradient: bool
-) -> Call:
+def bigbird_peer(peers: Peers, inputs: Inputs, block: int, random_blocks: NDArray[np.intp], both: bool) -> Call:
     """``BigBirdBlockSparseAttention``: three blocks of window, the first and the last global, the random ones given."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
     drawn = random_blocks[1:-1]  # (blocks - 2, r)
@@ -243,7 +236,7 @@ def bigbird_peer(
     def attention(q: Any, k: Any, v: Any) -> Any:
         return module.bigbird_block_sparse_attention(q, k, v, **options)[0].reshape(n, 1, -1)  # (N, 1, H D)
 
-    call = partial(in_torch, torch, attention, [*inputs[:3]], packed(inputs.d_out).swapaxes(0, 1), with_gradient)
+    call = partial(in_torch, torch, attention, [*inputs[:3]], packed(inputs.d_out).swapaxes(0, 1), both)
 
     def in_heads() -> Sequence[Array]:
         out, *gradients = call()

@@ -12,7 +12,6 @@ of the ``1e-4``.
 import contextlib
 import io
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,7 @@ from linattn_ref.attention import performer
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, style
 
 __all__ = ["compute", "draw", "table"]
 
@@ -36,7 +35,7 @@ LOOKS = {"jit": (style.BLUE, "o"), "reference": (style.GREY, "^"), PEER: (style.
 @engine.bench("heads", "width", "features", "repeats", settings={"lengths": 4})
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 4096),
+    lengths: Ints = (1024, 4096),
     heads: int = 8,
     width: int = 64,
     features: int = 256,

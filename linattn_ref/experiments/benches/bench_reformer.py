@@ -20,7 +20,7 @@ from linattn_ref.attention import reformer
 from linattn_ref.attention.parts.lsh_hashing import Integers
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, PASSES, TOLD, Call
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, style
 from linattn_ref.kernels import jit
 
 __all__ = ["compute", "draw", "table"]
@@ -45,7 +45,7 @@ class Hash(NamedTuple):
 @engine.bench("heads", "width", "rounds", "chunk", "repeats", settings={"lengths": 4})
 def compute(
     *,
-    lengths: Sequence[int] = (1024, 4096),
+    lengths: Ints = (1024, 4096),
     heads: int = 8,
     width: int = 64,
     rounds: int = 2,
@@ -177,8 +177,7 @@ def table(results: Results) -> str:
         f"B = 1, H = {results.heads}, D = M = {results.width}, {results.rounds} hash rounds, chunks of "
         f"{results.chunk}, 2 N / {results.chunk} buckets, float32, one thread, {results.repeats} rounds of timing."
     )
-    compared = engine.compared(results.versions, [PEER])
-    return engine.page(lines, note=[setting, TOLD, "Without projections.", compared])
+    return engine.page(lines, note=[setting, TOLD, "Without projections.", engine.compared(results.versions, [PEER])])
 
 
 def draw(results: Results) -> Figure:

@@ -9,7 +9,6 @@ times as fast.
 `engine` says how time is measured.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -18,18 +17,13 @@ from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import BOTH, BY_PASSES, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.benches.limits import multiply_adds
-from linattn_ref.experiments.publishing.kit import Figure, Results, style
+from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, style
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "table"]
 
-COLOURS = {
-    "jit": style.BLUE,
-    "pytorch": style.VERMILLION,
-    runtimes.ONNX: style.GREEN,
-    runtimes.OPENVINO: style.PURPLE,
-    "reference": style.GREY,
-}
+COLOURS = {"jit": style.BLUE, "pytorch": style.VERMILLION, runtimes.ONNX: style.GREEN}
+COLOURS |= {runtimes.OPENVINO: style.PURPLE, "reference": style.GREY}
 LIMIT = "multiply-adds alone"
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # some 1000 roundings
 
@@ -37,7 +31,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-11}  # some 1000 roundings
 @engine.bench("heads", "width", "dtype", "repeats", settings={"lengths": 4})
 def compute(
     *,
-    lengths: Sequence[int] = (256, 512, 1024, 2048, 4096),
+    lengths: Ints = (256, 512, 1024, 2048, 4096),
     heads: int = 8,
     width: int = 64,
     repeats: int = 7,

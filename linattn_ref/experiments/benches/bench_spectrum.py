@@ -90,8 +90,7 @@ def run_job(out: Path, options: dict[str, Any]) -> tuple[float, float, int]:
     wall, after = time.perf_counter() - start, os.times()
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
-    record = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))
-    given = record["results"]["curves"]["given"]
+    given = json.loads((out / "spectrum.json").read_text(encoding="utf-8"))["results"]["curves"]["given"]
     cpu = sum(after[2:4]) - sum(before[2:4])  # children, user and system; its workers are among them
     return cpu, wall, given["sentences"] * sum(len(row) for row in given["at_k"])
 

@@ -23,7 +23,7 @@ from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, TOLD, 
 from linattn_ref.experiments.learning import speech
 from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, markdown, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import speech as transformer
 from linattn_ref.models import speech_lstm
@@ -41,7 +41,7 @@ LSTMS = ((32, 100, 40, 320), (16, 200, 256, 128))  # B, T, E, H; the first are t
 
 
 @engine.bench("repeats")
-def compute(*, lengths: Sequence[int] = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
+def compute(*, lengths: Ints = (100, 300, 800, 2400), repeats: int = 3, seed: int = 0) -> engine.Measured:
     """Compare CTC and a bidirectional LSTM with PyTorch's on one thread, if that is installed.
 
     And time the networks of `linattn-ref train speech` against the length of utterances. CPU time, in turn.
@@ -87,9 +87,7 @@ def time_ctc(rng: np.random.Generator, repeats: int, torch: Any) -> list[Results
     return engine.measure(setting, calls, repeats, tolerance=1e-2, outputs=("loss", "d_scores"))
 
 
-def time_lstm(
-    sizes: tuple[int, int, int, int], rng: np.random.Generator, repeats: int, torch: Any
-) -> Iterator[Results]:
+def time_lstm(sizes: tuple[int, ...], rng: np.random.Generator, repeats: int, torch: Any) -> Iterator[Results]:
     """A bidirectional layer."""
     b, t, e, h = sizes
     params = lstm.draw(e, h, rng, dtype=np.float32)
@@ -183,9 +181,8 @@ def draw(results: Results) -> Figure:
     for name in NETWORKS:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
         axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
-    lengths = sorted({epoch.length for epoch in results.epochs})
     axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None))
     axes.set_xscale("log")
-    labels.ticks(axes, lengths)
+    labels.ticks(axes, sorted({epoch.length for epoch in results.epochs}))
     labels.at_ends(axes)
     return figure

@@ -29,7 +29,7 @@ from linattn_ref.attention import delta, gated_linear, linear, performer, rfa, s
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.benches.engine import TOLD, Call
 from linattn_ref.experiments.benches.limits import pass_over, read_all
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, style
 from linattn_ref.kernels import jit, reference
 from linattn_ref.kernels.jit.loops.delta import delta_product
 
@@ -55,10 +55,10 @@ SETTINGS = {"lengths": 1, "widths": 1, "rules batches": 2 * len(RULES)}  # of a 
 @engine.bench("heads", "width", "repeats", settings=SETTINGS)
 def compute(
     *,
-    lengths: Sequence[int] = (512, 4096, 16384),
-    widths: Sequence[int] = (32, 64),
-    rules: Sequence[int] = (64, 128),
-    batches: Sequence[int] = (1, 16),
+    lengths: Ints = (512, 4096, 16384),
+    widths: Ints = (32, 64),
+    rules: Ints = (64, 128),
+    batches: Ints = (1, 16),
     heads: int = 8,
     width: int = 32,
     repeats: int = 31,
@@ -114,10 +114,8 @@ def compute(
 # --- A key/value cache ----------------------------------------------------------------------------------------------
 
 
-def of_cache(
-    length: int, heads: int, width: int, rng: Generator, found: Mapping[str, Any]
-) -> dict[str, Callable[[], Any]]:
-    """The token after ``length - 1`` others, by name; each returns ``(out,)``, or nothing."""
+def of_cache(length: int, heads: int, width: int, rng: Generator, found: Mapping[str, Any]) -> dict[str, Call]:
+    """The token after ``length - 1`` others, by name; each returns ``(out,)``, but for `READ`."""
     q, k, v = rng.standard_normal((3, heads, length, width)).astype(np.float32)
     token = q[:, -1].copy(), k[:, -1].copy(), v[:, -1].copy()
     state: Any = softmax.init_state((heads,), width, width, capacity=length, dtype=np.float32, kernels=jit)
@@ -158,8 +156,7 @@ def of_sums(width: int, heads: int, rng: Generator) -> dict[str, Callable[[], ob
     calls: dict[str, Callable[[], object]] = {}
     for name, module, more in (("jit", linear, {}), ("performer", performer, omega), ("rfa", rfa, omega)):
         start = partial(module.init_state, (heads,), width, width, **more, dtype=np.float32)
-        in_place = partial(module.step, q, k, v, **more, kernels=jit, overwrite_state=True)
-        calls[name] = engine.going_on(in_place, start())
+        calls[name] = engine.going_on(partial(module.step, q, k, v, **more, kernels=jit, overwrite_state=True), start())
     at_first = linear.init_state((heads,), width, width, dtype=np.float32)
     calls["linear, new state"] = engine.going_on(partial(linear.step, q, k, v, kernels=jit), at_first)
     calls["state passed over"] = partial(pass_over, start().s)

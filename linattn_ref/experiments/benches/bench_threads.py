@@ -5,7 +5,7 @@ with matrix products of its own, measured in the same rounds: that processor can
 least time of all rounds: what other processes take in between says nothing of threads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from linattn_ref.attention import delta, gated_linear, linear, softmax
 from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.measuring.timing import second_thread
-from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, markdown, style
+from linattn_ref.experiments.publishing.kit import Figure, Generator, Ints, Results, markdown, style
 from linattn_ref.kernels import jit
 from linattn_ref.op.workspace import workspace
 
@@ -26,13 +26,7 @@ PRODUCT = 1024  # rows and columns of the products beside
 
 
 def compute(
-    *,
-    length: int = 4096,
-    keys: int = 2048,
-    widths: Sequence[int] = (64, 128),
-    heads: int = 8,
-    repeats: int = 21,
-    seed: int = 0,
+    *, length: int = 4096, keys: int = 2048, widths: Ints = (64, 128), heads: int = 8, repeats: int = 21, seed: int = 0
 ) -> Results:
     """Time attention on one thread and on two, beside products that share nothing.
 
@@ -61,8 +55,7 @@ def compute(
     engine.check_counts(length=length, keys=keys, widths=widths, heads=heads, repeats=repeats)
     rng, rows = np.random.default_rng(seed), []
     square = rng.standard_normal((2, PRODUCT, PRODUCT)).astype(np.float32)
-    room = np.empty_like(square)
-    alone = [partial(np.matmul, x, x, out=out) for x, out in zip(square, room, strict=True)]
+    alone = [partial(np.matmul, x, x, out=np.empty_like(x)) for x in square]
     with workspace():
         for width in widths:
             for task, pages in _tasks(rng, length, keys, width, heads):
@@ -72,9 +65,7 @@ def compute(
     return Results(length=length, keys=keys, heads=heads, repeats=repeats, rows=tuple(rows))
 
 
-def _tasks(
-    rng: Generator, length: int, keys: int, width: int, heads: int
-) -> Iterator[tuple[str, Callable[[str], object]]]:
+def _tasks(rng: Generator, length: int, keys: int, width: int, heads: int) -> Iterator[tuple[str, Any]]:
     """By name, a function of the passes."""
 
     def of(page: Any, n: int, **options: Any) -> Callable[[str], object]:

@@ -56,6 +56,9 @@ COLOURS = {
 }
 
 
+Text = NDArray[np.int64]  # (B, N + 1)
+
+
 class Setting(NamedTuple):
     layers: int
     width: int  # E
@@ -124,9 +127,7 @@ def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Cal
     return found | {name: partial(step_in_torch, torch, attend, *given) for name, attend in attentions.items()}
 
 
-def training_step(
-    attention: str, params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
-) -> Callable[[], float]:
+def training_step(attention: str, params: causal.Params, heads: int, text: Text, rate: float) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
     own = mechanism.of({"linear": linear, "softmax": softmax}[attention], causal=True, kernels=jit)
     model = causal.Model(own, heads)
@@ -171,7 +172,7 @@ def products(rows: int, sizes: list[tuple[int, int]], torch: Any = None) -> Call
     return call
 
 
-def _start(setting: Setting, seed: int) -> tuple[causal.Params, NDArray[np.int64]]:
+def _start(setting: Setting, seed: int) -> tuple[causal.Params, Text]:
     rng = np.random.default_rng(seed)
     sizes = {"width": setting.width, "hidden": 4 * setting.width, "layers": setting.layers}
     params = causal.draw(rng, tokens=TOKENS, places=LENGTH, **sizes, dtype=np.float32)
@@ -218,7 +219,7 @@ def heads_last(module: Callable[..., Any], *qkv: Any) -> Any:
 
 
 def step_in_torch(
-    torch: Any, attend: Callable[..., Any], params: causal.Params, heads: int, text: NDArray[np.int64], rate: float
+    torch: Any, attend: Any, params: causal.Params, heads: int, text: Text, rate: float
 ) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
     functions, leaves = torch.nn.functional, []

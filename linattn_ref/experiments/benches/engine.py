@@ -38,6 +38,7 @@ __all__ += ["ours", "page", "per_token", "rows_of", "run", "table"]
 
 BACKENDS = {"jit": jit, "reference": reference}
 PASSES = FORWARD, BOTH = "forward", "forward + backward"
+OUTPUTS = ("out", "d_q", "d_k", "d_v")
 Call = Callable[[], Sequence[Array]]  # out; and the gradients, if they are asked for
 Measured = Generator[Results, None, dict[str, Any]]  # the rows; in the end, what else the results have, by name
 
@@ -66,12 +67,7 @@ def ours(page: Any, arrays: Sequence[Array], d_out: Array, passes: str, **option
 
 
 def compare(
-    what: str,
-    results: Mapping[str, Sequence[Any]],
-    tolerance: float,
-    *,
-    outputs: Sequence[str] = ("out", "d_q", "d_k", "d_v"),
-    to: str = "jit",
+    what: str, results: Mapping[str, Any], tolerance: float, *, outputs: Sequence[str] = OUTPUTS, to: str = "jit"
 ) -> None:
     """Raise unless all ``results`` are those of ``to``, as far as they go.
 
@@ -102,9 +98,7 @@ def compare(
 # --- Measuring ------------------------------------------------------------------------------------------------------
 
 
-def bench(
-    *told: str, settings: Mapping[str, int] | None = None
-) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
+def bench(*told: str, settings: Mapping[str, int] = {}) -> Callable[[Callable[..., Measured]], Callable[..., Results]]:
     """Make ``compute`` of a generator of rows: it runs on one thread, and a terminal shows how much is left.
 
     ``rows`` of its results are last, unless the generator says where they stand.
@@ -113,7 +107,7 @@ def bench(
     ----------
     *told : str
         The options that are kept in the results. All that are numbers, but for the seed, must be at least 1.
-    settings : mapping, optional
+    settings : mapping
         Of options that are several numbers, how many settings each of these has; of two options, written with a space
         between them, each pair.
     """
@@ -125,7 +119,7 @@ def bench(
             check_counts(**{n: x for n, x in options.items() if n != "seed" and not isinstance(x, (bool, str))})
             facts: dict[str, Any] = {}
             count = 0
-            for names, each in (settings or {}).items():
+            for names, each in settings.items():
                 count += each * math.prod(len(options[name]) for name in names.split())
 
             def rows() -> Generator[Results, None, None]:
@@ -152,7 +146,7 @@ def measure(
     tolerance: float | None = None,
     apart: Iterable[str] = (),
     expected: Mapping[str, Sequence[Any]] | None = None,
-    outputs: Sequence[str] = ("out", "d_q", "d_k", "d_v"),
+    outputs: Sequence[str] = OUTPUTS,
     called: str = "kernel",
     often: int = 1,
 ) -> list[Results]:

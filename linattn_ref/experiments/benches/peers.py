@@ -92,13 +92,11 @@ def unpacked(x: Array, heads: int) -> Array:
 # --- PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def in_torch(
-    torch: Any, function: Callable[..., Any], arrays: Iterable[Array], d_out: Array, with_gradient: bool
-) -> Sequence[Array]:
+def in_torch(torch: Any, function: Any, arrays: Iterable[Array], d_out: Array, both: bool) -> Sequence[Array]:
     """``out`` of a function of tensors, and gradients by PyTorch's automatic differentiation; no array is copied."""
-    leaves = [torch.from_numpy(x).requires_grad_(with_gradient) for x in arrays]
+    leaves = [torch.from_numpy(x).requires_grad_(both) for x in arrays]
     out = function(*leaves)
-    if not with_gradient:
+    if not both:
         return (out.numpy(),)
     out.backward(torch.from_numpy(d_out))
     return tuple(x.numpy() for x in (out.detach(), *(leaf.grad for leaf in leaves)))
@@ -151,15 +149,11 @@ def leaves_of(block: Any, take: Callable[[Any], Any]) -> tuple[tuple[Any, Any], 
         return take(given.gain), take(given.bias)
 
     inside, fed = block.attention, block.feed_forward
-    return (
-        *(norm(block.norm_1), affine(inside.inner), affine(inside.outer)),
-        *(norm(block.norm_2), affine(fed.inner), affine(fed.outer)),
-    )
+    attention = norm(block.norm_1), affine(inside.inner), affine(inside.outer)
+    return *attention, norm(block.norm_2), affine(fed.inner), affine(fed.outer)
 
 
-def layers(
-    torch: Any, blocks: Any, x: Any, heads: int, attend: Callable[..., Any], activation: Any, *, norm_first: bool
-) -> Any:
+def layers(torch: Any, blocks: Any, x: Any, heads: int, attend: Any, activation: Any, *, norm_first: bool) -> Any:
     """Blocks of `leaves_of`, as users of PyTorch would write them; ``attend`` is of ``q, k, v (B, H, N, D)``."""
     functions, width = torch.nn.functional, x.shape[-1:]
     for norm_1, inner, outer, norm_2, first, second in blocks:

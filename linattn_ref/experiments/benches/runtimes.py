@@ -52,8 +52,7 @@ class Graph:
                 self.constants.append(self.numpy.from_array(np.asarray(x), f"constant{len(self.constants)}"))
                 x = self.constants[-1].name
             names.append(x)
-        count = len(self.nodes)
-        made = [f"{kind}{count}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
+        made = [f"{kind}{len(self.nodes)}_{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
         self.nodes.append(self.helper.make_node(kind, names, made, domain=domain, **attributes))
         return made[0] if len(made) == 1 else made
 
@@ -86,9 +85,7 @@ class Graph:
         return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def bound(
-    runtime: Any, session: Any, arrays: Mapping[str, Array], sums: Sequence[str], out: str
-) -> Callable[[Mapping[str, Array]], Array]:
+def bound(runtime: Any, session: Any, arrays: Any, sums: Sequence[str], out: str) -> Callable[..., Array]:
     """A session whose inputs and sums are bound once; a call with the others returns the output."""
     binding = session.io_binding()
     values = {name: runtime.OrtValue.ortvalue_from_numpy(x) for name, x in arrays.items()}

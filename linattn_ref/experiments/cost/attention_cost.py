@@ -23,14 +23,13 @@ time: from the second tile on, three arrays ``(N, TILE)`` of the last tile are s
 are made, which takes three more, besides the output and three gradients.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from linattn_ref.attention import online_softmax, softmax
 from linattn_ref.experiments.measuring.counting import by_formula, costs
-from linattn_ref.experiments.publishing.kit import Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Generator, Ints, Results, labels, style
 
 __all__ = ["compute", "draw"]
 
@@ -39,12 +38,7 @@ QUICK = {"lengths": LENGTHS[:3]}
 
 
 def compute(
-    lengths: Sequence[int] = LENGTHS,
-    *,
-    rng: Generator,
-    key_width: int = 64,
-    value_width: int = 64,
-    dtype: type[np.floating[Any]] = np.float32,
+    lengths: Ints = LENGTHS, *, rng: Generator, key_width: int = 64, value_width: int = 64, dtype: Any = np.float32
 ) -> Results:
     """Count and measure both forms at every length.
 
@@ -83,8 +77,7 @@ def draw(results: Results) -> Figure:
         "online,\n": (results.online, style.MECHANISMS["softmax online"], "s"),
     }
     by_formula(axes, results.lengths, forms, {"multiply_adds": 1, "kept": 1024, "peak": 1024})
-    titles = ("multiply-adds", "kept for backward (KiB)", "most in use (KiB)")
-    for axis, title in zip(axes, titles, strict=True):
+    for axis, title in zip(axes, ("multiply-adds", "kept for backward (KiB)", "most in use (KiB)"), strict=True):
         axis.set(title=title, xlabel="length N = L (tokens)")
         labels.ticks(axis, results.lengths[::2])
         labels.at_ends(axis)

@@ -29,7 +29,7 @@ import numpy as np
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.cost.resource_methods import Setting, draw_mixtures
 from linattn_ref.experiments.measuring.points import Group, Points, check_counts, measure_points
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, setp, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, setp, style
 from linattn_ref.kernels import jit, reference
 from linattn_ref.nn import block, mechanism, pre_norm
 
@@ -45,8 +45,8 @@ QUICK = {"lengths": (512,), "reduced": (128,), "rounds": 1}
 
 def compute(
     *,
-    lengths: Sequence[int] = LENGTHS,
-    reduced: Sequence[int] = REDUCED,
+    lengths: Ints = LENGTHS,
+    reduced: Ints = REDUCED,
     rounds: int = 5,
     seed: int = 0,
     setting: Setting = Setting(),  # noqa: B008  # a tuple
@@ -94,7 +94,7 @@ def compute(
     )
 
 
-def _columns(n: int, reduced: Sequence[int]) -> list[int]:
+def _columns(n: int, reduced: Ints) -> list[int]:
     """What is run at length ``n``: softmax attention, as 0, and Linformer with each ``R`` up to half of it."""
     return [0, *(r for r in reduced if 2 * r <= n)]
 
@@ -111,8 +111,7 @@ def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Calla
     if form != LAYER:
         return partial(attend, form, draw_inputs(n, r, setting, seed))
     rng, width = np.random.default_rng(seed), setting.heads * setting.width
-    own = draw_mixtures(r, n, rng)
-    params = block.draw(width, 4 * width, rng, own=own, dtype=np.float32)
+    params = block.draw(width, 4 * width, rng, own=draw_mixtures(r, n, rng), dtype=np.float32)
     x = rng.standard_normal((1, n, width), np.float32)
     inside = mechanism.of(linformer if r else softmax, kernels=jit)
     return lambda: pre_norm.forward(x, params, inside, heads=setting.heads, kernels=jit)[0]
@@ -121,11 +120,10 @@ def prepared(name: str, n: int, form: str, setting: Setting, seed: int) -> Calla
 def draw_inputs(n: int, r: int, setting: Setting, seed: int) -> tuple[Array, ...]:
     """``q, k, v (H, N, W)``, and ``e, f (R, N)`` unless ``r`` is 0."""
     rng = np.random.default_rng(seed)
-    qkv = rng.standard_normal((3, setting.heads, n, setting.width), np.float32)
-    return (*qkv, *draw_mixtures(r, n, rng))
+    return (*rng.standard_normal((3, setting.heads, n, setting.width), np.float32), *draw_mixtures(r, n, rng))
 
 
-def _savings(form: str, found: Points, lengths: Sequence[int], reduced: Sequence[int]) -> Results:
+def _savings(form: str, found: Points, lengths: Ints, reduced: Ints) -> Results:
     time, memory = np.full((2, len(lengths), len(reduced)), np.nan)
     least = np.min if form == LAYER else np.median  # of a layer, which has few rounds, the least times
     seconds, peak = ([of[f"{form}-{n}"] for n in lengths] for of in found)

@@ -10,7 +10,7 @@ References
 Katharopoulos et al. (2020), "Transformers are RNNs", Figure 1 and section 4.1.2 (of attention alone).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, labels, style
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
 from linattn_ref.nn import cross_entropy
@@ -43,7 +43,7 @@ LOOK = {  # colour, line
 QUICK = {"lengths": (128, 256), "rounds": 1}
 
 
-def compute(*, lengths: Sequence[int] = LENGTHS, rounds: int = 3, seed: int = 0, **where: Any) -> Results:
+def compute(*, lengths: Ints = LENGTHS, rounds: int = 3, seed: int = 0, **where: Any) -> Results:
     """Time and memory of a step at every length; 2 minutes of one core.
 
     Parameters
@@ -93,8 +93,7 @@ def step_of(name: str, n: int, seed: int) -> Callable[[], float]:
     near = mechanisms.Sizes(n, WIDTH // HEADS, chunk=CHUNK, buckets=BUCKETS)
     model = causal.Model(mechanisms.of(name, near, rng, causal=True, kernels=jit), HEADS)
     sizes = {"tokens": TOKENS, "places": n, "width": WIDTH, "hidden": 4 * WIDTH, "layers": LAYERS}
-    drawn = causal.draw(rng, **sizes, reads=model.mechanism.reads, dtype=np.float32)
-    _, params = parameters.flatten(drawn)
+    _, params = parameters.flatten(causal.draw(rng, **sizes, reads=model.mechanism.reads, dtype=np.float32))
     read, told = rng.integers(TOKENS, size=(2, 1, n))
     state = radam.init_state(params)
 
@@ -123,8 +122,7 @@ def draw(results: Results) -> Figure:
     for name, curve in results.curves.items():
         colour, line = LOOK[name]
         n = np.array(curve.lengths)
-        told = f"{name} $N^{{{curve.time_growth.exponent:.2f}}}$"
-        left.plot(n, curve.seconds, line, color=colour, label=told)
+        left.plot(n, curve.seconds, line, color=colour, label=f"{name} $N^{{{curve.time_growth.exponent:.2f}}}$")
         right.plot(n, np.array(curve.peak) / n / 1024, line, color=colour, label=name)
     for axes in (left, right):
         axes.set(yscale="log", xlabel="length N (tokens)")

@@ -23,7 +23,7 @@ import numpy as np
 from linattn_ref.experiments.cost.resource_methods import METHODS, REDUCED, Setting, methods_at, prepared
 from linattn_ref.experiments.measuring.points import Group, Points, check_lengths, measure_points
 from linattn_ref.experiments.measuring.scaling import crossing, growth
-from linattn_ref.experiments.publishing.kit import Axes, Figure, Results, labels, markdown, style
+from linattn_ref.experiments.publishing.kit import Axes, Figure, Ints, Results, labels, markdown, style
 
 __all__ = ["LENGTHS", "LOOK", "PAIRS", "compute", "draw", "summarise", "table"]
 
@@ -70,7 +70,7 @@ QUICK = {"lengths": (512, 1024), "rounds": 1, "methods": ("online", "linear", "o
 
 def compute(
     *,
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Ints = LENGTHS,
     rounds: int = 3,
     seed: int = 0,
     methods: Sequence[str] = tuple(METHODS),
@@ -105,8 +105,7 @@ def compute(
         A measuring process failed, such as for lack of memory.
     """
     check_lengths(lengths, rounds)
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown or not methods:
+    if not methods or not {*methods} <= {*METHODS}:
         raise ValueError(f"methods: expected some of {', '.join(METHODS)}, got {', '.join(methods) or 'none'}")
     for name in methods:
         count = sum(name in methods_at(n, methods) for n in lengths if n >= MEMORY_FROM)
@@ -126,7 +125,7 @@ def rounds_at(n: int, least: int) -> int:
     return max(least, min(31, 2**15 // n))
 
 
-def summarise(found: Points, lengths: Sequence[int], rounds: int, setting: Setting) -> Results:
+def summarise(found: Points, lengths: Ints, rounds: int, setting: Setting) -> Results:
     """From what was measured to the numbers of the figure."""
     names = dict.fromkeys(name for of_length in found.seconds.values() for name in of_length)
     curves = {name: _curve(name, found, setting) for name in METHODS if name in names}
@@ -189,9 +188,7 @@ def draw(results: Results) -> Figure:
         shown = {name: label for name, label in names.items() if name in results.curves}
         _draw_time(above, results, shown)
         _draw_memory(below, results, shown)
-    axes[0, 0].text(
-        0.97, 0.04, "ring: faster\nthan online", transform=axes[0, 0].transAxes, ha="right", fontsize="small"
-    )
+    axes[0, 0].text(0.97, 0.04, "ring: faster\nthan online", transform=axes[0, 0].transAxes, ha="right", size="small")
     return figure
 
 
@@ -235,16 +232,14 @@ def table(results: Results) -> str:
     seconds = {name: dict(zip(c.lengths, c.seconds, strict=True)) for name, c in curves.items()}
     peaks = {name: dict(zip(c.memory_lengths, c.peak, strict=True)) for name, c in curves.items()}
     powers = [(LOOK[name][0], _power(c.time_growth), _power(c.memory_growth)) for name, c in curves.items()]
-    crossings = [
-        (f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller)) for p in results.pairs
-    ]
+    meet = [(f"{LOOK[p.low][0]} against {LOOK[p.high][0]}", _where(p.faster), _where(p.smaller)) for p in results.pairs]
     parts = [
         "CPU time of one thread, ms, forward and backward:\n",
         *_by_length(seconds, 1e3),
         "\nMost memory in use at once beyond the inputs, MiB:\n",
         *_by_length(peaks, 2**-20),
         *("", *markdown.table(("grows as", "time", "memory"), powers, "l")),
-        *("", *markdown.table(("", "faster from N =", "smaller from N ="), crossings, "l")),
+        *("", *markdown.table(("", "faster from N =", "smaller from N ="), meet, "l")),
     ]
     return "\n".join(parts)
 

@@ -19,7 +19,6 @@ alone, for ``quadratic`` and ``taylor_exp`` one or two products per feature, whi
 
 import bisect
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -28,31 +27,22 @@ from linattn_ref.attention import linear, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
-from linattn_ref.experiments.publishing.kit import Figure, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, style
 
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
 MAPS: tuple[FeatureMap, ...] = (feature_maps.elu_plus_one, feature_maps.quadratic(1.0), feature_maps.taylor_exp(2))
 ORDERS = (1, 2, 4, 8)  # of `taylor_exp`
 SCORES = np.linspace(-8, 8, 65)  # x.y of pairs of vectors
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 # Of each map: its marker, its colour and its name in words
-LOOKS = (
-    ("o", style.MECHANISMS["linear"], "elu + 1"),
-    ("s", style.SKY, "quadratic"),
-    ("^", style.PURPLE, "Taylor,\norder 2"),
-)
+LOOKS = ("o", style.BLUE, "elu + 1"), ("s", style.SKY, "quadratic"), ("^", style.PURPLE, "Taylor,\norder 2")
 
 
-QUICK = {"lengths": (16, 32, 64, 128, 256), "widths": (4, 8)}
+QUICK = {"lengths": LENGTHS[:5], "widths": (4, 8)}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    lengths: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024, 2048),
-    width: int = 16,
-    widths: Sequence[int] = (4, 8, 16, 32),
-) -> Results:
+def compute(*, seed: int = 0, lengths: Ints = LENGTHS, width: int = 16, widths: Ints = (4, 8, 16, 32)) -> Results:
     """Measure the errors and count.
 
     Parameters
@@ -81,9 +71,7 @@ def compute(
 # --- The truncated exponential --------------------------------------------------------------------------------------
 
 
-def pairs_with_scores(
-    scores: NDArray[np.float64], rng: np.random.Generator, width: int = 3
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def pairs_with_scores(scores: Array, rng: np.random.Generator, width: int = 3) -> tuple[Array, Array]:
     """Random ``x`` and ``y (P, width)`` with ``x.y = scores (P,)``: ``y`` along unit ``x``, and more across it."""
     x, y = rng.standard_normal((2, len(scores), width))
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -91,13 +79,13 @@ def pairs_with_scores(
     return x, y
 
 
-def truncation_errors(x: NDArray[np.float64], y: NDArray[np.float64], order: int) -> NDArray[np.float64]:
+def truncation_errors(x: Array, y: Array, order: int) -> Array:
     """``|phi(x) . phi(y) - exp(x.y)|`` of pairs ``(P, D)``, ``phi`` the map ``taylor_exp(order)``."""
     phi = feature_maps.taylor_exp(order).forward
     return abs((phi(x)[0] * phi(y)[0]).sum(axis=-1) - np.exp((x * y).sum(axis=-1)))
 
 
-def remainder_bound(score: NDArray[np.float64], order: int) -> NDArray[np.float64]:
+def remainder_bound(score: Array, order: int) -> Array:
     """The right side of (1)."""
     return abs(score) ** (order + 1) / math.factorial(order + 1) * np.maximum(1, np.exp(score))  # (1)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Ints, NDArray, Results, labels, style
 from linattn_ref.theory import random_features as rf
 from linattn_ref.theory.random_features import Measured
 
@@ -27,7 +27,7 @@ DELTA = (0.8, -0.5, 0.3)  # x - y of the kernels
 QUICK = {"trials": 200, "directions": (4, 16, 64)}
 
 
-def compute(*, seed: int = 0, directions: Sequence[int] = (4, 16, 64, 256, 1024), trials: int = 4000) -> Results:
+def compute(*, seed: int = 0, directions: Ints = (4, 16, 64, 256, 1024), trials: int = 4000) -> Results:
     """Evaluate the closed forms and measure some points of each.
 
     Parameters
@@ -95,7 +95,7 @@ def orthogonal_over_independent(kind: rf.Unbiased, distances: NDArray[np.float64
     return rf.mse(kind, x, y, width, orthogonal=True) / rf.mse(kind, x, y, width)
 
 
-def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Sequence[int], trials: int, rng: Generator) -> Results:
+def _kernel_curve(kernel: rf.Kernel, delta: Array, directions: Ints, trials: int, rng: Generator) -> Results:
     stated, measured = np.array([rf.fourier_mse(kernel, delta, m) for m in directions]), []
     for m in directions:
         omega = kernel.draw(trials // 4 * m, len(delta), rng).reshape(-1, m, len(delta))

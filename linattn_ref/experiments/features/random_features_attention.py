@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import performer, softmax
 from linattn_ref.attention.features import feature_maps
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from, heads_of, relative_error
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Ints, Results, labels, style
 from linattn_ref.kernels import jit
 
 __all__ = ["compute", "draw"]
@@ -47,7 +47,7 @@ def compute(
     *,
     seed: int = 0,
     heads: Heads | Source | Random = Source(sentences=1, length=256, every=6),  # noqa: B008  # a tuple
-    directions: Sequence[int] = (16, 32, 64, 128, 256, 512, 1024),
+    directions: Ints = (16, 32, 64, 128, 256, 512, 1024),
     draws: int = 5,
     size: float = 0.5,
 ) -> Results:
@@ -81,7 +81,7 @@ def compute(
     )
 
 
-def _errors(heads: Heads, directions: Sequence[int], draws: int, rng: Generator) -> Results:
+def _errors(heads: Heads, directions: Ints, draws: int, rng: Generator) -> Results:
     q, k, v, out = heads.sentence(0)  # (T, H, N, D or M)
     p = softmax.matrix(q, k)  # (T, H, N, N)
     found: dict[str, list[Any]] = {", ".join(way): [] for way in WAYS}
@@ -134,7 +134,7 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def _draw_errors(axis: Axes, directions: Sequence[int], errors: dict[str, Array], mean: float | None = None) -> None:
+def _draw_errors(axis: Axes, directions: Ints, errors: dict[str, Array], mean: float | None = None) -> None:
     off = [way for way in LOOKS if errors[way].min() > OFF_SCALE]
     for way, (label, colour, look) in LOOKS.items():
         if way in off:

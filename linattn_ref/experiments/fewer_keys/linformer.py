@@ -14,7 +14,7 @@ References
 Wang et al. (2020), "Linformer: self-attention with linear complexity", section 4.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.measuring import heads as measured
 from linattn_ref.experiments.measuring import linformer_fit
-from linattn_ref.experiments.measuring.heads import Heads, Random, Source, each_error, errors_by_way, spread
+from linattn_ref.experiments.measuring.heads import Errors, Heads, Random, Source, each_error, errors_by_way, spread
 from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, Mixing, Parameters, fit
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, over_reduced, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
@@ -58,7 +58,7 @@ def compute(
     *,
     seed: int = 0,
     heads: Heads | Source | Random = Source(sentences=56),  # noqa: B008  # a tuple
-    reduced: Sequence[int] = (8, 16, 32, 64, 128),
+    reduced: Ints = (8, 16, 32, 64, 128),
     sharing_reduced: int = 64,
     unseen: int = 8,
     epochs: int = 3,
@@ -103,9 +103,7 @@ def compute(
 # --- The ways ---------------------------------------------------------------------------------------------------------
 
 
-def ways_at(
-    r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], steps_one: int, rng: Generator
-) -> dict[str, tuple[Array, Array]]:
+def ways_at(r: int, heads: Heads, unseen: Ints, order: Ints, steps_one: int, rng: Generator) -> dict[str, Errors]:
     """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
     _, layers, n_heads, length, _ = heads.k.shape
     dtype = heads.k.dtype
@@ -135,7 +133,7 @@ def ways_at(
     }
 
 
-def errors_of(matrices: Parameters, heads: Heads, sentences: Sequence[int]) -> tuple[Array, Array]:
+def errors_of(matrices: Parameters, heads: Heads, sentences: Ints) -> Errors:
     """The errors of Linformer with ``e`` and ``f``."""
     e, f = matrices
     return each_error(heads, sentences, MATRICES.applied(matrices), lambda q, k: linformer.matrix(q, k, e) @ f)
@@ -155,7 +153,7 @@ def mean_convolutions(r: int, heads: Heads) -> Array:
     return np.broadcast_to(weight, (layers, n_heads, kernel, width, width))
 
 
-def sharing_modes(r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int]) -> dict[str, Results]:
+def sharing_modes(r: int, heads: Heads, unseen: Ints, order: Ints) -> dict[str, Results]:
     """Mean pooling, and the four sharing modes fitted: a matrix is shared along an axis where its shape has a 1."""
     seen = sorted(set(order))[: len(unseen)]
 

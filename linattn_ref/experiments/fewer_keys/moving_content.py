@@ -13,14 +13,13 @@ mechanisms are trained, with ``R`` mixtures, on sequences whose mark is anywhere
         1 - R / L                                            (1)
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.colors import PowerNorm
 
 from linattn_ref.attention import linformer, long_short
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Ints, NDArray, Results, labels, style
 from linattn_ref.training import adam
 
 __all__ = ["compute", "draw"]
@@ -33,9 +32,7 @@ WINDOW = 4  # w of long_short; what is near a query it sees directly
 QUICK = {"reduced": (1, 4), "length": 32, "steps": 60}
 
 
-def compute(
-    *, seed: int = 0, reduced: Sequence[int] = (1, 2, 4, 8, 16, 32), length: int = 64, steps: int = 400
-) -> Results:
+def compute(*, seed: int = 0, reduced: Ints = (1, 2, 4, 8, 16, 32), length: int = 64, steps: int = 400) -> Results:
     """Train both mechanisms at every ``R``.
 
     Parameters

@@ -17,7 +17,7 @@ Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximati
 self-attention via Nyström method" (the sections have no numbers).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from linattn_ref.attention import nystromformer, softmax
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of, pooled
 from linattn_ref.experiments.measuring import heads as measured
-from linattn_ref.experiments.measuring.heads import Heads, Random, Source, each_error, errors_by_way, spread
+from linattn_ref.experiments.measuring.heads import Errors, Heads, Random, Source, each_error, errors_by_way, spread
 from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, over_reduced, style, with_range
+from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, over_reduced, style, with_range
 from linattn_ref.kernels import jit
 
 __all__ = ["WAYS", "compute", "draw"]
@@ -59,7 +59,7 @@ def compute(
     *,
     seed: int = 0,
     heads: Heads | Source | Random = Source(sentences=56),  # noqa: B008  # a tuple
-    reduced: Sequence[int] = (8, 16, 32, 64, 128),
+    reduced: Ints = (8, 16, 32, 64, 128),
     most_iterations: int = 16,
     taps: int = 33,
     unseen: int = 8,
@@ -82,9 +82,8 @@ def compute(
     unseen, epochs
         As in `linformer.compute`.
     """
-    rng = np.random.default_rng(seed)
     with threadpool_limits(1):
-        found, order, settings = measured.heads_to_fit(heads, seed, rng, unseen, epochs)
+        found, order, settings = measured.heads_to_fit(heads, seed, np.random.default_rng(seed), unseen, epochs)
         new, (_, _, n_heads, length, width) = range(unseen), found.v.shape
         reduced = tuple(r for r in reduced if r <= length)
         products = shifted_products(found, sorted(set(order)), taps)
@@ -103,13 +102,11 @@ def compute(
 # --- Measuring ------------------------------------------------------------------------------------------------------
 
 
-def ways_at(
-    r: int, heads: Heads, unseen: Sequence[int], order: Sequence[int], products: Array
-) -> dict[str, tuple[Array, Array]]:
+def ways_at(r: int, heads: Heads, unseen: Ints, order: Ints, products: Array) -> dict[str, Errors]:
     """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
     _, layers, n_heads, length, _ = heads.k.shape
 
-    def of_nystrom(pinv: nystromformer.PseudoInverse, conv: Array | None = None) -> tuple[Array, Array]:
+    def of_nystrom(pinv: nystromformer.PseudoInverse, conv: Array | None = None) -> Errors:
         def forward(q: Array, k: Array, v: Array) -> Array:
             out, _ = nystromformer.forward(q, k, v, landmarks=r, pinv=pinv, iterations=ITERATIONS, kernels=jit)
             return out if conv is None else out + convolved(v, conv)
@@ -147,7 +144,7 @@ def of_p(q: Array, k: Array, r: int) -> Array:
     return p[..., :, places] @ (inverse @ p[..., places, :])
 
 
-def errors_by_iteration(r: int, heads: Heads, unseen: Sequence[int], most: int) -> Array:
+def errors_by_iteration(r: int, heads: Heads, unseen: Ints, most: int) -> Array:
     """Relative error of the output with each iterate of the pseudo-inverse, ``(I + 1, S, T, H)``."""
     found = []
     for s in unseen:
@@ -194,8 +191,7 @@ def fit_convolution(r: int, heads: Heads, sentences: Iterable[int], products: Ar
         q, k, v, exact = heads.sentence(s)
         out, _ = nystromformer.forward(q, k, v, landmarks=r, iterations=ITERATIONS, kernels=jit)
         left = (exact - out) / np.square(exact).sum(axis=(-2, -1), keepdims=True)  # (T, H, N, M)
-        at_zero = np.zeros((layers * n_heads, taps), v.dtype)
-        _, saved = depthwise.forward(v.reshape(-1, *v.shape[-2:]), at_zero)
+        _, saved = depthwise.forward(v.reshape(-1, *v.shape[-2:]), np.zeros((layers * n_heads, taps), v.dtype))
         slope += depthwise.backward(left.reshape(saved.v.shape), saved).conv.reshape(slope.shape)
     return np.linalg.solve(products, slope[..., None])[..., 0]
 
@@ -231,9 +227,8 @@ def draw(results: Results) -> Figure:
 
     steps = range(results.most_iterations + 1)
     shown = results.reduced[::2]
-    found = results.by_iteration
     for i, colour in enumerate(style.sequence(len(shown))):
-        of_r = Results({name: getattr(found, name)[2 * i] for name in ("low", "median", "high")})
+        of_r = Results({name: getattr(results.by_iteration, name)[2 * i] for name in ("low", "median", "high")})
         with_range(iterations, steps, of_r, "-", colour=colour, at=steps[-1] + 0.7 * (i + 1), label=f"$R$ = {shown[i]}")
     iterations.axvline(ITERATIONS, color=style.GREY, linestyle=":")
     iterations.set(title="Output, by iteration", xlabel="iterations", yscale="log")

@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from linattn_ref.attention import softmax
 from linattn_ref.attention.parts import pinv_exact, pinv_iterative, segment_means
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, style
 
 __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
@@ -48,7 +48,7 @@ def compute(
     heads: Heads | Source | Random = Source(sentences=4),  # noqa: B008  # a tuple
     conditions: Sequence[float] = (1.0, 10.0, 100.0, 1000.0, 10000.0),
     size: int = 32,
-    landmarks: Sequence[int] = (8, 16, 32, 64, 128, 256),
+    landmarks: Ints = (8, 16, 32, 64, 128, 256),
 ) -> Results:
     """Measure all three.
 
@@ -73,7 +73,6 @@ def compute(
             raise ValueError(f"landmarks: expected one of at most {found.q.shape[-2]}, the length")
         real = np.stack([condition_by_layer(found, r) for r in landmarks])
     values = np.geomspace(1e-4, 1, 200)
-    filtered = [inverted_share(values**2, n)[-1] for n in FILTERED_ITERATIONS]
     return Results(
         conditions=tuple(conditions),  # (C,)
         size=size,  # R
@@ -83,7 +82,7 @@ def compute(
         newton=np.stack([newton_error(x, MOST_ITERATIONS) for x in starts]),  # for two Newton-Schulz steps each
         filtered_iterations=FILTERED_ITERATIONS,  # (F,)
         singular_values=values,  # (S,), over sqrt(c)
-        filtered=np.stack(filtered),  # (F, S), t
+        filtered=np.stack([inverted_share(values**2, n)[-1] for n in FILTERED_ITERATIONS]),  # (F, S), t
         landmarks=landmarks,  # (K,), R
         real=real,  # (K, T), median condition number by layer
         reach=reach(6),  # the condition with t = 1/2 after six iterations

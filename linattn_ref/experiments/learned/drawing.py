@@ -131,9 +131,8 @@ def draw(
                 f"begun: expected shape (n,) or ({count}, n) with n less than {pixels} pixels, got {begun.shape}"
             )
         first = np.concatenate([first, np.broadcast_to(begun, (count, begun.shape[-1]))], axis=1)
-    left = pixels + 1 - first.shape[1]
     options: dict[str, Any] = {"sample": sample, "temperature": temperature, "way": way, "progress": progress}
-    drawn = generate(first, left, network.params, network.model, rng=rng, **options)
+    drawn = generate(first, pixels + 1 - first.shape[1], network.params, network.model, rng=rng, **options)
     return drawn[:, 1:].reshape(count, *network.shape).astype(np.uint8)
 
 

@@ -53,9 +53,8 @@ class Results(Stored):
 
 def compute(*, record: Path = runs.RECORDS / "duplication.json") -> Results:
     """The curves of the committed runs, or those in another file of `runs.gather`."""
-    found = runs.gathered(record)
     curves = {}
-    for name, of_one_kind in seeds.kinds(found).items():
+    for name, of_one_kind in seeds.kinds(runs.gathered(record)).items():
         facts = of_one_kind[0].facts
         told = facts["attention"], Shape(**facts["shape"]), facts.get("reduce_after")
         if told in curves:
@@ -93,9 +92,9 @@ def draw(results: Results) -> Figure:
     shades = {name: (shade, "-") for name, shade in zip(of_width, style.sequence(len(of_width)), strict=True)}
     named = {
         updates: _draw_panel(updates, results.mechanisms, LOOK),
-        time: _draw_panel(time, _alike(results.mechanisms), LOOK, against_time=True),
+        time: _draw_panel(time, _alike(results.mechanisms), LOOK, by_time=True),
         heads: _draw_panel(heads, of_width, shades),
-        longer: _draw_panel(longer, _alike(results.longer), LOOK, against_time=True),
+        longer: _draw_panel(longer, _alike(results.longer), LOOK, by_time=True),
     }
     for axes, lines in named.items():  # now that all limits are known
         labels.at_ends(axes, list(lines.values()), list(lines), rows=2)
@@ -111,12 +110,10 @@ def _alike(curves: Mapping[str, Curve]) -> dict[str, Curve]:
     return {name: curve for name, curve in curves.items() if curve.processor == first}
 
 
-def _draw_panel(
-    axes: Axes, curves: Mapping[str, Curve], look: Mapping[str, Any], *, against_time: bool = False
-) -> dict[str, Line2D]:
+def _draw_panel(axes: Axes, curves: Mapping[str, Curve], look: Any, *, by_time: bool = False) -> dict[str, Line2D]:
     """A line for each, and what guessing costs."""
     axes.axhline(np.log(10), color=style.GREY, linewidth=0.6, linestyle="--")
     return {
-        name: seeds.draw(axes, np.median(c.cpu_seconds, axis=0) if against_time else c.steps, c.loss, *look[name])
+        name: seeds.draw(axes, np.median(c.cpu_seconds, axis=0) if by_time else c.steps, c.loss, *look[name])
         for name, c in curves.items()
     }

@@ -38,10 +38,7 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     original = drawing.draw(network, 1, rng)[0] if quick else images.read(None).test[0]
     chosen, count = (ROWS[3:5], 2) if quick else (ROWS, COUNT)
     side = network.shape[0]
-    means = []
-    for rows in chosen:
-        drawn = drawing.draw(network, count, rng, begun=original[:rows].ravel())
-        means.append(drawn.mean(axis=0).round().astype(np.uint8))
+    drawn = [drawing.draw(network, count, rng, begun=original[:rows].ravel()) for rows in chosen]
     facts, flat = network.facts, original.ravel().astype(np.int64)
     begun = images.start(facts["attention"], network.head, images.Shape(**facts["shape"]), side, rng)
     ranks, size = _ranks(network, flat, side)
@@ -50,7 +47,7 @@ def compute(*, rng: Generator, quick: bool = False) -> Results:
     return Results(
         original=to_text(original[None]),  # one image, as text
         rows=chosen,
-        means=to_text(np.array(means)),  # an image for each of `rows`
+        means=to_text(np.mean(drawn, axis=1).round().astype(np.uint8)),  # an image for each of `rows`
         pixels=np.arange(side, len(flat) + 1, side),  # (T,), read
         ranks=ranks,  # (T, layers), effective, the mean over heads
         before=before,  # (T, layers), the same of a network as training begins with it
@@ -67,8 +64,7 @@ def _ranks(network: drawing.Network, pixels: NDArray[np.int64], side: int) -> tu
     for first in range(0, len(pixels), side):
         state = causal.read(tokens[:, first : first + side], network.params, state, network.model)
         ranks.append([effective_rank(one.s[0]).mean() for one in state.blocks])
-    size = sum(one.s.nbytes + one.z.nbytes for one in state.blocks)
-    return np.array(ranks), size
+    return np.array(ranks), sum(one.s.nbytes + one.z.nbytes for one in state.blocks)
 
 
 def effective_rank(s: Array) -> Array:
@@ -84,8 +80,7 @@ def draw(results: Results) -> Figure:
     the effective rank of the sums S along the pixels, the mean of a layer's two heads of width 32; grey: of a network
     that has learned nothing, all its layers. The state is as large after 784 pixels as after one.
     """
-    count = 1 + len(results.rows)
-    figure, axes = style.figure(2, count, height=0.42, height_ratios=(1, 1.3))
+    figure, axes = style.figure(2, 1 + len(results.rows), height=0.42, height_ratios=(1, 1.3))
     (original,), means = from_text(results.original), from_text(results.means)
     titles = "the image", *(f"{rows} rows" for rows in results.rows)
     for one, picture, title in zip(axes[0], (original, *means), titles, strict=True):

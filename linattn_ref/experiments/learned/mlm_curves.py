@@ -173,8 +173,7 @@ def draw(results: Results) -> Figure:
             _draw_curve(axis, curve, style.MECHANISMS["softmax"] if curve.k is None else shade)
             for curve, shade in zip(curves.values(), shades, strict=True)
         ]
-        alone = float(np.exp(results.yardsticks["pieces alone"]))
-        axis.axhline(alone, color=style.GREY, linestyle=":")
+        axis.axhline(np.exp(results.yardsticks["pieces alone"]), color=style.GREY, linestyle=":")
         axis.set(title=title)
         labels.at_ends(axis, lines, list(curves), rows=2, width=12)
     setp(axes[1], xlabel="updates")
@@ -184,5 +183,4 @@ def draw(results: Results) -> Figure:
 
 def _draw_curve(axes: Axes, curve: Curve, colour: Any) -> Line2D:
     line = ":" if curve.own_rate == 0 else "--" if curve.drawn or curve.rate else "-"
-    of_mean = np.exp(curve.masked.mean(axis=0))
-    return seeds.draw(axes, curve.steps, np.exp(curve.masked), colour, line, of_mean)
+    return seeds.draw(axes, curve.steps, np.exp(curve.masked), colour, line, np.exp(curve.masked.mean(axis=0)))

@@ -94,8 +94,7 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     def learn(params: Params, read: Characters, share: float) -> tuple[float, Params]:
         scores, saved = causal.forward(read[:, :-1], params, model)
         loss, surprise = cross_entropy.forward(scores, read[:, 1:], kernels=jit)
-        d_scores = cross_entropy.backward(share, surprise).scores
-        return share * float(loss), causal.backward(d_scores, saved).params
+        return share * float(loss), causal.backward(cross_entropy.backward(share, surprise).scores, saved).params
 
     read = held_out(found, shape)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import softmax
 from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.experiments.learning import encoder_attention
-from linattn_ref.experiments.learning.encoder_attention import Price, Shared
+from linattn_ref.experiments.learning.encoder_attention import Price, Setting, Shared
 from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
 from linattn_ref.experiments.learning.options import Option, Peak
 from linattn_ref.experiments.learning.runs import Run
@@ -75,8 +75,7 @@ def learn(params: Params, given: Examples, share: float, model: Model) -> tuple[
     """Return the loss of a batch of texts times ``share``, and its gradient."""
     scores, saved = classifier.forward(given.tokens, params, model, key_mask=given.key_mask)
     loss, surprise = cross_entropy.forward(scores, given.labels, kernels=jit)
-    d_scores = cross_entropy.backward(share, surprise).scores
-    return share * float(loss), classifier.backward(d_scores, saved).params
+    return share * float(loss), classifier.backward(cross_entropy.backward(share, surprise).scores, saved).params
 
 
 def scores_of(params: Params, given: Examples, model: Model) -> Array:
@@ -164,9 +163,7 @@ def begin(
     if shape.length > config.max_tokens:
         raise ValueError(f"length: the model has positions for {config.max_tokens} tokens, got {shape.length}")
     k = encoder_attention.price(k, shape.length)
-    setting = encoder_attention.Setting(
-        config.layers, config.heads, config.head_width, shape.length, k, sharing, pooled=True
-    )
+    setting = Setting(config.layers, config.heads, config.head_width, shape.length, k, sharing, pooled=True)
     inside = encoder_attention.make(attention, setting, np.random.default_rng([seed, 1]))
     found = splits.read_labelled(fetch.open_content(fetch.REVIEWS) if data is None else data, source)
     given = parts(found, pretrained.tokenizer, shape)

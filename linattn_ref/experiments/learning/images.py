@@ -217,7 +217,8 @@ def begin(
     found = read(data, collection)
     if len(found.training) < 2:
         raise ValueError(f"data: expected at least 2 training images, got {len(found.training)}: one is held out")
-    side, colours = cut or COLLECTIONS[collection], 1 if found.training.ndim == 3 else found.training.shape[-1]
+    side = COLLECTIONS[collection] if cut is None else cut
+    colours = 1 if found.training.ndim == 3 else found.training.shape[-1]
     held_out = min(HELD_OUT, -(-len(found.training) // 10))
     training, watched = np.split(middle(found.training, side), [-held_out])
     network = {"collection": collection, "attention": attention, "head": head, "shape": shape._asdict()}
@@ -227,8 +228,7 @@ def begin(
     first = start(attention, head, shape, side, np.random.default_rng(seed), colours=colours)
     if start_from is not None:
         facts["start"] = runs.go_on(start_from, first, seed=seed, network={**network, "side": side})
-    rising = partial(rate, peak=peak, steps=steps, part=RISING)
-    how = settings(steps, seed, rising, every=min(every, steps))
+    how = settings(steps, seed, partial(rate, peak=peak, steps=steps, part=RISING), every=min(every, steps))
 
     def said(run: runs.Run, params: Params) -> Iterator[str]:
         whole, without_first = run.curves["bits"][-1], run.curves["bits_without_first"][-1]

@@ -259,8 +259,7 @@ def begin(
     found = corpus(text, shape, cut)
     rng = np.random.default_rng([seed, 0])
     size = {"tokens": shape.vocabulary, "places": shape.length, **sizes(shape)}
-    below = encoder.draw(rng, reads=inside.reads, own=inside.own, **size)
-    params = masked_tokens.draw(below, rng)
+    params = masked_tokens.draw(encoder.draw(rng, reads=inside.reads, own=inside.own, **size), rng)
     ratio = 1 / shape.length if own_rate is None else own_rate
     rising, every = partial(rate, peak=peak, steps=steps), max(1, steps // 20)
     how = settings(steps, seed, rising, OwnRate(ratio), every=every, options=ADAM)

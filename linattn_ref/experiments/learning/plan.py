@@ -33,6 +33,7 @@ from linattn_ref.experiments.learning import learn, runs
 from linattn_ref.experiments.learning.options import options_of
 from linattn_ref.experiments.learning.tasks import TASKS, module_of
 from linattn_ref.experiments.measuring.spread import spread
+from linattn_ref.experiments.measuring.timing import one_thread
 from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say, silent
 from linattn_ref.training import checkpoint
@@ -81,7 +82,7 @@ def read(path: Path) -> list[Planned]:
     for name, table in tables.items():
         for one in _runs(f"plan: {path}, [{name}]", name, table, plan):
             if one.name in plan:
-                raise ValueError(f"plan: {path}, [{name}]: a run of the name {one.name} is in another table")
+                raise ValueError(f"plan: {path}, [{name}]: a run of the name {one.name} comes before it")
             plan[one.name] = one
     return [*plan.values()]
 
@@ -112,8 +113,9 @@ def _runs(where: str, name: str, table: Any, before: Mapping[str, Planned]) -> I
         if option not in allowed or given.count(option) > 1:
             raise ValueError(f"{where}: {option}: expected, once, one of {', '.join(allowed)}")
     for option, kinds, _, described in options_of(module_of(table["task"])):
+        choices = tuple(described.choices) or tuple(kind for kind in kinds if isinstance(kind, str))
         for value in [table["options"][option]] if option in table["options"] else table["each"].get(option, []):
-            _check_value(f"{where}: {option}", value, kinds[0], tuple(described.choices))
+            _check_value(f"{where}: {option}", value, kinds[0], choices)
     for steps in (table["options"].get("steps", 1), *table["each"].get("steps", ())):
         if not _is_whole(steps) or steps == 0:
             raise ValueError(f"{where}: steps: expected a whole number of at least 1, got {steps!r}")
@@ -175,11 +177,11 @@ def steps_done(planned: Planned, out: Path) -> int:
 
 def missing(plan: Sequence[Planned], out: Path) -> list[Planned]:
     """The runs that have not come to their end, or not through the test there."""
-    return [
-        one
-        for one in plan
-        if steps_done(one, out) < _steps(one) or (one.task in TESTED and not (out / one.name / RESULT).is_file())
-    ]
+
+    def ended(one: Planned) -> bool:
+        return steps_done(one, out) >= _steps(one) and (one.task not in TESTED or (out / one.name / RESULT).is_file())
+
+    return [one for one in plan if not ended(one)]
 
 
 def _steps(planned: Planned) -> int:
@@ -256,10 +258,8 @@ def _check_options(planned: Planned, folder: Path) -> None:
 
 def run_one(task: str, seed: int, options: dict[str, Any], out: str, command: str) -> str:
     """One run, from its last checkpoint on, on one thread; what came of it in a line."""
-    import numba
-
-    numba.set_num_threads(1)
     module = module_of(task)
     shape = module.Shape(**{name: options.pop(name) for name in module.Shape._fields if name in options})
-    found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
+    with one_thread():
+        found = learn.run(module.begin, Path(out), resume=True, command=command, seed=seed, shape=shape, **options).run
     return f"{Path(out).name}: loss {found.curves['loss'][-1]:.4g} {found.after}"

@@ -133,16 +133,14 @@ def task(name: str, shape: Shape, training: Sorted, watched: Sorted, dropout: fl
     def learn(params: Any, given: Batch, share: float) -> tuple[float, Any]:
         scores, saved = scores_of(params, given, shape)
         loss, surprise = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
-        d_scores = ctc.backward(share, surprise).scores
-        return share * float(loss), network.backward(d_scores, saved).params
+        return share * float(loss), network.backward(ctc.backward(share, surprise).scores, saved).params
 
     def evaluate(params: Any) -> dict[str, float]:
         loss, greedy = 0.0, []
         for given in batches(name, shape, watched):
             scores, _ = scores_of(params, given, shape)
-            count = len(given.counts)
             each, _ = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
-            loss += count * float(each)
+            loss += len(given.counts) * float(each)
             greedy += ctc_decoding.greedy(scores, frames=given.lengths)
         error = ctc_decoding.error_rate(greedy, [labels.tolist() for labels in watched.labels])
         return {"loss": loss / len(watched.labels), "error_rate": error}
@@ -176,8 +174,7 @@ def measured(params: Any, attention: str, shape: Shape, corpus: Corpus, stacking
     meant = [labels.tolist() for labels in found.labels]
     rates = {"greedy": ctc_decoding.error_rate(greedy, meant), "beam": ctc_decoding.error_rate(beam, meant)}
     sizes = {"width": BEAM, "utterances": len(meant), "phonemes": sum(map(len, meant))}
-    shown = utterance(params, attention, shape, found, corpus)
-    return {"corpus": corpus.name, **rates, **sizes, "utterance": shown}
+    return {"corpus": corpus.name, **rates, **sizes, "utterance": utterance(params, attention, shape, found, corpus)}
 
 
 def utterance(params: Any, attention: str, shape: Shape, found: Sorted, corpus: Corpus) -> dict[str, Any]:
@@ -250,8 +247,7 @@ def begin(
     rng, inputs = np.random.default_rng([seed, 0]), training.stacked[0].shape[1]
     first = draw(attention, shape, inputs, len(corpus.symbols), rng)
     optimiser = adam if attention == "lstm" else radam
-    every = max(1, min(200, steps // 4))
-    how = settings(steps, seed, lambda step: peak, optimiser, every=every, factor=halved)
+    how = settings(steps, seed, lambda step: peak, optimiser, every=max(1, min(200, steps // 4)), factor=halved)
     facts = {
         "peak": peak,
         "patience": PATIENCE,

@@ -11,13 +11,12 @@ and the counters of other packages are for their own arrays.
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from linattn_ref.experiments.measuring.scaling import growth_exponent
@@ -202,9 +201,7 @@ def costs(
     )
 
 
-def by_formula(
-    axes: Sequence[Axes], lengths: Any, costs: Mapping[str, tuple[Results, str, str]], units: Mapping[str, float]
-) -> None:
+def by_formula(axes: Any, lengths: Any, costs: dict[str, tuple[Results, str, str]], units: dict[str, float]) -> None:
     """Costs over the length, both logarithmic: points that were counted or measured, and the formula as a line.
 
     Parameters

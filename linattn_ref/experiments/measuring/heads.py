@@ -16,7 +16,7 @@ from linattn_ref.op import Array
 from linattn_ref.op.shapes import check_array
 from linattn_ref.theory.eckart_young import tail_frobenius
 
-__all__ = ["Heads", "Random", "Source", "Spread", "each_error", "errors_by_way", "heads_from", "heads_of"]
+__all__ = ["Errors", "Heads", "Random", "Source", "Spread", "each_error", "errors_by_way", "heads_from", "heads_of"]
 __all__ += ["heads_to_fit", "random_heads", "read_heads", "relative_error", "spread", "truncated_svd"]
 
 
@@ -115,8 +115,7 @@ def heads_to_fit(
 def random_heads(rng: Generator, **sizes: Any) -> Heads:
     """As `Random` says, whose fields these are."""
     *shape, deviation = Random(**sizes)
-    entries = rng.standard_normal((3, *shape), np.float32)
-    return heads_of(*(np.float32(deviation) * entries))
+    return heads_of(*(np.float32(deviation) * rng.standard_normal((3, *shape), np.float32)))
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------
@@ -127,15 +126,15 @@ def relative_error(approximate: Array, exact: Array) -> Array:
     return np.linalg.norm(approximate - exact, axis=(-2, -1)) / np.linalg.norm(exact, axis=(-2, -1))
 
 
+Errors = tuple[Array, Array]  # of the output and of the matrix, (S, T, H) each; the second may be empty
+
+
 def each_error(
-    heads: Heads,
-    sentences: Sequence[int],
-    forward: Callable[[Array, Array, Array], Array],
-    matrix: Callable[[Array, Array], Array] | None = None,
-) -> tuple[Array, Array]:
+    heads: Heads, sentences: Sequence[int], forward: Callable[..., Array], matrix: Callable[..., Array] | None = None
+) -> Errors:
     """The errors of ``forward(q, k, v)`` in place of softmax attention, and of ``matrix(q, k)`` in place of ``P``.
 
-    Two arrays ``(S, T, H)``; the second is empty where there is no ``matrix``.
+    Those of the matrix are empty where there is no ``matrix``.
     """
     of_output, of_matrix = [], []
     for s in sentences:
@@ -146,15 +145,14 @@ def each_error(
     return np.stack(of_output), np.stack(of_matrix) if of_matrix else np.empty(0)
 
 
-def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[tuple[Array, Array]]:
+def truncated_svd(reduced: Sequence[int], heads: Heads, sentences: Sequence[int]) -> list[Errors]:
     """The errors of ``P`` cut to its first ``R`` singular triples, for each ``R``: of output and matrix, (S, T, H)."""
     layers, n_heads = heads.k.shape[1:3]
     found = np.empty((len(reduced), 2, len(sentences), layers, n_heads))
     for i, s in enumerate(sentences):
         q, k, v, _ = heads.sentence(s)
         for t, h in np.ndindex(layers, n_heads):
-            p = softmax.forward(q[t, h], k[t, h], v[t, h])[1].p
-            _, values, v_t = scipy.linalg.svd(p, full_matrices=False)
+            _, values, v_t = scipy.linalg.svd(softmax.forward(q[t, h], k[t, h], v[t, h])[1].p, full_matrices=False)
             triples = values[:, None] * (v_t @ v[t, h])  # (N, M), what each triple adds to P V, along orthogonal u
             for j, r in enumerate(reduced):
                 found[j, 0, i, t, h] = np.linalg.norm(triples[r:]) / np.linalg.norm(triples)
@@ -179,18 +177,14 @@ def spread(errors: Array) -> Spread:
 
 
 def errors_by_way(
-    ways: Iterable[str],
-    ways_at: Callable[[int], dict[str, tuple[Array, Array]]],
-    reduced: Sequence[int],
-    heads: Heads,
-    sentences: Sequence[int],
+    ways: Iterable[str], ways_at: Callable[[int], dict[str, Errors]], reduced: Sequence[int], heads: Heads, new: range
 ) -> dict[str, dict[str, Spread]]:
     """The ``output``'s errors at every ``R`` by way, and those of the ``matrix`` where there is one.
 
     ``ways_at(R)`` measures all of ``ways`` as `each_error` does, but ``"svd"``, which is `truncated_svd`.
     """
     found = [ways_at(r) for r in reduced]
-    for at_r, svd in zip(found, truncated_svd(reduced, heads, sentences), strict=True):
+    for at_r, svd in zip(found, truncated_svd(reduced, heads, new), strict=True):
         at_r["svd"] = svd
     return {
         name: {way: spread(np.stack([at_r[way][i] for at_r in found])) for way in ways if found[0][way][i].size}

@@ -129,8 +129,7 @@ def show(draw: Callable[..., Figure], *arguments: Any, alt: str, look: str = "pa
         # 256 colours take a third of the bytes, and a committed notebook is to stay below a megabyte. No version: the
         # same bytes everywhere.
         in_few_colours(figure, DPI, 256).save(stored, format="png", optimize=True)
-        width = round(figure.get_figwidth() * DISPLAY_DPI)
-        display(Image(stored.getvalue(), format="png", width=width, alt=alt))
+        display(Image(stored.getvalue(), format="png", width=round(figure.get_figwidth() * DISPLAY_DPI), alt=alt))
 
 
 def in_few_colours(figure: Figure, dpi: int, count: int) -> PIL.Image.Image:
@@ -242,5 +241,4 @@ def _slider(values: Sequence[Any], name: str, redraw: Callable[[Any], None]) -> 
         continuous_update=False,
         style={"description_width": "initial"},
     )
-    drawn = ipywidgets.interactive_output(redraw, {"value": control})
-    display(ipywidgets.VBox([control, drawn]))
+    display(ipywidgets.VBox([control, ipywidgets.interactive_output(redraw, {"value": control})]))

@@ -1,6 +1,5 @@
 """Every committed figure: drawing them again, and the gallery page that shows them."""
 
-import importlib
 import importlib.util
 import inspect
 import re

@@ -28,9 +28,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "bench_delta": {
         "The gated delta rule, forward, N = 4096": {"size": 4096, "task": "gated delta", "passes": "forward"},
     },
-    "bench_steps": {
-        "The gated delta rule, one token, D = 64, B = 1": {**ONE_TOKEN, "task": "gated delta", "size": 64},
-    },
+    "bench_steps": {"The gated delta rule, one token, D = 64, B = 1": {**ONE_TOKEN, "task": "gated delta", "size": 64}},
     "bench_training": {
         "A training step: 8 layers of 256, linear attention, N = 784": {"layers": 8, "attention": "linear"},
     },
@@ -45,6 +43,8 @@ YARDSTICKS = ("PyTorch's products",)  # kernels that do less than the whole
 def shares(figures: Path) -> str:
     """In one sentence, from the records in ``figures``."""
     training, generation = (record.read(figures / f"bench_{x}.json")["results"] for x in ("training", "generation"))
+    if not training["threads"]:
+        raise ValueError("bench_training.json: expected times with two threads, found none: measure it on two cores")
     taken, gained = [], []  # memory, over PyTorch's least; speed-up, over that of products that share nothing
     for attention in ("linear", "softmax"):
         peaks = {row["kernel"]: row["megabytes"] for row in training["memory"] if row["attention"] == attention}

@@ -1,5 +1,7 @@
 """What the modules of figures are made of, in one line of imports: types, what a figure found, and how it is drawn."""
 
+from collections.abc import Sequence
+
 from matplotlib.artist import setp
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,5 +15,7 @@ from linattn_ref.experiments.publishing.pairs import PAIRS, paint
 from linattn_ref.experiments.publishing.restore import Results
 from linattn_ref.op import Array, Mask
 
-__all__ = ["PAIRS", "Array", "Axes", "Figure", "Generator", "Line2D", "Mask", "NDArray", "Results", "labels"]
+__all__ = ["PAIRS", "Array", "Axes", "Figure", "Generator", "Ints", "Line2D", "Mask", "NDArray", "Results", "labels"]
 __all__ += ["markdown", "over_reduced", "paint", "setp", "style", "with_range"]
+
+Ints = Sequence[int]

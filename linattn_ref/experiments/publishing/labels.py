@@ -25,12 +25,7 @@ def ticks(axes: Axes, values: Any, names: Sequence[str] | None = None, *, along:
 
 
 def at_ends(
-    axes: Axes,
-    lines: Sequence[Line2D] | None = None,
-    names: Sequence[str] | None = None,
-    *,
-    rows: int = 1,
-    width: int | None = None,
+    axes: Axes, lines: Sequence[Line2D] | None = None, names: Sequence[str] = (), *, rows: int = 1, width: int = 0
 ) -> None:
     """Write each name next to the right end of its line, in its colour; names that would overlap move apart.
 
@@ -44,17 +39,17 @@ def at_ends(
         label, and that, unless given.
     rows : int
         Of axes that the figure has below one another.
-    width : int, optional
-        Letters to a line of text, where names are long.
+    width : int
+        Letters to a line of text, where names are long; 0: they stay as they are.
     """
     lines = axes.lines if lines is None else lines
-    names = [str(line.get_label()) for line in lines] if names is None else names
+    names = names or [str(line.get_label()) for line in lines]
     named = [
         (line, name)
         for line, name in zip(lines, names, strict=True)
         if name and not name.startswith("_") and np.isfinite(line.get_ydata()).any()
     ]
-    if width is not None:
+    if width:
         named = [(line, textwrap.fill(name, width)) for line, name in named]
     wanted = [_height_of_end(axes, line) for line, _ in named]
     figure: Any = axes.get_figure()
@@ -76,8 +71,7 @@ def at(axes: Axes, x: float, y: float, name: str, colour: Any, **look: Any) -> N
 def _height_of_end(axes: Axes, line: Line2D) -> float:
     """Where a line ends, from 0 at the bottom of the axes to 1 at their top."""
     y = np.asarray(line.get_ydata(), float)
-    transform = axes.yaxis.get_transform()
-    low, high, end = transform.transform(np.array([*axes.get_ylim(), y[np.isfinite(y)][-1]]))
+    low, high, end = axes.yaxis.get_transform().transform(np.array([*axes.get_ylim(), y[np.isfinite(y)][-1]]))
     return float(np.clip((end - low) / (high - low), 0, 1))
 
 

@@ -30,9 +30,7 @@ PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
 SAVING: Any = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
 
 
-def document(
-    results: Any, name: str, *, command: str, seed: int | None, caption: str = "", **more: Any
-) -> dict[str, Any]:
+def document(results: Any, name: str, *, command: str, seed: int | None, **more: Any) -> dict[str, Any]:
     """The record of a figure: all numbers that it shows, and what they were made with.
 
     Parameters
@@ -45,12 +43,11 @@ def document(
         The command line that makes the figure again.
     seed : int or None
         The seed of the random generator; None where nothing is drawn at random.
-    caption : str
-        What the figure shows, in a sentence or two: the gallery prints it.
     **more
-        To be kept with the numbers, such as the hashes of model and text.
+        To be kept with the numbers, such as the hashes of model and text; and ``caption``, what the figure shows, in a
+        sentence or two, which the gallery prints.
     """
-    about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(more)}
+    about = {"name": name, "caption": "", "command": command, "seed": seed, **plain(more)}
     return {**about, "versions": versions(), "machine": machine(), "results": plain(results)}
 
 
@@ -91,8 +88,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _draw(figure: Figure, format: str, path: Path) -> None:
     with matplotlib.rc_context(SAVING):
-        dpi = PNG_WIDTH / figure.get_figwidth()
-        figure.savefig(path, format=format, dpi=dpi, metadata=METADATA[format])
+        figure.savefig(path, format=format, dpi=PNG_WIDTH / figure.get_figwidth(), metadata=METADATA[format])
 
 
 def plain(value: Any) -> Any:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import matplotlib.style
 from matplotlib.figure import Figure
 
@@ -108,8 +107,7 @@ def sequence(count: int, cmap: str = "viridis") -> Sequence[tuple[float, float, 
 
     They stop before the colour map's pale end, which cannot be read on white.
     """
-    ramp = matplotlib.colormaps[cmap]
-    return [ramp(0.88 * i / max(count - 1, 1)) for i in range(count)]
+    return [matplotlib.colormaps[cmap](0.88 * i / max(count - 1, 1)) for i in range(count)]
 
 
 def text_colour(rgba: Iterable[float]) -> str:

@@ -135,8 +135,8 @@ def mechanisms_table(rows: Sequence[Mechanism]) -> str:
         picture = f'<a href="{drawn}"><img src="{drawn}" width="280" alt="{row.title}, drawn"></a>'
         link = f"[{row.title}]({row.file})" + f"<br>{row.source}" * (row.source != "–")
         needs = ", ".join(f"`{name}`" for name in row.parameters) or "–"
-        said = [row.fields[field] for field in FIELDS]
-        lines.append([picture, link, *said, "yes" if row.recurrent else "no", needs])
+        said = *(row.fields[field] for field in FIELDS), "yes" if row.recurrent else "no"
+        lines.append([picture, link, *said, needs])
     return "\n".join(markdown.table((*header, "beyond q, k, v"), lines, "l")).replace("``", "`")
 
 
@@ -149,8 +149,7 @@ def chapters_table(folder: Path) -> str:
         may_skip = course.MAY_SKIP.get(row.name[:2], ())
         skip = f"{'; '.join(may_skip)} ({course.chosen(path, may_skip):.0f} min)" if may_skip else "–"
         lines.append((f"[{row.title}]({row.name}.ipynb)", row.question, " + ".join(sittings), course.needs(path), skip))
-    header = ("chapter", "question", "minutes", "you need", "may be skipped")
-    return "\n".join(markdown.table(header, lines, "l"))
+    return "\n".join(markdown.table(("chapter", "question", "minutes", "you need", "may be skipped"), lines, "l"))
 
 
 def evening_table(folder: Path) -> str:

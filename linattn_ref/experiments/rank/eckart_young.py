@@ -46,12 +46,11 @@ def compute(*, seed: int = 0, matrix: Array | None = None, length: int = 256, dr
     if not matrix.any():
         raise ValueError("matrix: expected one that is not 0 everywhere")
     ranks = [k for k in RANKS if k < min(matrix.shape)]
-    errors = rank_errors(matrix, ranks, rng=rng, draws=draws)
     return Results(
         length=len(matrix),
         frobenius=float(np.linalg.norm(matrix)),  # |P|_F
         spectral=float(np.linalg.norm(matrix, 2)),  # |P|_2
-        errors=errors,
+        errors=rank_errors(matrix, ranks, rng=rng, draws=draws),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
 from linattn_ref.theory.johnson_lindenstrauss import Failure
 
@@ -21,7 +21,7 @@ INNER_EPS, COSINES = 0.4, (1.0, 0.5, 0.1, 0.01)  # of the panel on inner product
 QUICK = {"dimensions": (8, 16, 32, 64, 128), "trials": 200, "fine": 9}
 
 
-def compute(*, seed: int = 0, dimensions: Sequence[int] = DIMENSIONS, trials: int = 2000, fine: int = 41) -> Results:
+def compute(*, seed: int = 0, dimensions: Ints = DIMENSIONS, trials: int = 2000, fine: int = 41) -> Results:
     """Count failures at every dimension.
 
     Parameters

@@ -125,6 +125,5 @@ def _draw_errors(axis: Axes, results: Results, curves: Results) -> None:
         "promised": axis.axhline(results.eps, color=style.GREEN, ls="-."),
     }
     axis.axvline(curves.stated_dimension, color=style.GREEN, lw=1, ls="-.")
-    ticks = [k for k in results.dimensions if k != curves.stated_dimension]
-    labels.ticks(axis, ticks[::2])
+    labels.ticks(axis, [k for k in results.dimensions if k != curves.stated_dimension][::2])
     labels.at_ends(axis, [*lines.values()], [*lines])

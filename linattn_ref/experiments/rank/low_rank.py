@@ -1,11 +1,10 @@
 """Linformer's Theorem 1 measured: failure rate against ``k``, and the ``k`` that is needed against ``log(n)``."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, labels, style
 from linattn_ref.experiments.rank.johnson_lindenstrauss import draw_failures
 from linattn_ref.theory import dimension_growth, low_rank
 from linattn_ref.theory.johnson_lindenstrauss import count_failures
@@ -13,6 +12,7 @@ from linattn_ref.theory.johnson_lindenstrauss import count_failures
 __all__ = ["compute", "draw"]
 
 EPSILONS = (0.3, 0.5, 0.7)  # of the left panel
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 DIMENSIONS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # k of it
 GROWTH_EPS, FAILURE = 0.5, 0.1  # eps and target failure rate of the growth curves
 # What the theorem's error is compared with (a field of `linattn_ref.theory.low_rank.Errors`), and the values' mean.
@@ -24,16 +24,10 @@ GROWTHS = {
 }
 
 
-QUICK = {"lengths": (128, 256, 512), "length": 256, "trials": 100}
+QUICK = {"lengths": LENGTHS[:3], "length": 256, "trials": 100}
 
 
-def compute(
-    *,
-    seed: int = 0,
-    lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096, 8192),
-    length: int = 1024,
-    trials: int = 400,
-) -> Results:
+def compute(*, seed: int = 0, lengths: Ints = LENGTHS, length: int = 1024, trials: int = 400) -> Results:
     """Measure both parts. No ``n x n`` array is made, so a length of 8192 takes about a second.
 
     Parameters
@@ -46,8 +40,7 @@ def compute(
     trials : int
         Draws of the projection at every length.
     """
-    rng = np.random.default_rng(seed)
-    draw = partial(dimension_growth.random_action, trials=trials, rng=rng)
+    draw = partial(dimension_growth.random_action, trials=trials, rng=np.random.default_rng(seed))
     acted: dict[float, dict[int, low_rank.Action]] = {mean: {} for _, mean in GROWTHS}
     for n in lengths:
         for mean, by_length in acted.items():

@@ -184,7 +184,9 @@ def _unlike_attention(p: Array) -> str:
     off = (np.abs(sums - 1) > OFF) & p.any(axis=-1)
     found = []
     if off.any():
-        found.append(f"{off.sum()} of {sums.size} rows of p do not sum to 1 ({sums.min():.3g} to {sums.max():.3g})")
+        found.append(
+            f"{off.sum()} of {sums.size} rows of p do not sum to 1 ({sums[off].min():.3g} to {sums[off].max():.3g})"
+        )
     if (p < 0).any():
         found.append(f"{(p < 0).mean():.1%} of the entries of p are negative")
     return f"{'; '.join(found)}. Scores before the softmax? They are taken as they are" if found else ""

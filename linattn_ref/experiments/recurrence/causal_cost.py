@@ -30,13 +30,13 @@ two buffers for making that, of at most 8,192 numbers each. The multiply-adds of
 ``N``. The numbers at the lines are those of chapter 7.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linattn_ref.experiments.measuring.counting import by_formula, costs, count
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, NDArray, Results, labels, style
 
 __all__ = ["FORMS", "Gradients", "chunks_backward", "chunks_forward", "compute", "draw", "multiply_adds"]
 __all__ += ["naive_backward", "naive_forward", "rows_backward", "rows_forward"]
@@ -167,12 +167,7 @@ FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def compute(
-    lengths: Sequence[int] = LENGTHS,
-    *,
-    rng: Generator,
-    feature_width: int = 64,
-    value_width: int = 64,
-    dtype: type[np.floating[Any]] = np.float32,
+    lengths: Ints = LENGTHS, *, rng: Generator, feature_width: int = 64, value_width: int = 64, dtype: Any = np.float32
 ) -> Results:
     """Count and measure all four forms at every length.
 

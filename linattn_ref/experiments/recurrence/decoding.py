@@ -19,7 +19,7 @@ the time per token where all ``t`` are known and linear attention takes them in 
 the loop, which generation cannot do without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ import numpy as np
 from linattn_ref.attention import linear, softmax
 from linattn_ref.experiments.measuring.counting import count, kept_bytes
 from linattn_ref.experiments.measuring.timing import in_turn, one_thread
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, NDArray, Results, labels, style
 from linattn_ref.kernels import jit, reference
 
 __all__ = ["compute", "draw", "make", "setup"]
@@ -55,7 +55,7 @@ class Setup(NamedTuple):
 
 
 def compute(
-    positions: Sequence[int] = POSITIONS,
+    positions: Ints = POSITIONS,
     *,
     rng: Generator,
     heads: int = 8,
@@ -170,8 +170,7 @@ def draw(results: Results) -> Figure:
             axis.plot(results.positions, points, marker + line, color=colour, label=name, zorder=3)
     label, colour = "linear, all t at once", style.MECHANISMS["linear"]
     axes[2].plot(results.positions, results.at_once * 1e6, "s--", color=colour, mfc="white", label=label, zorder=3)
-    titles = ("state (KiB)", "thousand multiply-adds", "CPU time per token (µs)")
-    for axis, title in zip(axes, titles, strict=True):
+    for axis, title in zip(axes, ("state (KiB)", "thousand multiply-adds", "CPU time per token (µs)"), strict=True):
         axis.set(xscale="log", yscale="log", xlabel="position t (tokens)", title=title)
         ticks = results.positions[::2]
         labels.ticks(axis, ticks, [f"{t / 1024:.0f}k" if t >= 1024 else str(t) for t in ticks])

@@ -9,7 +9,6 @@ the way to ``S_N``. Without a gate (``g = 1``) an error that was small compared 
 The truth is (1) in float64 on the same inputs.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -17,7 +16,7 @@ import numpy as np
 
 from linattn_ref.attention.features.feature_maps import elu_plus_one
 from linattn_ref.experiments.measuring.points import check_lengths
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Ints, NDArray, Results, labels, style
 
 __all__ = ["NOTHING_LEFT", "compute", "draw", "forward_states", "rewound_states"]
 
@@ -33,7 +32,7 @@ ABOVE = 1.6  # of a title, in its letters: room for names where lines leave the 
 QUICK = {"lengths": LENGTHS[:4]}
 
 
-def compute(*, seed: int = 0, lengths: Sequence[int] = LENGTHS) -> Results:
+def compute(*, seed: int = 0, lengths: Ints = LENGTHS) -> Results:
     """Errors of both ways along the longest sequence, and the worst of them at every length.
 
     Parameters

@@ -155,8 +155,7 @@ def draw(results: Results) -> Figure:
     left.plot(some + 1, results.without[some], "s", color=style.GREY, markersize=2)
     left.axhline(1 / results.length, color=style.GREY)
     labels.at(left, 0.16, 1 / results.length, "no gate", style.GREY, ha="left", va="top", xytext=(3, -2))
-    shades = style.sequence(len(results.gates))
-    for gate, weights, shade in zip(results.gates, results.weights, shades, strict=True):
+    for gate, weights, shade in zip(results.gates, results.weights, style.sequence(len(results.gates)), strict=True):
         line = (1 - gate) * gate ** results.distances.astype(float)  # (1)
         left.plot(results.distances + 1, line, "-", color=shade)
         left.plot(some + 1, weights[some], "o", color=shade)

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn_ref.attention import delta, gated_linear, softmax
-from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, NDArray, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Ints, NDArray, Results, labels, style
 
 __all__ = ["RULES", "Tokens", "compute", "draw", "expected_error", "recall", "tokens"]
 
@@ -54,7 +54,7 @@ def compute(
     seed: int = 0,
     draws: int = 64,
     length: int = 1024,
-    counts: Sequence[int] = (8, 16, 32, 64, 96, 128, 192, 256),
+    counts: Ints = (8, 16, 32, 64, 96, 128, 192, 256),
     betas: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0),
 ) -> Results:
     """Every task by every rule.
@@ -71,9 +71,8 @@ def compute(
     betas : sequence of float
         Step sizes of the delta rule.
     """
-    rng = np.random.default_rng(seed)
     ages = np.unique(np.geomspace(1, length // 2, 24).astype(int)) - 1
-    draw = partial(tokens, rng, draws, WIDTH)
+    draw = partial(tokens, np.random.default_rng(seed), draws, WIDTH)
     ask = [recall(draw([(n, 1)])) for n in counts], [recall(draw([(8, 1), (8, t)]), slice(8)) for t in TIMES]
     once, again = ({rule: np.array([found[rule].recall for found in part]) for rule in RULES} for part in ask)
     k, v, _ = draw([(length, 1)])
@@ -162,8 +161,7 @@ def errors(answer: Array, right: Array) -> Array:
 
 def is_nearest(answer: Array, right: Array, listed: Array) -> NDArray[np.bool_]:
     """Whether the nearest of the list, all of length 1, is the right one: ``(draws, A)``."""
-    nearest = (answer @ listed.T).argmax(axis=-1)
-    return (listed[nearest] == right).all(axis=-1)
+    return (listed[(answer @ listed.T).argmax(axis=-1)] == right).all(axis=-1)
 
 
 def expected_error(rule: str, age: Array, n: int, width: int, gate: float = GATE) -> Array:

@@ -67,10 +67,7 @@ def _step(sheet: Sheet, start: float, end: float, done: str, kept: str, learned:
 def _past(sheet: Sheet, first: tuple[float, float], last: tuple[float, float]) -> None:
     """The way past the layers, added before the last array; the gradient's way back, added before the first."""
     half = 0.55 * 9 / 2  # of an array's height
-    for y, way, (start, plus) in (
-        (UP, 1, (sum(first) / 2, last[0] - 2.0)),
-        (DOWN, -1, (sum(last) / 2, first[1] + 1.9)),
-    ):
+    for y, way, (start, plus) in ((UP, 1, (sum(first) / 2, last[0] - 2)), (DOWN, -1, (sum(last) / 2, first[1] + 1.9))):
         edge, from_box = y + way * 5.4, y + way * (half + (1.6 if way > 0 else 0.0))  # above it stands a letter
         sheet.line((start, from_box), (start, edge), color=style.BLACK)
         sheet.line((start, edge), (plus, edge), color=style.BLACK)

@@ -132,13 +132,11 @@ def hashed(*, rng: Generator) -> Results:
     x = rng.standard_normal((SQUARE, 8))
     buckets = lsh_hashing.buckets(x, lsh_hashing.draw_rotations(1, 8, BUCKETS, rng))  # (1, N)
     order = lsh_hashing.order_by_bucket(buckets)  # (1, N)
-    met = lsh_hashing.pattern_of(order, CHUNK)  # (N, N)
-    some = {letter: size for letter, size in sizes(SQUARE).items() if letter != "M"}
     return Results(
-        sizes=some,
+        sizes={letter: size for letter, size in sizes(SQUARE).items() if letter != "M"},
         buckets=buckets[0],  # (N,)
         order=order[0],  # (N,), the token at each place in sorted order
-        pairs=paint([("window or block", met)]),  # (N, N)
+        pairs=paint([("window or block", lsh_hashing.pattern_of(order, CHUNK))]),  # (N, N)
     )
 
 

@@ -10,7 +10,6 @@ References
 Kitaev, Kaiser and Levskaya (2020), "Reformer: the efficient transformer", sections 2 and 5, Figure 4.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import reformer
 from linattn_ref.experiments.measuring.heads import Heads, Random, Source, heads_from
-from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, style
 from linattn_ref.theory.lsh_collision import collision_probability, measured_collisions
 
 __all__ = ["compute", "draw"]
@@ -35,10 +34,10 @@ def compute(
     *,
     seed: int = 0,
     heads: Heads | Source | Random = Source(sentences=4, every=4),  # noqa: B008  # a tuple
-    rounds: Sequence[int] = (1, 2, 4, 8, 16),
-    buckets: Sequence[int] = (4, 16, 64),
+    rounds: Ints = (1, 2, 4, 8, 16),
+    buckets: Ints = (4, 16, 64),
     chunk: int = 16,
-    chunks: Sequence[int] = (8, 16, 32, 64),
+    chunks: Ints = (8, 16, 32, 64),
     top: int = 10,
     trials: int = 2000,
 ) -> Results:
@@ -83,7 +82,7 @@ def compute(
     )
 
 
-def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Sequence[int], top: int, rng: Generator) -> Results:
+def recall_of(vectors: Array, n_buckets: int, chunk: int, rounds: Ints, top: int, rng: Generator) -> Results:
     """What the first ``r`` of the same rounds find, for each ``r``: means over tokens and ``vectors (heads, N, D)``."""
     n, itself = vectors.shape[-2], np.eye(vectors.shape[-2], dtype=np.bool_)
     rotations = reformer.draw_rotations(max(rounds), vectors.shape[-1], n_buckets, rng, vectors.dtype)

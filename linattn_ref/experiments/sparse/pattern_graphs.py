@@ -9,7 +9,7 @@ import numpy as np
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
 from linattn_ref.experiments.measuring.scaling import growth
-from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, Mask, Results, labels, style
+from linattn_ref.experiments.publishing.kit import PAIRS, Figure, Generator, Ints, Mask, Results, labels, style
 from linattn_ref.theory import pattern_graphs
 
 __all__ = ["PARTS", "RANDOM", "compute", "draw"]
@@ -45,7 +45,7 @@ PARTS = {name: Parts(*(part in name for part in ("window", "random", "global", "
 QUICK = {"blocks": (16, 32, 64), "draws": 2}
 
 
-def compute(*, rng: Generator, blocks: Sequence[int] = (16, 32, 64, 128, 256, 512), draws: int = 5) -> Results:
+def compute(*, rng: Generator, blocks: Ints = (16, 32, 64, 128, 256, 512), draws: int = 5) -> Results:
     """Measure the graphs at every number of blocks, and count the pairs at `LENGTHS`.
 
     Parameters
@@ -74,7 +74,7 @@ def compute(*, rng: Generator, blocks: Sequence[int] = (16, 32, 64, 128, 256, 51
     )
 
 
-def count_pairs(lengths: Sequence[int]) -> dict[str, Results]:
+def count_pairs(lengths: Ints) -> dict[str, Results]:
     """Pairs of causal patterns at every length, and their exponents."""
     counts: dict[str, list[int]] = {"all pairs": [n * (n + 1) // 2 for n in lengths]}
     for kind in ("strided", "fixed"):

@@ -128,8 +128,7 @@ def _page(number: str, document: Mapping[str, Any], home: str | None) -> str:
     title, asked = document["title"], guesses(number)
     sliders = [{**slider, **asked[slider["name"]]} for slider in document["sliders"]]
     data = {"chapter": {"title": title, "sliders": sliders}, "title": page.Html(html.escape(title))}
-    links = page.navigation(f"frames/{number}.html", home=home)
-    return page.inline("frames.html", data, links=links)
+    return page.inline("frames.html", data, links=page.navigation(f"frames/{number}.html", home=home))
 
 
 def _index(kept: Mapping[str, Any], home: str | None) -> str:
@@ -142,6 +141,5 @@ def _index(kept: Mapping[str, Any], home: str | None) -> str:
             f'<h2><a href="{number}.html">{html.escape(document["title"])}</a></h2>'
             f'<p class="small">{html.escape(names)}</p></li>\n'
         )
-    links = page.navigation("frames/index.html", home=home)
     listed = page.Html(f'<ol class="chapters">\n{"".join(rows)}</ol>')
-    return page.inline("frames_index.html", {"list": listed}, links=links)
+    return page.inline("frames_index.html", {"list": listed}, links=page.navigation("frames/index.html", home=home))

@@ -1,7 +1,6 @@
 """Writes beside the pages what runs in them: Pyodide, this package, the scripts, and a pretrained network."""
 
 import gzip
-import importlib
 import importlib.metadata
 import io
 import json
@@ -35,10 +34,7 @@ PACKAGES |= dict.fromkeys(("cells", "network", "reviews"), OF_CELLS)
 # Modules whose pages are checked, if they have a gradient.
 CHECKED = re.compile(r"linattn_ref\.attention\.(?:sparse\.)?\w+")
 PURE = ("markdown-it-py", "mdurl", "mdit-py-plugins")  # copied from where this runs, since Pyodide has no wheel of them
-COPIED = {
-    "cells": ("kernel.js", "cells.js", "check.js", "cells.css"),
-    "sentence": ("kernel.js", "sentence.js", "sentence.css"),
-}
+COPIED = {"cells": ("cells.js", "check.js", "cells.css"), "sentence": ("sentence.js", "sentence.css")}  # and kernel.js
 SOURCES, WEIGHTS, TEXTS = "sources.zip", "encoder.zip", "texts.zip"
 BESIDE = {"network": (WEIGHTS, TEXTS), "reviews": (TEXTS,), "sentence": (WEIGHTS,)}  # what they take beside SOURCES
 FIRST = 0x3400  # the letter for 0; with all others up to 0xB3FF, it needs no escape in a script
@@ -78,7 +74,7 @@ def make(root: Path, out: Path, *, cells: bool = True, sentence: bool = False, s
     sizes = {name: len(scripts[f"{name}.js"]) for name in files}
     about = {"files": sizes, "needs": needs, "worker": (HERE / "worker.js").read_text(encoding="utf-8")}
     scripts["about.js"] = f"const ABOUT = {json.dumps(about)};\n".encode()
-    copied = [*COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
+    copied = ["kernel.js", *COPIED["cells"] * cells, *COPIED["sentence"] * sentence]
     scripts |= {name: (HERE / name).read_bytes() for name in copied}
     write_all({out / name: content for name, content in scripts.items()})
 

@@ -9,7 +9,6 @@ import base64
 import builtins
 import contextlib
 import html
-import importlib
 import importlib.abc
 import importlib.metadata
 import io

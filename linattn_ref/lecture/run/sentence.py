@@ -63,8 +63,7 @@ class Reader:
         """Send the curves of the untrained network ``(T, H, N)``, and of random queries and keys ``(1, H, N)``."""
         self.send("status", "Drawing the weights of an untrained network …")
         model = bert.untrained(self.config, np.random.default_rng(self.weights))
-        layers = (layer.p for layer in bert.layers(model, self.ids))
-        untrained = self._shares(layers, "the untrained network")
+        untrained = self._shares((layer.p for layer in bert.layers(model, self.ids)), "the untrained network")
         rng, shape = np.random.default_rng(self.noise), (self.config.heads, len(self.ids), self.config.head_width)
         q, k = rng.standard_normal(shape, np.float32), rng.standard_normal(shape, np.float32)
         gaussian = self._shares([softmax.matrix(q, k)], "random queries and keys")

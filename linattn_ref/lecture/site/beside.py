@@ -32,15 +32,13 @@ class Segment(NamedTuple):
 
 def page_html(source: str) -> str:
     """HTML of a file's page, without its title: the docstring, then rows of text and code."""
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import PythonLexer
+    from pygments import formatters, highlight, lexers
 
     docstring = ast.get_docstring(ast.parse(source)) or ""
     known = prose.equations(docstring)
     parts = segments(source)
-    coloured = highlight(source, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
-    lines = str(coloured).split("\n")
+    lexer = lexers.PythonLexer(stripnl=False, ensurenl=False)
+    lines = str(highlight(source, lexer, formatters.HtmlFormatter(nowrap=True))).split("\n")
     computed = {number: part.lines[0] for part in reversed(parts) for number in part.numbers if number in known}
 
     def to_code(number: str) -> str:
@@ -120,8 +118,7 @@ def tags(source: str) -> dict[int, list[str]]:
 def _hanging(line: str) -> str:
     """A line that is broken where there is no room for it goes on further right than it began."""
     text = html.unescape(TAGS.sub("", line))
-    indent = len(text) - len(text.lstrip())
-    return f'<span class="line" style="--indent: {indent + 4}ch">{line}\n</span>'
+    return f'<span class="line" style="--indent: {len(text) - len(text.lstrip()) + 4}ch">{line}\n</span>'
 
 
 def _linked(line: str, known: dict[str, prose.Equation]) -> str:

@@ -116,8 +116,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
             extras.sliders.update({path.stem: f"live/frames/{path.name}" for path in written if path.stem.isdecimal()})
         say("pages: chapters, formulas beside code, gallery, API")
         pages.write(root, folder / "source", extras)
-        address = elsewhere.repository(root)
-        (folder / "source" / "conf.py").write_text(settings.conf_py(address), encoding="utf-8")
+        (folder / "source" / "conf.py").write_text(settings.conf_py(elsewhere.repository(root)), encoding="utf-8")
         _run_sphinx(folder, html, say)
         if extras.slides:
             say("slides")

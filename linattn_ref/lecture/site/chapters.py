@@ -83,8 +83,7 @@ def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) ->
     empty: dict[str, Any] = {"outputs": [], "execution_count": None}
     cells = [{**cell, **empty} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
     save(folder / "files" / f"{name}.ipynb", json.dumps({**notebook, "cells": cells}))
-    source = (root / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
-    save(folder / "files" / f"{name}.py", source)
+    save(folder / "files" / f"{name}.py", (root / "notebooks" / f"{name}.py").read_text(encoding="utf-8"))
     return [f"{{download}}`{kind} <files/{name}.{kind}>`" for kind in ("ipynb", "py")]
 
 

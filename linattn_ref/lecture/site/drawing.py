@@ -77,6 +77,5 @@ def letters(tex: str) -> set[str]:
     found = set()
     for accent, accented, phi, of, word, letter in LETTER.findall(PARTS.sub("", tex)):
         name = accented or of or word or letter
-        mark = accent or phi
-        found.add(" ".join(filter(None, [mark, SAME.get(name, name).lower()])))
+        found.add(" ".join(filter(None, [accent or phi, SAME.get(name, name).lower()])))
     return found - {"top"}

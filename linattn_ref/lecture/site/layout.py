@@ -30,13 +30,11 @@ def with_fractions(items: list[Item], display: bool) -> list[Item]:
         if item.kind == "quotient" and done and rest:
             done.append(Item("atom", rf"\lfloor {done.pop().tex} / {rest.pop(0).tex} \rfloor"))
         elif item.kind == "stroke" and display and not item.tight and done and rest and rest[0].kind != "text":
-            start = len(done)
-            while start and (
-                done[start - 1].kind in ("atom", "function") or done[start - 1].tex in (r"\odot", r"\cdot")
-            ):
-                start -= 1
-            above, below = done[start:], _denominator(rest)
-            del done[start:]
+            at = len(done)
+            while at and (done[at - 1].kind in ("atom", "function") or done[at - 1].tex in (r"\odot", r"\cdot")):
+                at -= 1
+            above, below = done[at:], _denominator(rest)
+            del done[at:]
             done.append(Item("atom", rf"\frac{{{_unbracketed(above)}}}{{{_unbracketed(below)}}}"))
         else:
             done.append(Item("atom", "/", tight=True) if item.kind == "stroke" else item)

@@ -71,8 +71,7 @@ def _write_literate(root: Path, folder: Path, can_run: bool) -> set[str]:
             made[part].append((module, title))
             text = [f"# {title}", f"`{module.replace('.', '/')}.py`"]
             if module in drawn:
-                forward = docstring.partition(GRADIENT)[0]
-                text.append(drawing.drawing(path.stem, title, prose.equations(forward)))
+                text.append(drawing.drawing(path.stem, title, prose.equations(docstring.partition(GRADIENT)[0])))
             text.append(raw(beside.page_html(source).replace("```", "&#96;&#96;&#96;")))  # which would end the block
             if can_run and run.is_checked(module):
                 text.append(raw(run.page_foot(module)))

@@ -80,12 +80,10 @@ def entries(references: str) -> list[str]:
 
 def code_block(text: str) -> str:
     """HTML of code or doctests, coloured."""
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import PythonConsoleLexer, PythonLexer
+    from pygments import formatters, highlight, lexers
 
-    lexer = PythonConsoleLexer() if text.startswith(">>>") else PythonLexer()
-    return str(highlight(text, lexer, HtmlFormatter()))
+    lexer = lexers.PythonConsoleLexer() if text.startswith(">>>") else lexers.PythonLexer()
+    return str(highlight(text, lexer, formatters.HtmlFormatter()))
 
 
 # --- Blocks ---------------------------------------------------------------------------------------------------------

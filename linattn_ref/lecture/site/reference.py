@@ -48,8 +48,7 @@ def write_api(folder: Path) -> None:
 
 
 def _first_sentence(module: ModuleType) -> str:
-    first = (inspect.getdoc(module) or "").split("\n\n")[0]
-    return plain(" ".join(first.split()))
+    return plain(" ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split()))
 
 
 def write_papers(root: Path, folder: Path, pages: Mapping[str, str]) -> None:

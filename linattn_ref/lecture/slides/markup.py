@@ -15,15 +15,13 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
+from pygments import formatters, highlight, lexers
 
 from linattn_ref.experiments.publishing import chapter
 
 __all__ = ["CODE_STYLE", "excerpt", "to_html", "to_inline"]
 
-CODE_STYLE: str = HtmlFormatter(style="friendly", nobackground=True).get_style_defs("pre.code")
+CODE_STYLE: str = formatters.HtmlFormatter(style="friendly", nobackground=True).get_style_defs("pre.code")
 SHAPE = re.compile(r"(#(?: \(\d+\),?)+)[^#]*$|  # \((?:\.\.\.|[A-Z])[^#]*$")  # on a slide there is room for its letters
 WIDTH, LETTER, LARGEST = 1080, 0.603, 28  # of a line of code in pixels, of a letter in its size; pixels
 
@@ -75,5 +73,5 @@ def _fence(self: Any, tokens: Any, i: int, *_: Any) -> str:
     code = excerpt(name, lines) if kind == "source" else tokens[i].content.rstrip()
     size = min(LARGEST, int(WIDTH / LETTER / max(map(len, code.splitlines()), default=1)))
     told = f'<p class="whose">{html.escape(name)}</p>' if kind == "source" else ""
-    coloured = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip()
+    coloured = highlight(code, lexers.PythonLexer(), formatters.HtmlFormatter(nowrap=True)).rstrip()
     return f'<pre class="code" style="font-size: {size}px">{coloured}</pre>{told}'

@@ -61,11 +61,10 @@ def page(deck: Deck, titles: dict[str, str], root: Path, found: dict[str, str]) 
     ValueError
         A number, picture or excerpt that there is not (any more).
     """
-    sections = [_section(slide, deck, titles, root) for slide in deck.slides]
     parts = {
         **found,
         "title": html.escape(re.sub(r"[*$\\]", "", deck.title)),
-        "slides": "\n".join([*sections, *_provenance(deck)]),
+        "slides": "\n".join([*(_section(slide, deck, titles, root) for slide in deck.slides), *_provenance(deck)]),
         "start": (HERE / "start.js").read_text(encoding="utf-8"),
     }
     frame = (HERE / "frame.html").read_text(encoding="utf-8")

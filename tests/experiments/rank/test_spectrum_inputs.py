@@ -62,15 +62,15 @@ def remarks(tmp_path, p):
 @pytest.mark.parametrize(
     ("p", "remark"),
     [
-        ([[0.5, 0.5], [0.5, 0.6]], "1 of 2 rows of p do not sum to 1 (1 to 1.1)"),
+        ([[0.5, 0.5], [0.5, 0.6]], "1 of 2 rows of p do not sum to 1 (1.1 to 1.1)"),
         ([[1.5, -0.5], [0.5, 0.5]], "25.0% of the entries of p are negative"),
         (
             [[2.0, -3.0], [0.5, 0.5]],
-            "1 of 2 rows of p do not sum to 1 (-1 to 1); 25.0% of the entries of p are negative",
+            "1 of 2 rows of p do not sum to 1 (-1 to -1); 25.0% of the entries of p are negative",
         ),
         (
             [[1.0, -1.0], [0.5, 0.5]],
-            "1 of 2 rows of p do not sum to 1 (0 to 1); 25.0% of the entries of p are negative",
+            "1 of 2 rows of p do not sum to 1 (0 to 0); 25.0% of the entries of p are negative",
         ),
     ],
 )
