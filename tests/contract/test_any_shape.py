@@ -7,9 +7,12 @@ from cases import each_setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as boolean_arrays
+from hypothesis.internal.conjecture import providers
 
 from linattn_ref.gradcheck import check_directions
 
+# No numbers of the modules that have been imported, of which there are others in each worker.
+providers._get_local_constants = lambda: providers._local_constants
 # The same examples in every run; no deadline, since the first call of a Numba kernel compiles it.
 repeatable = settings(derandomize=True, deadline=None, database=None)
 # Once a room: masks are drawn.
@@ -29,14 +32,14 @@ def calls(draw, setting):
 
 
 @EACH_ROOM
-@settings(repeatable, max_examples=8)
+@settings(repeatable, max_examples=4)
 @given(data=st.data())
 def test_output_is_that_of_plain_loops(setting, data):
     check_output(data.draw(calls(setting)), data)
 
 
 @EACH_ROOM
-@settings(repeatable, max_examples=5)
+@settings(repeatable, max_examples=3)
 @given(data=st.data())
 def test_gradient_is_that_of_the_output(setting, data):
     check_gradient(data.draw(calls(setting)))

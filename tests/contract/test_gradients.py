@@ -45,10 +45,17 @@ def in_shapes(setting, shapes):
             check(check_elementwise, setting.call(SMALL[shape]))
 
 
-@each_setting()
+@each_setting(lambda s: s.room != "jit")
 def test_a_random_direction_over_many_tiles(setting):
     """Of as many queries as keys under a mask, and of fewer without; the slow test takes the other number."""
-    along(setting, 70 if setting.room == "jit" else 300 if setting.masked else 40)
+    along(setting, 300 if setting.masked else 40)
+
+
+@pytest.mark.slow
+@each_setting(lambda s: s.room == "jit")
+def test_a_random_direction_of_compiled_loops(setting):
+    """Which ``test_rooms`` compares with the pages, number by number."""
+    along(setting, 70)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ call of the package without such numbers among its arguments, which is computed.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -157,22 +158,25 @@ def files_compared_with_themselves(reader):
     return found
 
 
+@cache
+def reader(path):
+    return Reader(path.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_no_assert_compares_committed_files_alone(path):
-    found = files_compared_with_themselves(Reader(path.read_text(encoding="utf-8")))
+    found = files_compared_with_themselves(reader(path))
     assert {name: lines for name, lines in found.items() if name not in BEYOND_A_CHAPTER} == {}
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_no_assert_is_about_printed_numbers_alone(path):
-    asserts = Reader(path.read_text(encoding="utf-8")).asserts
+    asserts = reader(path).asserts
     assert [line for line, sides in asserts if set().union(*sides) == {PRINTED}] == []
 
 
 def test_every_exception_is_needed():
-    needed = set().union(
-        *(files_compared_with_themselves(Reader(path.read_text(encoding="utf-8"))) for path in CHAPTERS)
-    )
+    needed = set().union(*(files_compared_with_themselves(reader(path)) for path in CHAPTERS))
     assert set(BEYOND_A_CHAPTER) <= needed
 
 

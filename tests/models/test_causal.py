@@ -16,8 +16,9 @@ from linattn_ref.attention import (
     softmax,
 )
 from linattn_ref.gradcheck import check_directions, check_elementwise
+from linattn_ref.kernels import reference
 from linattn_ref.models import causal
-from linattn_ref.nested import map_arrays
+from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.nn import mechanism, no_norm, positions, post_norm, pre_norm, relu
 
 # A step shorter than for a layer: the third derivatives of a network are some hundred times as large. Two directions:
@@ -221,15 +222,15 @@ def test_a_network_that_sees_the_future_is_refused(module):
         causal.forward(READ, drawn(), causal.Model(mechanism.of(module), heads=2))
 
 
-@pytest.mark.usefixtures("float32_in_numpy")
 def test_numpys_numbers_in_a_model_are_pythons():
     """A float64 scale or dropout would widen float32; small integers would wrap around."""
     params = map_arrays(lambda array: array.astype(np.float32), drawn())
     inside = mechanism.of(softmax, causal=True, scale=np.float64(0.5))
-    model = causal.Model(inside, np.uint8(2), dropout=np.float64(0.1))
+    model = causal.Model(inside, np.uint8(2), dropout=np.float64(0.1), kernels=reference)
     scores, saved = causal.forward(READ, params, model, rng=np.random.default_rng(0))
     assert scores.dtype == np.float32
-    causal.backward(np.ones_like(scores), saved)
+    gradients = dict(leaves(causal.backward(np.ones_like(scores), saved), strict=False))
+    assert {x.dtype for x in gradients.values()} == {scores.dtype}
 
 
 @pytest.mark.parametrize("layers", [0, -1, 2.0])

@@ -129,7 +129,7 @@ A_CHANNEL = {"query_axes": {"q": -2, "log_gate": -2}}
 
 DELTA_CASES = (
     GATED_LINEAR("gated linear", draw=qkv_log_gate, rows=("log_gate",), **A_HEAD, slow=True),
-    GATED_LINEAR("gated linear channels", draw=qkv_log_gates, **A_CHANNEL, slow=True),
+    GATED_LINEAR("gated linear channels", draw=qkv_log_gates, **A_CHANNEL, rooms=ROOMS[:1], left_to_slow=ROOMS[1:]),
     DELTA("delta", draw=qkv_beta, rows=("beta",), bad=BAD_BETAS, slow=True),
     DELTA("delta gated", draw=qkv_beta_log_gate, rows=("beta", "log_gate"), **A_HEAD, slow=True),
     DELTA(

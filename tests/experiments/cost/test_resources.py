@@ -129,7 +129,8 @@ def test_what_is_always_below_is_told_as_such(measured):
     found = resources.summarise(measured._replace(seconds=faster), resources.LENGTHS, 3, SMALL)
     assert "| linear against softmax, online | 64 or less |" in resources.table(found)
     with style.use("paper"):
-        resources.draw(found)
+        figure = resources.draw(found)
+    assert sum(len(axes.get_lines()) for axes in figure.axes) >= len(METHODS)
 
 
 @each_look

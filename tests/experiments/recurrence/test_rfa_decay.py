@@ -20,9 +20,9 @@ def test_weights_are_the_formulas(results):
     for gate, weights in zip(results.gates, results.weights, strict=True):
         share = (1 - gate) * gate ** results.distances.astype(float) / (1 - gate**n)
         # A weight is a share of random similarities, which differ by a factor of at most about 2 either way
-        np.testing.assert_allclose(weights, share, rtol=6 * 0.5 / np.sqrt(heads))
+        np.testing.assert_allclose(weights, share, rtol=4 * 0.5 / np.sqrt(heads))
         assert weights.sum() == pytest.approx(1)
-    np.testing.assert_allclose(results.without, 1 / n, rtol=6 * 0.5 / np.sqrt(heads))
+    np.testing.assert_allclose(results.without, 1 / n, rtol=4 * 0.5 / np.sqrt(heads))
 
 
 def test_reach(results):

@@ -7,6 +7,8 @@ from linattn_ref import attention
 from linattn_ref.attention import feature_maps
 from linattn_ref.attention.sparse import part
 from linattn_ref.kernels import cuda
+from linattn_ref.kernels.cuda.loops.sparse.pattern_tasks import SHORT
+from linattn_ref.kernels.cuda.loops.tile import TILE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered"),
@@ -150,17 +152,19 @@ def test_what_has_no_weight_changes_nothing(call, dtype):
 
 @DTYPES
 @pytest.mark.parametrize(
-    ("call", "n"), [(softmax(False), 66), (pattern, 66), (two_parts, 7)], ids=["softmax", "pattern", "two parts"]
+    ("call", "n"),
+    [(softmax(False), TILE + 2), (pattern, TILE + 2), (pattern, SHORT + 14), (two_parts, 7)],
+    ids=["softmax", "pattern", "pattern dealt out", "two parts"],
 )
 def test_what_loses_its_weight_to_a_later_tile_changes_nothing(call, n, dtype):
     """The value of key 0 is met first; then comes a key that leaves it nothing."""
     q, v, d_out = np.random.default_rng(0).random((3, 1, n, 2)).astype(dtype) + dtype(0.1)
-    scores = 1e4 * np.arange(n) if call is two_parts else np.where(np.arange(n) < 65, 0, 1e5)
+    scores = 1e4 * np.arange(n) if call is two_parts else np.where(np.arange(n) < n - 1, 0, 1e5)
     k = scores.astype(dtype)[None, :, None].repeat(2, axis=-1)
     out, expected = call(q, k, v, d_out)
     v[:, 0] = np.inf
     found, gradients = call(q, k, v, d_out)
-    first = 1 if call is two_parts else 65  # those before have no better key
+    first = 1 if call is two_parts else n - 1  # those before have no better key
     for x, y in zip((found, *gradients), (out, *expected), strict=True):
         np.testing.assert_array_equal(x[:, first:], y[:, first:])
 

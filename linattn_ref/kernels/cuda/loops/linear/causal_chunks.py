@@ -15,7 +15,7 @@ Going from the end, as gradients do, "before" means the chunk after, and sums ar
 With a denominator there is one more column, beside ``u`` or beside ``a`` and ``b``: the arguments called ``beside``.
 """
 
-from linattn_ref.kernels.cuda.loops.device import cuda, inlined, kernel
+from linattn_ref.kernels.cuda.loops.device import NATURAL, cuda, inlined, kernel
 from linattn_ref.kernels.cuda.loops.tile import (
     EACH,
     PITCH,
@@ -36,10 +36,18 @@ from linattn_ref.kernels.cuda.loops.tile import (
 @inlined
 def load_state(x, y, panel, states, head, chunk, row, first, transposed):
     """``STEP`` rows and ``TILE`` columns of a state, or of its transpose, from ``(row, first)`` on."""
-    if transposed:  # neighbouring threads read neighbouring numbers either way
-        load_rows(x, y, panel.T, 0, states[head], chunk, first, row)
-    else:
-        load_panel(x, y, panel, states[head], chunk, row, first)
+    head, chunk, row, first = head & NATURAL, chunk & NATURAL, row & NATURAL, first & NATURAL
+    for r in range(EACH):
+        if transposed:  # neighbouring threads read neighbouring numbers either way
+            j = y + SIDE * r
+            panel[x, j] = 0
+            if first + j < states.shape[2] and row + x < states.shape[3]:
+                panel[x, j] = states[head, chunk, first + j, row + x]
+        else:
+            j = x + SIDE * r
+            panel[y, j] = 0
+            if row + y < states.shape[2] and first + j < states.shape[3]:
+                panel[y, j] = states[head, chunk, row + y, first + j]
 
 
 @inlined
