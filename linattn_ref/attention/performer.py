@@ -163,7 +163,7 @@ def step(
     return linear.step(q_t, k_t, v_t, state, feature_map=feature_map(omega, kind), eps=eps)
 
 
-@op(look=look)
+@op(look=look, values=check_omega)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,

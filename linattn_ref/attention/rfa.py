@@ -152,7 +152,7 @@ def beside(state: State) -> Array:
 step, matrix = step_of(forward), matrix_of(forward)
 
 
-@op(look=look)
+@op(look=look, values=check_values)
 def init_state(
     leading: tuple[int, ...],
     key_width: int,

@@ -208,8 +208,8 @@ class Entry:
 
     def first_call(self, key: Any, args: Any, options: Any) -> Any:
         """A call of a kind that is not known."""
-        groups = [args, args[self.places["saved"] :]] if "saved" in self.places else [args]
-        for first in groups:  # if the first array is NumPy's, so are all, or the checks say so
+        for name in {*[*self.places][:1], "saved"} & {*self.places}:
+            first = self.argument(name, args, options)  # if it is NumPy's, so are all, or the checks say so
             while isinstance(first, tuple) and first:
                 first = next((x for x in first if x is not None), None)
             if type(first) is not np.ndarray:

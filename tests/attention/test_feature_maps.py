@@ -356,6 +356,9 @@ def test_maps_are_data(feature_map, rng):
 def test_directions_are_finite(make, wrong):
     directions = omega()
     directions[2, 1] = wrong
+    for recurrent in (performer, rfa):
+        with pytest.raises(ValueError, match=r"^omega: expected finite numbers"):
+            recurrent.init_state((), 2, 2, np.full((3, 2), wrong))
     with pytest.raises(ValueError, match=rf"^omega: expected finite numbers, got {wrong} among them"):
         make(directions)
     x = np.ones((2, 5, D))

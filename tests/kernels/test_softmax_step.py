@@ -28,6 +28,14 @@ def drawn(length, d, m, leading=(2,), dtype=np.float64, room_left=3):
     return q, k, v
 
 
+def test_a_scale_that_is_a_whole_number_compiles_nothing_anew():
+    q, k, v = drawn(3, 2, 2)
+    of_half = softmax_step.step(q, k, v, 3, 0.5)
+    compiled = [*softmax_step.step_heads.signatures]
+    np.testing.assert_array_equal(softmax_step.step(q / 2, k, v, 3, 1), of_half)
+    assert softmax_step.step_heads.signatures == compiled
+
+
 def by_loops(q, k, v, length, scale):
     """The formula, in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))

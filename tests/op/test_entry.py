@@ -185,6 +185,17 @@ def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):
     assert len(of_softmax.known) == 1
 
 
+def test_calls_by_name_are_remembered_too(monkeypatch):
+    arrays = {"q": X, "k": X, "v": X}
+    for module in (softmax, linear):
+        _, saved = module.forward(**arrays)
+        module.backward(d_out=X, saved=saved)
+    monkeypatch.setattr(Entry, "first_call", None)
+    for module in (softmax, linear):
+        _, saved = module.forward(**arrays)
+        module.backward(d_out=X, saved=saved)
+
+
 def test_values_are_looked_at_every_time():
     beta = np.full(3, 0.5)
     delta.forward(X, X, X, beta)

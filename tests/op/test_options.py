@@ -42,7 +42,7 @@ FLAGS = [  # a call without the flag, and its name
     (partial(random_features.mse, "trig", X, X, 3), "orthogonal"),
     (partial(random_features.relative_mse, "trig", X, X, 3), "orthogonal"),
     (partial(random_features.draw_directions, 3, 4, 2, RNG), "orthogonal"),
-    (partial(random_features.draw_directions, 3, 4, 2, RNG), "regular"),
+    (partial(random_features.draw_directions, 3, 4, 2, RNG, orthogonal=True), "regular"),
     (partial(random_features.squared_errors, "trig", *X[:2], 3, **MEASURED), "orthogonal"),
     (partial(ctc.forward, X[None], TARGETS), "infinite_to_zero"),
     (partial(logistic_mixture.forward, X[:, :3], np.arange(3)), "switch"),

@@ -96,7 +96,7 @@ def forward(
     if key_mask is not None:
         a = np.where(in_parts(key_mask[..., None], window, causal), a, a.dtype.type(-np.inf))
     p = softmax(a.mT).mT  # (1)
-    mixed = Mixtures(*(in_a_row(p.mT @ x) for x in (k_parts, v_parts)))  # (2)
+    mixed = Mixtures(*((p.mT @ x).reshape(*x.shape[:-3], -1, x.shape[-1]) for x in (k_parts, v_parts)))  # (2)
     return mixed, Saved(k, v, w_p, p, window, causal, key_mask)
 
 
@@ -130,8 +130,3 @@ def in_parts(x: Any, window: int, causal: bool) -> Any:
     length = x.shape[-2]
     count, width = ((length - 1) // window, min(window, length)) if causal else (1, length)
     return x[..., : count * width, :].reshape(*x.shape[:-2], count, width, x.shape[-1])
-
-
-def in_a_row(mixed: Array) -> Array:
-    """One part after the other: ``(..., T, R, X) -> (..., T R, X)``."""
-    return mixed.reshape(*mixed.shape[:-3], mixed.shape[-3] * mixed.shape[-2], mixed.shape[-1])

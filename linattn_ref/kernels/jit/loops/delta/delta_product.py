@@ -65,7 +65,7 @@ def forward(q, k, v, erase, log_gate, state, beta=None, scale=1.0):
     more = _rows(v, erase, beta, _channels(log_gate, v))
     arrays = q, k, values, *more, out, *_rows(v, written)  # kept until it is done
     heads = _heads(s)
-    forward_heads(len(heads), table_of(*arrays), heads, scale)
+    forward_heads(len(heads), table_of(*arrays), heads, float(scale))
     return out, s, v if written is None else written
 
 
@@ -112,7 +112,7 @@ def step(q, k, v, erase, log_gate, s, after=None, *, beta=None, scale=1.0, norma
     erase = none if erase is None else erase.ravel()  # one by one: a loop in Python would take as long as a head
     beta = none if beta is None else beta.ravel()
     log_gate = none if log_gate is None else log_gate.ravel()
-    q, k, v = q.ravel(), k.ravel(), v.ravel()
+    q, k, v, scale = q.ravel(), k.ravel(), v.ravel(), float(scale)
     fine = step_heads(q, k, v, erase, beta, log_gate, s.ravel(), whole.ravel(), out.ravel(), c, m, scale, normalise)
     if fine and whole is not after:
         after[...] = whole

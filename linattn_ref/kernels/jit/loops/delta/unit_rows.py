@@ -26,7 +26,7 @@ def forward(q, k, v, beta, normalise, scale):
     """What the rule is given, ``scale n(q), n(k), beta n(k), beta v``; ``beta (..., N, 1)``."""
     q_, k_, v_ = as_rows(q), as_rows(k), as_rows(v)
     out = [np.empty_like(x) for x in (q_, k_, k_, v_)]
-    _forward(_tasks(q_), q_, k_, v_, without_gaps(beta).ravel(), normalise, scale, *out)
+    _forward(_tasks(q_), q_, k_, v_, without_gaps(beta).ravel(), normalise, float(scale), *out)
     return tuple(x.reshape(like.shape) for x, like in zip(out, (q, k, k, v), strict=True))
 
 
@@ -34,7 +34,7 @@ def backward(d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale):
     """Gradients of ``q``, ``k``, ``v``, written over those of what the rule was given, the first three; and of beta."""
     given, inputs = [as_rows(x) for x in (d_q, d_k, d_value, d_e)], [as_rows(x) for x in (q, k, v)]
     beta_, d_beta = without_gaps(beta).ravel(), np.empty(beta.shape[:-1], beta.dtype)
-    _backward(_tasks(given[0]), *given, *inputs, beta_, normalise, scale, d_beta.ravel())
+    _backward(_tasks(given[0]), *given, *inputs, beta_, normalise, float(scale), d_beta.ravel())
     return *(x.reshape(like.shape) for x, like in zip(given, (q, k, v), strict=False)), d_beta
 
 

@@ -38,7 +38,7 @@ def backward(d_phi, phi):
 def step(q, k, v, s, z, eps):
     """One token, ``(..., D)``, ``(..., D)``, ``(..., M)`` -> ``out (..., M)``; brings ``s`` and ``z`` up to date."""
     out, whole = np.empty(v.shape, v.dtype), np.ascontiguousarray
-    step_heads(whole(q), whole(k), whole(v), s, z, eps, out)
+    step_heads(whole(q), whole(k), whole(v), s, z, float(eps), out)
     return out
 
 

@@ -31,7 +31,7 @@ def step(q, k, v, s, z, gate, eps, feature_map):
     ``gate (...)``, or None. The map has a field ``omega (m, D)``, and one or two features per direction, (3) or (2).
     """
     out, rows_s, rows_z = np.empty(v.shape, v.dtype), as_rows(s), as_rows(z)
-    more = _gates(gate, q), _directions(feature_map, q), len(feature_map.omega), eps
+    more = _gates(gate, q), _directions(feature_map, q), len(feature_map.omega), float(eps)
     step_heads(as_rows(q), as_rows(k), as_rows(v), rows_s, rows_z, *more, as_rows(out))
     if not (s.flags.carray and z.flags.carray):
         s[...], z[...] = rows_s.reshape(s.shape), rows_z.reshape(z.shape)

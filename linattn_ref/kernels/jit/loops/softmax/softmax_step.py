@@ -46,7 +46,7 @@ def step(q, k, v, length, scale):
     ``k`` and ``v`` are ``(..., capacity, D)`` and ``(..., capacity, M)``; what stands in later rows changes nothing.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    step_heads(np.ascontiguousarray(q), k, v, length, scale, out)
+    step_heads(np.ascontiguousarray(q), k, v, length, float(scale), out)
     return out
 
 
