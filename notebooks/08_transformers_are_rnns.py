@@ -701,10 +701,10 @@ chapter.table(("one image, over linear, CPU", "here, the record", "in print (tab
 # $$n_t = s_t^\top \phi(q_t), \quad d_t = z_t^\top \phi(q_t), \quad a_t = n_t / d_t, \quad u_t = a_t + x_t, \quad
 # h_t = \max(u_t W_1, 0), \quad y_t = u_t + h_t W_2$$
 #
-# **Down to $a_t$.** These lines do not depend on other positions. From $y_t = u_t + h_t W_2$
-# ($dp_t$ is `d_h` in the code),
+# **Down to $a_t$.** These lines do not depend on other positions. Let $p_t = u_t W_1$, so that
+# $h_t = \max(p_t, 0)$; $dp_t$ is `d_h` in the code. From $y_t = u_t + h_t W_2$,
 #
-# $$dp_t = dy_t W_2^\top \text{ where } p_t = u_t W_1 > 0, \text{ else } 0; \qquad du_t = dy_t + dp_t W_1^\top; \qquad
+# $$dp_t = dy_t W_2^\top \text{ where } p_t > 0, \text{ else } 0; \qquad du_t = dy_t + dp_t W_1^\top; \qquad
 # da_t = du_t; \qquad dx_t \text{ gets } du_t$$
 #
 # **Through the quotient.** $a_{tm} = n_{tm} / d_t$, so $\partial a_{tm} / \partial n_{tm} = 1 / d_t$ and

@@ -419,7 +419,7 @@ report.assert_ok()
 #
 # In float32 the sigmoid of 17 is exactly 1. By (11) a gate of 1 has no gradient, so `gate.forward` stops at the last
 # number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$ and $b_g = 1$, things and
-# what is done get low gates, and small words high ones. To one decimal they are the gates above:
+# what is done get low gates, and small words high ones. To one decimal, these are the gates above:
 
 # %%
 chapter.source(gate.forward, gate.backward, doc=False)

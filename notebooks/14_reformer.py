@@ -556,9 +556,9 @@ chapter.table(("attention", *(f"{r} round{'s' * (r > 1)}" for r in ROUNDS)), row
 # ## What it costs
 #
 # Each round takes $N \cdot 2C$ pairs, where softmax attention takes $N^2$, and its hash takes $N D B / 2$
-# multiply-adds. With $C$ and $B$ fixed everything but the sort is linear in $N$, and the sort takes $N \log N$
-# comparisons. Kept for the backward pass, in addition to the inputs, are the output, a length and the two numbers $m$
-# and $s$ of the log-sum-exp per row, and a permutation per round: $N (M + 3 + \mathrm{rounds})$ numbers.
+# multiply-adds. With $C$ and $B$ fixed everything but sorting is linear in $N$, and sorting takes at most about $N \log
+# N$ comparisons. Kept for the backward pass, in addition to the inputs, are the output, a length and the two numbers
+# $m$ and $s$ of the log-sum-exp per row, and a permutation per round: $N (M + 3 + \mathrm{rounds})$ numbers.
 #
 # Here it is counted at two lengths, for softmax attention (`dense` keeps the matrix, `online` does not) and linear
 # attention too, with $B = 64$ and $C = 32$:
@@ -747,7 +747,8 @@ print(softmax.forward(x[-1:], k[others], v[others])[0][0].round(4))
 # ## What to remember
 #
 # - With keys of one length, the largest scores are at the smallest angles, and finding them is a search for neighbours.
-#   A random hash finds most of them in several rounds, at a cost linear in $N$ for fixed chunks.
+#   A random hash finds most of them in several rounds, at a cost that is linear in $N$ for fixed chunks, but for the
+#   sorting.
 # - Buckets determine the order, and chunks decide who meets whom.
 # - Rounds combine by their log-sum-exp. With each pair's weight divided by the number of its rounds, they are one
 #   softmax.

@@ -576,10 +576,10 @@ for source in trained.values():
 # Here is what the two tables show:
 #
 # - **Longformer** is near softmax attention at once, on both data sets: that accuracy is within its interval. On
-#   reviews so is BigBird. (All read the same texts, so differences are known better than these intervals say.) Both
-#   keep the exponential, and attend to the keys near by and at a few fixed places. Nyström attention, whose landmarks
-#   are made from the text, loses two percentage points on reviews and four on sentences. There BigBird, whose blocks
-#   are single tokens then, loses six.
+#   reviews so is BigBird. Both keep the exponential, and attend to the keys near by and at a few fixed places. Nyström
+#   attention, whose landmarks are made from the text, loses two percentage points on reviews and four on sentences.
+#   There BigBird, whose blocks are single tokens then, loses six. (All mechanisms read the same texts, so differences
+#   are known better than these intervals say.)
 # - **A window alone** loses four points on sentences, where a quarter of the length covers much of what there is to
 #   see, and ten on reviews. Longformer and BigBird, which add some tokens that every query sees, lose about one there
 #   or less.
@@ -589,7 +589,8 @@ for source in trained.values():
 #   and its norms are new.
 # - **A little training** recovers much on the reviews, where most was lost: ten percentage points or more for
 #   Linformer, linear attention, Reformer and Long-Short, five or more for the window and RFA. On sentences the same
-#   number of updates hardly changes any accuracy, except that of Long-Short. Performers recover little on either.
+#   number of updates raises no accuracy by as much as two points, except that of Long-Short. Performers recover little
+#   on either.
 # - **Further updates are not harmless.** On sentences softmax attention itself, in which nothing was exchanged, loses
 #   three points by them, and on reviews one. "After" must be compared with softmax attention's row after the same
 #   updates: by that measure most mechanisms come three to five points nearer on sentences too.
@@ -634,8 +635,8 @@ for key, each in gained.items():
 # %% [markdown]
 # ### And what it costs
 #
-# The figure shows the time of both passes of a whole network of that size, at the length of the table above, and at
-# 2,048 tokens with $k = 128$: a sixteenth of the length, not a quarter. It is divided by the time with softmax
+# The figure shows the time of both passes of a whole network of that size, at the 128 tokens of the reviews, and at
+# 2,048 tokens with $k = 128$: a sixteenth of the length, not a quarter. The time is divided by the time with softmax
 # attention that keeps no matrix. The table has the milliseconds. At 128 tokens attention is a twentieth of a layer's
 # multiply-adds (chapter 24 counts them), and almost nothing can be saved; the more complicated mechanisms only cost
 # more. At 2,048 tokens the order changes.

@@ -815,7 +815,7 @@ for layers, name in dict.fromkeys(key[:2] for key in found):
     rows.append((f"{layers} layers, {name}", milliseconds, *products, f"{theirs[best]:.2f} ({best})"))
     assert 0.5 < of_step["its products"] < 1 < theirs[best]
     assert of_step["PyTorch's products"] / of_step["its products"] < 1.25
-chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's products", "PyTorch's best, times it"), rows)
+chapter.table(("step", "jit, ms", "its products, of it", "PyTorch's products, of it", "PyTorch's best, times it"), rows)
 
 # %% [markdown]
 # Most of a step is products, which nobody can avoid, and PyTorch's products take 14 to 19% longer. Most of what PyTorch

@@ -63,8 +63,8 @@ print(f"a word of {word_length} symbols; guessing costs {np.log(10):.2f} nats pe
 #
 # $$w_1 \ldots w_n\; 0\; w_1 \ldots w_n\; 0\; 0 \ldots$$
 #
-# and at each place the network predicts what comes next. The first copy is random and cannot be predicted. Only the $n
-# + 1$ targets from the separator on count. (In the code they are called `told`.) Each symbol of the second copy is in
+# and at each place the network predicts what comes next. The first copy is random and cannot be predicted. Only the
+# $n + 1$ targets from the separator on count. (In the code they are called `told`.) Each symbol of the second copy is in
 # the first as well, exactly $n$ places before the query that has to find it, and $n$ differs from word to word.
 #
 # Kitaev et al. (2020, section 2.1) study Reformer on such a task. Katharopoulos et al. (2020, section 4.1.1) compare
@@ -226,8 +226,8 @@ assert meets[1] < 0.8 < 0.985 < meets[4]
 # also differ from update to update. The features of linear attention estimate nothing, and there is no noise in them.
 #
 # **A window** of 16 places back ends lower than softmax attention, but after 10,000 updates in place of 4,000; after
-# 4,000 its loss was still .04 nats. And no word has its first copy inside it. Two layers reach 32 places: one passes on
-# what the other needs (exercise 4). Within its window, attention can point as sharply as it likes.
+# 4,000 its loss was still .04 nats. Yet no word has its first copy inside the window. Two layers reach 32 places: one
+# passes on what the other needs (exercise 4). Within its window, attention can point as sharply as it likes.
 #
 # **The paper's rate** is divided by ten after 3000 of 10,000 updates. With that, one seed each:
 
@@ -689,10 +689,11 @@ assert not two_layers[length - 1, length - 1 - (n + 1)]
 # ## What to remember
 #
 # - Two layers are enough to copy: one finds the separator, the other looks $n$ places back.
-# - Linear attention learns to copy, but needs more updates than softmax attention. By the plan, it does not reach the
-#   same loss in 10,000.
+# - Linear attention learns to copy, but needs more updates than softmax attention. By the plan of the longer runs, it
+#   does not reach the same loss in 10,000 updates.
 # - A picture of the weights does not show what a network knows: from a blur the wanted symbol can still be read.
-# - A head of width $D$ has weights of rank $D$ at most. Several heads together lose less than that suggests.
+# - A head of linear attention of width $D$ has weights of rank $D$ at most. Several such heads together lose less than
+#   that suggests.
 #
 # **Sources.** Katharopoulos et al. (2020), *Transformers are RNNs*, section 4.1. Kitaev, Kaiser and Levskaya (2020),
 # *Reformer: the efficient transformer*. Eckart and Young (1936), *The approximation of one matrix by another of lower

@@ -591,9 +591,9 @@ assert min(longer[1:]) > 0.9 * alone
 # In the panels softmax attention ends above what counting pairs reaches. Is the network too small, or its training too
 # short? The plan of longer runs (`experiments/learning/papers.toml`) has networks of width 256, and says what counts as
 # yes and as no. Its limits were written before these runs. But two trial runs had been seen. One, with $E$ and $F$
-# drawn at random, was stopped after a third of its updates, when it had learned only the frequencies; since then they
-# begin as mean pooling. Of one that begins so, 300 updates had been seen. The runs at length 128 have ended: softmax
-# attention, and Linformer with half and with a quarter as many mixtures as tokens, each with two seeds.
+# drawn at random, was stopped after a third of its updates, when it had learned only the frequencies; since then $E$
+# and $F$ begin as mean pooling. Of the other, which begins so, 300 updates had been seen. The runs at length 128 have
+# ended: softmax attention, and Linformer with half and with a quarter as many mixtures as tokens, each with two seeds.
 
 # %%
 planned = plan.read(Path(plan.__file__).with_name("papers.toml"))

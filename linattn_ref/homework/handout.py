@@ -41,11 +41,17 @@ def files(sheet: Sheet, *, instructor: bool = False) -> dict[str, bytes]:
     return all_files
 
 
+JUDGED = """
+In some items a second program calls the same functions, and has to find nothing wrong either. It allows less: eight
+times the error that rounding to float32 causes in the formula itself."""
+
+
 def readme(sheet: Sheet) -> str:
     items = "\n".join(f"| {x.title}{limit(x)} | `{'`, `'.join(x.functions)}` | {x.points:g} |" for x in sheet.items)
     said = vars(sheet) | {"goals": "\n".join(f"- {x}" for x in sheet.goals), "items": items}
     said["libraries"] = "NumPy, PyTorch, JAX or Triton" if sheet.arrays else "NumPy"
     said["note"] = template("libraries.md") if sheet.arrays else ""
+    said["judged"] = JUDGED * any(item.judge for item in sheet.items)
     return template("README.md").format(
         tolerance=grading.TOLERANCE, importing=IMPORTING, all=ALL, patience=PATIENCE, **said
     )
