@@ -407,9 +407,9 @@ chapter.table(("lengths", "exp(x.y)", "mean estimate, by formula", "spread of po
 # %% [markdown]
 # > **A break.** A random feature map estimates the softmax kernel without bias. Trig features err with
 # > $\lVert x - y \rVert$, positive ones with $\lVert x + y \rVert$, both exponentially in its square, and positive ones
-# > never yield a negative weight. Orthogonal directions lower the error: a little for positive features, and much for the other two
-# > where vectors are short. After the break this becomes attention: its range, its gradient, its cost, and its error on
-# > a real network.
+# > never yield a negative weight. Orthogonal directions lower the error: a little for positive features, and much for
+# > the other two where vectors are short. After the break this becomes attention: its range, its gradient, its cost,
+# > and its error on a real network.
 
 # %% [markdown]
 # ## The mechanism

@@ -64,8 +64,8 @@ print(f"a word of {word_length} symbols; guessing costs {np.log(10):.2f} nats pe
 # $$w_1 \ldots w_n\; 0\; w_1 \ldots w_n\; 0\; 0 \ldots$$
 #
 # and at each place the network predicts what comes next. The first copy is random and cannot be predicted. Only the
-# $n + 1$ targets from the separator on count. (In the code they are called `told`.) Each symbol of the second copy is in
-# the first as well, exactly $n$ places before the query that has to find it, and $n$ differs from word to word.
+# $n + 1$ targets from the separator on count. (In the code they are called `told`.) Each symbol of the second copy is
+# in the first as well, exactly $n$ places before the query that has to find it, and $n$ differs from word to word.
 #
 # Kitaev et al. (2020, section 2.1) study Reformer on such a task. Katharopoulos et al. (2020, section 4.1.1) compare
 # softmax, linear and lsh on theirs. Here the task is as in the latter authors' code
