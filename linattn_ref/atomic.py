@@ -98,7 +98,7 @@ def _reserved(path: Path) -> Path:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "a device or a pipe, of which a rename would make a file")
+        raise OSError(errno.EINVAL, "a device or a pipe, which a rename would replace with a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

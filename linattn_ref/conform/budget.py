@@ -1,7 +1,7 @@
 """How far off an answer may be: what an honest implementation in the kernel's precision is, and no more.
 
-The question is answered again in float32 (or float64), several times: by our pages as they are (softmax and causal
-linear attention by tiles and chunks too), with the channels in another order, so that sums are rounded otherwise, and
+The question is answered again in float32 (or float64), several times: by our pages as they are (softmax also in tiles,
+causal linear attention also in chunks), with the channels in another order, so that sums are rounded otherwise, and
 with inputs that are off by a unit in the last place, as a product that is rounded on the way is. What is allowed is
 :data:`FACTOR` times the sum of
 

@@ -135,7 +135,7 @@ def other_lengths(judge: Judge) -> Iterator[Trial]:
 
 @check()
 def lengths(judge: Judge) -> Iterator[Trial]:
-    """Any number of tokens: a tile less one, a tile, a tile and one, a prime, one."""
+    """Any number of tokens: a tile less one, a tile, a tile and one, a prime, and a single one."""
     for n in (2, 15, 16, 17, 31, 63, 64, 65, 127, 129, 300, 1) if judge.full else (17, 65, LENGTH, 2, 1):
         only = ("out", "d_v") if n == 1 else None  # its other gradients are nearly, or exactly, 0
         yield judge.trial(f"{n} tokens", judge.ask(n=n, causal=True, leading=(1, 2)), only)
@@ -297,7 +297,7 @@ def gates(judge: Judge) -> Iterator[Trial]:
 
 @check(ops=GATED)
 def resets(judge: Judge) -> Iterator[Trial]:
-    """A gate of 0 in the middle begins anew: nothing of before remains, and no NaN comes of it."""
+    """A gate of 0 begins anew, in the middle or after a state: nothing of before remains, and no NaN comes of it."""
     first = [(0, judge.ask(state=True))] * judge.target.offers("state")
     for token, question in ((9, judge.ask()), (100, long(judge)), *first):
         gate = question.inputs["log_gate"].copy()
@@ -315,17 +315,18 @@ def large_scores(judge: Judge) -> Iterator[Trial]:
             yield judge.trial(noted(f"queries times {size:g}", causal), question.change(q=larger), ("out",))
         common = {name: question.inputs[name].copy() for name in "qk"}
         for x in common.values():
-            x[..., 0] = 60  # scores beyond exp(1000), and gradients of ordinary size
+            x[..., 0] = 60  # scores beyond 1000, and gradients of ordinary size
         yield judge.trial(noted("queries and keys with a common part", causal), question.change(**common))
 
 
 @check(ops=("linear",))
 def small_features(judge: Judge) -> Iterator[Trial]:
-    """Where a query's features are nearly 0, the denominator is a small sum and eps, no more and no less."""
+    """Where the features of queries and keys are small, eps is seen in the denominator, no more and no less of it."""
     for causal in causals(judge):
         question = judge.ask(causal=causal)
-        far = rounded(question.inputs["q"] - 16, judge.dtype)
-        yield judge.trial(noted("queries about -16", causal), question.change(q=far), ("out",))
+        # Further down elu(x) + 1, computed as it is written, loses its digits.
+        far = {name: rounded(question.inputs[name] - 4, judge.dtype) for name in "qk"}
+        yield judge.trial(noted("queries and keys about -4", causal), question.change(**far), ("out",))
 
 
 @check(ops=DELTAS)

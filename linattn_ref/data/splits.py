@@ -64,7 +64,7 @@ def read_labelled(file: zipfile.Path | Path, source: str | None = None) -> Label
     rows = [row for row in found if source in (None, row["source"])]
     if not rows:
         raise ValueError(f"{file.name}: no text{f' whose source is {source!r}' if source else ''}")
-    wrong = [row["label"] for row in rows if not (row["label"] or "").isdecimal() or int(row["label"]) >= 2**63]
+    wrong = [row["label"] for row in rows if not (row["label"] or "").isdecimal() or len(row["label"].lstrip("0")) > 18]
     if wrong:
         raise ValueError(f"{file.name}: expected labels 0, 1, ..., got {wrong[0]!r}")
     if any(row["text"] is None for row in rows):

@@ -16,7 +16,7 @@ import unicodedata
 __all__ = ["LETTERS", "in_words", "plain"]
 
 LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
-APOSTROPHES = str.maketrans(dict.fromkeys("‘’ʼ`", "'"))
+APOSTROPHES = str.maketrans({"‘": "'", "’": "'", "ʼ": "'", "`": " "})
 LATIN = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})  # which Unicode does not take apart
 NUMBER = re.compile(  # neither after a letter, a sign or a part of a number, nor before a letter or another part
     r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?<!\d[.,])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?"

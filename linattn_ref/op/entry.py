@@ -208,7 +208,7 @@ class Entry:
 
     def first_call(self, key: Any, args: Any, options: Any) -> Any:
         """A call of a kind that is not known."""
-        for name in {*[*self.places][:1], "saved"} & {*self.places}:
+        for name in [*[*self.places][:1], *["saved"] * ("saved" in self.places)]:
             first = self.argument(name, args, options)  # if it is NumPy's, so are all, or the checks say so
             while isinstance(first, tuple) and first:
                 first = next((x for x in first if x is not None), None)
@@ -244,7 +244,9 @@ class Entry:
             try:
                 backend = importlib.import_module(backend) if isinstance(backend, str) else backend
             except (ModuleNotFoundError, ValueError) as error:
-                raise TypeError(f"model.kernels: expected a backend or its name, {JIT} say, got {backend!r}") from error
+                raise TypeError(
+                    f"model.kernels: expected a backend or its name, such as {JIT}, got {backend!r}"
+                ) from error
         return normal(backend)
 
     def checked(self, args: Any, options: Any, backend: Any, extras: Any) -> tuple[Any, Any, bool]:

@@ -10,8 +10,8 @@ What is needed at the entry of a function that users call, :func:`with_gpu_array
 NumPy's arrays go straight through. So that one text does for both, it makes new arrays like others
 (``np.zeros_like(q, shape=...)``, ``np.asarray(omega, like=q)``), chooses by ``np.where``, and asks no number of an
 array: ``float(x)``, ``if x.any()`` or ``x[mask]`` would have to wait for the GPU and copy from it. Only
-`linattn_ref.kernels.common.rises` and `linattn_ref.attention.parts.packed`, which reads the offsets, do so, and
-`negative_similarity_fraction`, which returns a float, and `pinv_exact` with an ``rcond`` of the caller's.
+these do so: `linattn_ref.kernels.common.rises`; `linattn_ref.attention.parts.packed`, which reads the offsets;
+`negative_similarity_fraction`, which returns a float; and `pinv_exact`, where the caller gives ``rcond``.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Kernel(NamedTuple):
     draw: Callable[[int, int, Generator], Array]  # m, D, rng -> omega (m, D)
 
 
-KERNELS = {  # sinc takes negative values
+KERNELS = {  # sinc is sin(d) / d, and takes negative values
     "gaussian": Kernel(lambda d: np.exp(-(d**2).sum(axis=-1) / 2), lambda m, D, rng: rng.standard_normal((m, D))),
     "laplacian": Kernel(lambda d: np.exp(-abs(d).sum(axis=-1)), lambda m, D, rng: rng.standard_cauchy((m, D))),
     "cauchy": Kernel(lambda d: (1 / (1 + d**2)).prod(axis=-1), lambda m, D, rng: rng.laplace(size=(m, D))),

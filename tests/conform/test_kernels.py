@@ -39,14 +39,17 @@ def test_the_largest_size_of_a_check_is_no_false_alarm():
         conform.check(page, op, only=("gradient_of_one_row",), full=True).assert_ok()
 
 
+@pytest.mark.parametrize("op", GATED)
+def test_the_pages_pass_with_a_gate_per_channel(op):
+    conform.check(PAGES[op], op, mapping=conform.Mapping(gate="channel")).assert_ok()
+
+
 # In float32 the same kernels are compiled anew, which takes a minute.
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("op", "gate"), [*((op, "head") for op in PAGES), *((op, "channel") for op in GATED)])
 def test_the_compiled_kernels_pass(op, gate, dtype):
     mapping = conform.Mapping(given={"kernels": jit}, gate=gate)
     conform.check(PAGES[op], op, dtype=dtype, mapping=mapping).assert_ok()
-    if gate == "channel":  # the pages too, of which the same questions are answered already
-        conform.check(PAGES[op], op, dtype=dtype, mapping=conform.Mapping(gate=gate)).assert_ok()
 
 
 def attention(query, key, value, is_causal=False):
@@ -99,7 +102,7 @@ def test_the_library_is_that_of_the_targets_module(way, name, monkeypatch):
 
 
 @pytest.mark.parametrize("op", ["softmax", "linear"])
-def test_a_default_of_its_own_is_not_asked_for(op):
+def test_a_kernels_own_default_of_causal_does_not_matter(op):
     def usually_causal(q, k, v, *, causal=True):
         return PAGES[op].forward(q, k, v, causal=causal)[0]
 

@@ -11,7 +11,7 @@ from hypothesis.internal.conjecture import providers
 
 from linattn_ref.gradcheck import check_directions
 
-# No numbers of the modules that have been imported, of which there are others in each worker.
+# Hypothesis also tries constants of imported modules. Workers import different ones: their examples would differ.
 providers._get_local_constants = lambda: providers._local_constants
 # The same examples in every run; no deadline, since the first call of a Numba kernel compiles it.
 repeatable = settings(derandomize=True, deadline=None, database=None)

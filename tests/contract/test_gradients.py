@@ -47,14 +47,14 @@ def in_shapes(setting, shapes):
 
 @each_setting(lambda s: s.room != "jit")
 def test_a_random_direction_over_many_tiles(setting):
-    """Of as many queries as keys under a mask, and of fewer without; the slow test takes the other number."""
+    """Of as many queries as keys under a mask, and fewer without; ``..._with_and_without_a_mask`` takes the others."""
     along(setting, 300 if setting.masked else 40)
 
 
 @pytest.mark.slow
 @each_setting(lambda s: s.room == "jit")
 def test_a_random_direction_of_compiled_loops(setting):
-    """Which ``test_rooms`` compares with the pages, number by number."""
+    """``test_rooms`` compares them with the pages number by number; here gradients are those of the outputs."""
     along(setting, 70)
 
 

@@ -20,7 +20,7 @@ from linattn_ref.data import transcripts
         ("chapter 2.", "chapter two", ("digits", "punctuation")),
         ("1984-85", "one thousand nine hundred eighty four eighty five", ("digits", "punctuation")),
         ("'hello' she said", "hello she said", ("punctuation",)),
-        ("‘hello’ she said, `so what`", "hello she said 'so what'", ("punctuation",)),
+        ("‘hello’ she said, `so what`", "hello she said so what", ("punctuation",)),
         ("rock ‘n’ roll, ‘tis", "rock n roll 'tis", ("punctuation",)),
         ("the '90' bus", "the ninety bus", ("digits", "punctuation")),
         ("'1984'", "one thousand nine hundred eighty four", ("digits", "punctuation")),

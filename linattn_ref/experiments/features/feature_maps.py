@@ -36,7 +36,11 @@ ORDERS = (1, 2, 4, 8)  # of `taylor_exp`
 SCORES = np.linspace(-8, 8, 65)  # x.y of pairs of vectors
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 # Of each map: its marker, its colour and its name in words
-LOOKS = ("o", style.BLUE, "elu + 1"), ("s", style.SKY, "quadratic"), ("^", style.PURPLE, "Taylor,\norder 2")
+LOOKS = (
+    ("o", style.MECHANISMS["linear"], "elu + 1"),
+    ("s", style.SKY, "quadratic"),
+    ("^", style.PURPLE, "Taylor,\norder 2"),
+)
 
 
 QUICK = {"lengths": LENGTHS[:5], "widths": (4, 8)}

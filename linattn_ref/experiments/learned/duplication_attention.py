@@ -53,12 +53,14 @@ def _network(params: Params, model: Model, words: Words, read: NDArray[np.int64]
     copied, separator = looked_for(words)
     p = weights_of(saved)  # (count, layers, heads, S, S)
     rows = copied.sum(axis=(-1, -2))[:, None, None]
-    on = [((p * mask[:, None, None]).sum(axis=(-1, -2)) / rows).mean(axis=0) for mask in (copied, separator)]
+    on_copied, on_separator = (
+        ((p * mask[:, None, None]).sum(axis=(-1, -2)) / rows).mean(axis=0) for mask in (copied, separator)
+    )
     _, of_shown = causal.forward(read[None], params, model)
     return Results(
         p=np.round(weights_of(of_shown)[0], 3),  # (layers, heads, N, N), of the word in the picture
-        on_copied=on[0],  # (layers, heads), the share of the weight on the symbol to be told; of other words
-        on_separator=on[1],  # (layers, heads)
+        on_copied=on_copied,  # (layers, heads), the share of the weight on the symbol to be told; of other words
+        on_separator=on_separator,  # (layers, heads)
         symbols=float(right[words.counts].mean()),  # the share of those words' symbols that is told
         words=float(right.all(axis=-1).mean()),  # and of the words that are told from the first symbol to the last
     )

@@ -82,7 +82,7 @@ def read(path: Path) -> list[Planned]:
     for name, table in tables.items():
         for one in _runs(f"plan: {path}, [{name}]", name, table, plan):
             if one.name in plan:
-                raise ValueError(f"plan: {path}, [{name}]: a run of the name {one.name} comes before it")
+                raise ValueError(f"plan: {path}, [{name}]: the plan has a run {one.name} already")
             plan[one.name] = one
     return [*plan.values()]
 

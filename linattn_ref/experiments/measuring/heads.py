@@ -177,14 +177,18 @@ def spread(errors: Array) -> Spread:
 
 
 def errors_by_way(
-    ways: Iterable[str], ways_at: Callable[[int], dict[str, Errors]], reduced: Sequence[int], heads: Heads, new: range
+    ways: Iterable[str],
+    ways_at: Callable[[int], dict[str, Errors]],
+    reduced: Sequence[int],
+    heads: Heads,
+    sentences: Sequence[int],
 ) -> dict[str, dict[str, Spread]]:
     """The ``output``'s errors at every ``R`` by way, and those of the ``matrix`` where there is one.
 
     ``ways_at(R)`` measures all of ``ways`` as `each_error` does, but ``"svd"``, which is `truncated_svd`.
     """
     found = [ways_at(r) for r in reduced]
-    for at_r, svd in zip(found, truncated_svd(reduced, heads, new), strict=True):
+    for at_r, svd in zip(found, truncated_svd(reduced, heads, sentences), strict=True):
         at_r["svd"] = svd
     return {
         name: {way: spread(np.stack([at_r[way][i] for at_r in found])) for way in ways if found[0][way][i].size}

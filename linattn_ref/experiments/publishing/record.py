@@ -30,7 +30,9 @@ PNG_WIDTH = 1600  # pixels, for a figure of any size in inches
 SAVING: Any = {"svg.hashsalt": "linattn_ref", "svg.fonttype": "path", "pdf.fonttype": 42}
 
 
-def document(results: Any, name: str, *, command: str, seed: int | None, **more: Any) -> dict[str, Any]:
+def document(
+    results: Any, name: str, *, command: str, seed: int | None, caption: str = "", **more: Any
+) -> dict[str, Any]:
     """The record of a figure: all numbers that it shows, and what they were made with.
 
     Parameters
@@ -43,11 +45,12 @@ def document(results: Any, name: str, *, command: str, seed: int | None, **more:
         The command line that makes the figure again.
     seed : int or None
         The seed of the random generator; None where nothing is drawn at random.
+    caption : str
+        What the figure shows, in a sentence or two: the gallery prints it.
     **more
-        To be kept with the numbers, such as the hashes of model and text; and ``caption``, what the figure shows, in a
-        sentence or two, which the gallery prints.
+        To be kept with the numbers, such as the hashes of model and text.
     """
-    about = {"name": name, "caption": "", "command": command, "seed": seed, **plain(more)}
+    about = {"name": name, "caption": caption, "command": command, "seed": seed, **plain(more)}
     return {**about, "versions": versions(), "machine": machine(), "results": plain(results)}
 
 

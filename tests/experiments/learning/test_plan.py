@@ -127,7 +127,7 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
 def test_two_runs_of_one_name_are_told(small):
     each = 'each = { attention = ["linear", "softmax"] }'
     small.write_text(SMALL + SMALL.replace("[copying]", "[copying-linear]").replace(each, "each = {}"))
-    with pytest.raises(ValueError, match=r"\[copying-linear\]: a run of the name copying-linear-0 comes before it"):
+    with pytest.raises(ValueError, match=r"\[copying-linear\]: the plan has a run copying-linear-0 already"):
         plan.read(small)
 
 

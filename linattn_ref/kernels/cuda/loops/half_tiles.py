@@ -107,7 +107,7 @@ def add_part(acc, j, a0, a1, a2, a3, b0, b1):
 
 @inlined
 def add_rows_by_rows(lane, warp, acc, a, b):
-    """``acc += a b^T``, of two arrays of rows; the transpose of an array of pairs is one."""
+    """``acc += a b^T``, of two arrays of rows, or of what reads like one: the transpose of an array of pairs."""
     g, t = lane >> 2, lane & 3
     i = 16 * warp + g
     for k in range(STEPS):
