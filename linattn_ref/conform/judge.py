@@ -63,11 +63,9 @@ class Judge:
     def ask(self, **options: Any) -> Question:
         """A question with what the target has built in."""
         fixed = self.target.mapping.fixed
-        kept = {
-            name: x
-            for name, x in options.items()
-            if name not in fixed and (name != "causal" or self.target.offers(name))
-        }
+        kept = {name: x for name, x in options.items() if name not in fixed}
+        if "causal" in kept and not self.target.offers("causal"):
+            del kept["causal"]
         normalise = {"normalise": True} if self.target.offers("normalise") else {}
         given = {"gate_per": self.target.mapping.gate, "dtype": self.dtype, **normalise, **fixed, **kept}
         if given.get("state") and "causal" in OPS[self.target.op].options:

@@ -244,9 +244,8 @@ class Entry:
             try:
                 backend = importlib.import_module(backend) if isinstance(backend, str) else backend
             except (ModuleNotFoundError, ValueError) as error:
-                raise TypeError(
-                    f"model.kernels: expected a backend or its name, such as {JIT}, got {backend!r}"
-                ) from error
+                known = f"a backend or its name, such as {JIT}"
+                raise TypeError(f"model.kernels: expected {known}, got {backend!r}") from error
         return normal(backend)
 
     def checked(self, args: Any, options: Any, backend: Any, extras: Any) -> tuple[Any, Any, bool]:
