@@ -139,7 +139,7 @@ def test_a_width_that_does_not_fit_is_an_error(tmp_path, words, told, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("side", [29, 40, -1])
+@pytest.mark.parametrize("side", [29, 40, 0, -1])
 def test_a_square_that_is_larger_than_the_images_is_an_error(digits, side):
     with pytest.raises(ValueError, match=f"cut: expected a side of 1 to 28 pixels, got {side}"):
         images.begin(shape=TINY, cut=side)

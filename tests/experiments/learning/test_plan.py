@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -122,6 +123,27 @@ def test_what_is_missing_is_run_and_its_record_says_what_was_asked_before(small,
     small.write_text(SMALL.replace("The loss falls.", "Anything."))
     assert cli.main(words) == 2
     assert "plan.json says otherwise what would count, and was there before" in capsys.readouterr().err
+
+
+def test_a_word_that_is_none_of_an_options_is_told(small):
+    """Before hours of training; these are in the annotation, not in the description."""
+    of_text = re.sub(r"each = .*", 'each = { attention = ["linformer"] }', SMALL.replace("duplication", "mlm"))
+    small.write_text(re.sub(r"options = .*", 'options = { sharing = "nonsense" }', of_text))
+    with pytest.raises(ValueError, match="sharing: expected one of none, headwise, "):
+        plan.read(small)
+
+
+def test_a_run_has_one_thread_and_gives_the_others_back(monkeypatch, tmp_path):
+    before, seen = numba.get_num_threads(), []
+
+    def run(*_, **__):
+        seen.append(numba.get_num_threads())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learn, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        plan.run_one("duplication", 0, {}, str(tmp_path), "")
+    assert (seen, numba.get_num_threads()) == ([1], before)
 
 
 def test_two_runs_of_one_name_are_told(small):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from linattn_ref.experiments.publishing.headlines import ROWS, YARDSTICKS, hardest, table
+from linattn_ref.experiments.publishing.headlines import ROWS, YARDSTICKS, hardest, shares, table
 
 WANTED = [row for rows in ROWS.values() for row in rows.values()]
 VERSIONS = {"PyTorch": "2.0", "Peer": "1.5", "Peer native": "1.6"}
@@ -56,6 +56,13 @@ def test_a_row_is_the_records(tmp_path):
     assert len(lines) == len(WANTED)
     assert all(line.endswith("| Peer 1.5, by hand | 2.3 (2.0) | a chip |") for line in lines)
     assert re.findall(r"\d+%", shares) == ["60%", "40%", "75%", "75%", "50%"]
+
+
+def test_a_machine_of_one_thread_is_told(tmp_path):
+    for name, results in (("training", {"threads": []}), ("generation", {})):
+        (tmp_path / f"bench_{name}.json").write_text(json.dumps({"results": results}))
+    with pytest.raises(ValueError, match=r"bench_training\.json: expected times with two threads, found none"):
+        shares(tmp_path)
 
 
 def test_the_hardest_peer_is_shown():
