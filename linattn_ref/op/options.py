@@ -94,7 +94,7 @@ def check_options(arguments: dict[str, Any], *, scale_or_none: bool = True) -> N
     d_loss: Any = arguments.get("d_loss", 0)
     if np.ndim(d_loss) != 0:
         raise ValueError(f"d_loss: expected a number, got shape {np.shape(d_loss)}")
-    if not (is_number(d_loss) or getattr(getattr(d_loss, "dtype", None), "kind", "") == "f"):
+    if not (is_number(d_loss) or getattr(getattr(d_loss, "dtype", None), "kind", "") in ("f", "V")):  # V: bfloat16
         raise TypeError(f"d_loss: expected a number, got {d_loss!r}")
     if "causal" in arguments:
         _check_causal(arguments["causal"], arguments)

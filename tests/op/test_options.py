@@ -126,6 +126,14 @@ def test_a_gradient_of_the_loss_is_a_number(wrong):
         cross_entropy.backward(wrong, saved)
 
 
+def test_a_gradient_of_the_loss_may_be_an_array_without_axes_of_any_float():
+    _, saved = cross_entropy.forward(np.zeros((2, 3)), np.array([0, 2]))
+    expected = cross_entropy.backward(1.0, saved)
+    for dtype in (np.float16, np.float64, pytest.importorskip("ml_dtypes").bfloat16):
+        found = cross_entropy.backward(np.array(1, dtype), saved)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+
+
 @pytest.mark.parametrize("call", [*DRAWN, *OF_NO_DTYPE], ids=lambda call: call.func.__module__)
 @pytest.mark.parametrize("wrong", [0, None, np.random, np.random.RandomState(0)], ids=["seed", "none", "module", "old"])
 def test_a_generator_is_one_of_numpys(call, wrong):
