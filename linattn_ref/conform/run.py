@@ -128,6 +128,8 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
             sentence = f"each row is a multiple of the right one, as with another {other}"
             several = trial.question.inputs["k"].shape[-2] > 1  # of one key every row is, whatever is wrong
             found = [("rows_off_by_a_factor", sentence, 0.0)] * several
+        elif not found and (sentence := multiples(trial, arrays)):
+            found = [("gradients_off_by_a_factor", sentence, 0.0)]
         elif not found and target.dtype == "float32" and keeps_ten_bits(trial):
             found = [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
         elif not found and (coarser := coarser_dtype(trial, target)):
@@ -146,6 +148,19 @@ def rows_are_multiples(trial: Trial) -> bool:
     factor = (got * right).sum(axis=-1, keepdims=True) / np.where(size, size, 1)
     fits = np.linalg.norm(got - factor * right) < FITS * np.linalg.norm(got - right)
     return right.shape[-1] > 2 and bool(fits and factor[size > 0].all())  # rows of 0 are another fault
+
+
+def multiples(trial: Trial, arrays: set[str]) -> str:
+    """By what number each gradient that is off is multiplied, if that is all; no rounding is such a factor."""
+    said = []
+    for name in sorted(arrays):
+        got, right = trial.got.arrays[name], trial.right[name]
+        size = (right * right).sum()
+        factor = (got * right).sum() / size if size else np.nan
+        if right.size < 3 or not np.linalg.norm(got - factor * right) < FITS * np.linalg.norm(got - right):
+            return ""
+        said.append(f"the gradient of {name.removeprefix('d_')} is multiplied by {factor:.3g}")
+    return " and ".join(said)
 
 
 def coarser_dtype(trial: Trial, target: Target) -> str:

@@ -234,6 +234,18 @@ def test_no_denominator_is_told_where_there_is_none():
     assert report["output"].diagnosis[0].endswith("as with another scale")
 
 
+@pytest.mark.parametrize("factor", [-1, 0, 0.5, 20])
+def test_a_multiple_of_one_gradient_is_told(factor):
+    def backward(d_out, saved):
+        found = linear.backward(d_out, saved)
+        return found._replace(v=found.v * np.float32(factor))
+
+    report = conform.check((linear.forward, backward), "linear", only=("gradients", "gradient_of_one_row"))
+    for outcome in report.outcomes:
+        assert outcome.named == ("gradients_off_by_a_factor",)
+        assert outcome.diagnosis == (f"the gradient of v is multiplied by {factor}",)
+
+
 def test_an_output_is_judged_where_the_backward_pass_raises():
     def refuses(d_out, saved):
         raise RuntimeError("wrong on this GPU")
