@@ -17,8 +17,7 @@ eSpeak NG 1.52, ``src/include/espeak-ng/speak_lib.h``.
 """
 
 import ctypes
-import io
-import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -93,14 +92,11 @@ def speak(texts: Sequence[str], voice: Voice = Voice()) -> list[Spoken]:  # noqa
     for name, (least, most) in LIMITS.items():
         if type(x := getattr(voice, name)) is not int or not least <= x <= most:
             raise ValueError(f"voice.{name}: expected an integer from {least} to {most}, got {x!r}")
-    asked = json.dumps({"texts": list(texts), "voice": voice})
-    done = subprocess.run([sys.executable, "-m", __name__], input=asked.encode(), capture_output=True, check=False)
+    asked = pickle.dumps((list(texts), tuple(voice)))
+    done = subprocess.run([sys.executable, "-m", __name__], input=asked, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"eSpeak NG failed with status {done.returncode}: {done.stderr.decode().strip()[-300:]}")
-    found = np.load(io.BytesIO(done.stdout))
-    spoken = [
-        Spoken(found[f"samples{i}"], found[f"phonemes{i}"].tolist(), found[f"starts{i}"]) for i in range(len(texts))
-    ]
+    spoken = [Spoken(*each) for each in pickle.loads(done.stdout)]
     for text, each in zip(texts, spoken, strict=True):
         if not each.phonemes:
             raise ValueError(f"texts: there is nothing to say in {text!r}")
@@ -169,13 +165,9 @@ def _say(library: Any, texts: Sequence[str], voice: Voice) -> list[Spoken]:
 
 
 def _main() -> None:
-    asked = json.load(sys.stdin)
-    spoken, file = _say(_library(), asked["texts"], Voice(*asked["voice"])), io.BytesIO()
-    arrays: dict[str, Any] = {}
-    for i, each in enumerate(spoken):
-        arrays |= {f"{name}{i}": np.array(value) for name, value in each._asdict().items()}
-    np.savez(file, **arrays)
-    sys.stdout.buffer.write(file.getvalue())
+    texts, voice = pickle.load(sys.stdin.buffer)
+    spoken = _say(_library(), texts, Voice(*voice))
+    pickle.dump([tuple(each) for each in spoken], sys.stdout.buffer)  # `Spoken` has another name in this process
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Its proof takes ``k = 5 log(n) / (eps^2 - eps^3)``. The answer depends on which 
 """
 
 import bisect
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from linattn_ref.op.options import check_sizes
 from linattn_ref.theory.johnson_lindenstrauss import check_eps, check_probability, clopper_pearson
 from linattn_ref.theory.low_rank import Action, action, attention_rows, errors_at, stated_dimension
 
-__all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action"]
+__all__ = ["Growth", "Needed", "growth", "needed_dimension", "random_action", "smallest"]
 
 LARGEST_DIMENSION = 1 << 40  # where `needed_dimension` gives up
 WIDTH = 64  # of the queries and keys of `random_action`
@@ -62,28 +63,27 @@ def needed_dimension(acted: Action, eps: float, event: str, *, failure: float = 
     trials = acted.uniform.size
     if clopper_pearson(0, trials)[1] > failure:
         raise ValueError(f"failure: {trials} trials cannot tell {failure!r} from 0, more trials are needed")
-    counts: dict[int, int] = {}  # failures by k: the three searches meet the same k again and again
 
+    @functools.cache  # the three searches meet the same k again and again
     def rates(k: int) -> tuple[float, float, float]:
-        if k not in counts:
-            counts[k] = int(np.count_nonzero(~(errors_at(acted, k, event) <= eps)))
-        return counts[k] / trials, *clopper_pearson(counts[k], trials)
+        if k > LARGEST_DIMENSION:
+            raise ValueError(f"eps: the event fails too often at every k up to {LARGEST_DIMENSION}")
+        failures = int(np.count_nonzero(~(errors_at(acted, k, event) <= eps)))
+        return failures / trials, *clopper_pearson(failures, trials)
 
     return Needed(
         stated_dimension(acted.exact.size, eps),
-        measured=_first(lambda k: rates(k)[0] <= failure),
-        low=_first(lambda k: rates(k)[1] <= failure),
-        high=_first(lambda k: rates(k)[2] <= failure),
+        measured=smallest(lambda k: rates(k)[0] <= failure),
+        low=smallest(lambda k: rates(k)[1] <= failure),
+        high=smallest(lambda k: rates(k)[2] <= failure),
     )
 
 
-def _first(holds: Callable[[int], bool]) -> int:
+def smallest(holds: Callable[[int], bool]) -> int:
     """The smallest positive integer at which ``holds`` turns true, once and for all: doubling, then bisection."""
     above = 1
     while not holds(above):
         above *= 2
-        if above > LARGEST_DIMENSION:
-            raise ValueError(f"eps: the event fails too often at every k up to {LARGEST_DIMENSION}")
     between = range(above // 2 + 1, above)
     return between.start + bisect.bisect_left(between, True, key=holds)
 

@@ -17,7 +17,6 @@ The right side is about ``C`` where ``M = D``. What it takes to make the feature
 alone, for ``quadratic`` and ``taylor_exp`` one or two products per feature, which is then used in ``M`` multiply-adds.
 """
 
-import bisect
 import math
 from functools import partial
 
@@ -28,6 +27,7 @@ from linattn_ref.attention.features import feature_maps
 from linattn_ref.attention.features.feature_maps import FeatureMap
 from linattn_ref.experiments.measuring.counting import count
 from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, style
+from linattn_ref.theory.dimension_growth import smallest
 
 __all__ = ["MAPS", "compute", "crossover", "crossover_formula", "draw", "remainder_bound"]
 
@@ -110,11 +110,8 @@ def crossover(feature_map: FeatureMap, key_width: int, value_width: int) -> int:
     def pays(n: int) -> bool:
         return multiply_adds(feature_map, n, key_width, value_width) < multiply_adds(None, n, key_width, value_width)
 
-    high = 1
-    while not pays(high):
-        high *= 2
     # One is linear in N and the other quadratic: once it pays, it pays at every greater length.
-    return high // 2 + bisect.bisect_left(range(high // 2, high), True, key=pays)
+    return smallest(pays)
 
 
 def crossover_formula(features: int, key_width: int, value_width: int) -> float:

@@ -11,7 +11,6 @@ import numpy as np
 
 from linattn_ref.experiments.publishing.kit import Array, Axes, Figure, Generator, Ints, NDArray, Results, labels, style
 from linattn_ref.theory import random_features as rf
-from linattn_ref.theory.random_features import Measured
 
 __all__ = ["LOOKS", "compute", "draw", "slope"]
 
@@ -156,7 +155,7 @@ def _draw_errors(axes: Axes, grid: Array, points: Array, curves: dict[str, Resul
     axes.set(ylabel="relative error", yscale="log", ylim=(1e-3, 30))
 
 
-def _points(axes: Axes, x: Array, measured: Sequence[Measured], *, root: bool = False, **look: object) -> None:
+def _points(axes: Axes, x: Array, measured: Sequence[rf.Measured], *, root: bool = False, **look: object) -> None:
     """Means with their intervals; the root of each if asked for."""
     mean, low, high = np.array([(each.mean, max(each.low, 0), each.high) for each in measured]).T
     if root:

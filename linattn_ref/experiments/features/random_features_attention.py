@@ -39,8 +39,7 @@ LOOKS = {  # of the ways that are drawn: what is written beside the line, its co
 OFF_SCALE = 2.0  # larger errors are written, not drawn
 
 
-QUICK: dict[str, Any] = {"directions": (16, 32, 64), "draws": 2}
-QUICK["heads"] = Random(sentences=1, layers=2, heads=2, length=40, width=8, deviation=2)
+QUICK = {"heads": Random(sentences=1, length=40, deviation=2), "directions": (16, 32, 64), "draws": 2}
 
 
 def compute(

@@ -15,7 +15,6 @@ Wang et al. (2020), "Linformer: self-attention with linear complexity", section 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -24,12 +23,12 @@ from linattn_ref.attention import linformer, softmax
 from linattn_ref.experiments.measuring import heads as measured
 from linattn_ref.experiments.measuring import linformer_fit
 from linattn_ref.experiments.measuring.heads import Errors, Heads, Random, Source, each_error, errors_by_way, spread
-from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, Mixing, Parameters, fit
+from linattn_ref.experiments.measuring.linformer_fit import CONVOLUTIONS, MATRICES, Mixing, Parameters, begun, fit
 from linattn_ref.experiments.publishing.kit import Array, Figure, Generator, Ints, Results, labels, over_reduced, style
 from linattn_ref.kernels import jit
 from linattn_ref.theory.johnson_lindenstrauss import gaussian_projection
 
-__all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "pooled", "returned"]
+__all__ = ["RATE", "WAYS", "compute", "draw", "errors_of", "returned"]
 
 RATE = 3e-4  # of the fit to many sentences
 RATE_ONE = 1e-3  # of the fit to a single one
@@ -50,8 +49,7 @@ WAYS = USABLE | NOT_USABLE
 TITLES = {"mean_pooling": "mean pooling", "none": "each its own", "key_value": "key-value"}
 
 
-QUICK: dict[str, Any] = {"reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
-QUICK["heads"] = Random(sentences=4, layers=2, heads=2, length=64, width=8)
+QUICK = {"heads": Random(), "reduced": (4, 16), "sharing_reduced": 16, "unseen": 1, "epochs": 2, "steps_one": 8}
 
 
 def compute(
@@ -113,15 +111,15 @@ def ways_at(r: int, heads: Heads, unseen: Ints, order: Ints, steps_one: int, rng
 
     drawn = linformer.draw_projections(r, length, rng, layers=layers, heads=n_heads, dtype=dtype)
     random = np.stack([each.e for each in drawn]), np.stack([each.f for each in drawn])  # (T, H, R, L) each
-    start = pooled(r, heads, layers, n_heads)
+    _, pooled = begun("none", r, heads)
     convolutions = fit(CONVOLUTIONS, (mean_convolutions(r, heads),) * 2, heads, order, rate=RATE)
-    one_sentence = fit(MATRICES, start, heads, [unseen[0]] * steps_one, rate=RATE_ONE)
+    one_sentence = fit(MATRICES, pooled, heads, [unseen[0]] * steps_one, rate=RATE_ONE)
     jl = gaussian_projection(r, length, rng, dtype=dtype)  # (R, L)
     return {
         "gaussian": errors_of(random, heads, unseen),
         "max": each_error(heads, unseen, max_pooled),
-        "mean": errors_of(pooled(r, heads), heads, unseen),
-        "fitted": errors_of(fit(MATRICES, start, heads, order, rate=RATE), heads, unseen),
+        "mean": errors_of(pooled, heads, unseen),
+        "fitted": errors_of(fit(MATRICES, pooled, heads, order, rate=RATE), heads, unseen),
         "convolution": each_error(heads, unseen, CONVOLUTIONS.applied(convolutions)),
         "one_sentence": errors_of(one_sentence, heads, unseen[:1]),
         "theorem_1": each_error(
@@ -137,12 +135,6 @@ def errors_of(matrices: Parameters, heads: Heads, sentences: Ints) -> Errors:
     """The errors of Linformer with ``e`` and ``f``."""
     e, f = matrices
     return each_error(heads, sentences, MATRICES.applied(matrices), lambda q, k: linformer.matrix(q, k, e) @ f)
-
-
-def pooled(r: int, heads: Heads, *leading: int, matrices: int = 2) -> Parameters:
-    """Mean pooling, where fits begin: so many matrices ``(*leading, R, L)``."""
-    pool = linformer.mean_pool(r, heads.k.shape[-2], heads.k.dtype)
-    return (np.broadcast_to(pool, (*leading, *pool.shape)),) * matrices
 
 
 def mean_convolutions(r: int, heads: Heads) -> Array:
@@ -161,9 +153,9 @@ def sharing_modes(r: int, heads: Heads, unseen: Ints, order: Ints) -> dict[str, 
         on_unseen, on_seen = (spread(each_error(heads, s, mixing.applied(parameters))[0]) for s in (unseen, seen))
         return Results(parameters=count, output=on_unseen, seen=on_seen)  # relative errors
 
-    results = {"mean_pooling": sharing(linformer_fit.MATRIX, pooled(r, heads, matrices=1), 0)}
+    results = {"mean_pooling": sharing(*begun("layerwise", r, heads), 0)}
     for mode in linformer_fit.SHARINGS:
-        mixing, start = linformer_fit.begun(mode, r, heads)
+        mixing, start = begun(mode, r, heads)
         fitted = fit(mixing, start, heads, order, rate=RATE)
         results[mode] = sharing(mixing, fitted, sum(x.size for x in fitted))
     return results

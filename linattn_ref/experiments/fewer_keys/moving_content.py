@@ -122,13 +122,12 @@ def train_linformer(r: int, length: int, steps: int, rng: Generator) -> tuple[Ar
     Its steps cost little: it gets four times as many, on batches four times as large, at a rate that falls to 0.
     """
     pool = linformer.mean_pool(r, length)
-    params = np.stack([length / r * pool, pool])  # (2, R, L)
-    e, f = params  # views: they move with it
+    params = length / r * pool, pool
     state = adam.init_state(params)
     for step in range(1, 4 * steps + 1):
-        _, *grads = linformer_loss(e, f, draw_batch(rng, length, size=64))
-        state = adam.step(params, np.stack(grads), state, learning_rate=0.003 * (1 - step / (4 * steps)))
-    return e, f
+        _, *grads = linformer_loss(*params, draw_batch(rng, length, size=64))
+        state = adam.step(params, tuple(grads), state, learning_rate=0.003 * (1 - step / (4 * steps)))
+    return params
 
 
 def weights_by_place(w_p: Array, e: Array, f: Array, length: int, rng: Generator) -> tuple[Any, Any]:

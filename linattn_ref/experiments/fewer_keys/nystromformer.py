@@ -18,17 +18,16 @@ self-attention via Nyström method" (the sections have no numbers).
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from linattn_ref.attention import nystromformer, softmax
 from linattn_ref.attention.parts import depthwise, pinv_exact, pinv_iterative, segment_means
-from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of, pooled
+from linattn_ref.experiments.fewer_keys.linformer import RATE, errors_of
 from linattn_ref.experiments.measuring import heads as measured
 from linattn_ref.experiments.measuring.heads import Errors, Heads, Random, Source, each_error, errors_by_way, spread
-from linattn_ref.experiments.measuring.linformer_fit import MATRICES, fit
+from linattn_ref.experiments.measuring.linformer_fit import MATRICES, begun, fit
 from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, over_reduced, style, with_range
 from linattn_ref.kernels import jit
 
@@ -51,8 +50,7 @@ ITERATIONS = 6
 CUT = 1 / 30  # of the largest singular value: six iterations do not reach smaller ones
 
 
-QUICK: dict[str, Any] = {"reduced": (4, 16), "most_iterations": 8, "taps": 5, "unseen": 1, "epochs": 2}
-QUICK["heads"] = Random(sentences=4, layers=2, heads=2, length=64, width=8)
+QUICK = {"heads": Random(), "reduced": (4, 16), "most_iterations": 8, "taps": 5, "unseen": 1, "epochs": 2}
 
 
 def compute(
@@ -104,7 +102,7 @@ def compute(
 
 def ways_at(r: int, heads: Heads, unseen: Ints, order: Ints, products: Array) -> dict[str, Errors]:
     """The errors of output and matrix, each ``(S, T, H)``, of all `WAYS` but the truncated SVD at one ``R``."""
-    _, layers, n_heads, length, _ = heads.k.shape
+    length = heads.k.shape[-2]
 
     def of_nystrom(pinv: nystromformer.PseudoInverse, conv: Array | None = None) -> Errors:
         def forward(q: Array, k: Array, v: Array) -> Array:
@@ -118,9 +116,10 @@ def ways_at(r: int, heads: Heads, unseen: Ints, order: Ints, products: Array) ->
         return each_error(heads, unseen, forward, matrix)
 
     conv = fit_convolution(r, heads, sorted(set(order)), products)
+    _, pooled = begun("none", r, heads)
     return {
-        "mean": errors_of(pooled(r, heads), heads, unseen),
-        "fitted": errors_of(fit(MATRICES, pooled(r, heads, layers, n_heads), heads, order, rate=RATE), heads, unseen),
+        "mean": errors_of(pooled, heads, unseen),
+        "fitted": errors_of(fit(MATRICES, pooled, heads, order, rate=RATE), heads, unseen),
         "exact": of_nystrom("exact"),
         "cut": each_error(heads, unseen, lambda q, k, v: cut(q, k, r) @ v, lambda q, k: cut(q, k, r)),
         "nystrom": of_nystrom("iterative"),

@@ -38,8 +38,7 @@ __all__ = ["compute", "draw", "inverted_share", "reach", "with_condition"]
 
 MOST_ITERATIONS = 20
 FILTERED_ITERATIONS = (2, 6, 10, 14)  # of the curves in the middle
-QUICK: dict[str, Any] = {"conditions": (1.0, 30.0), "size": 8, "landmarks": (4, 16)}
-QUICK["heads"] = Random(sentences=2, layers=2, heads=2, length=64, width=8)
+QUICK = {"heads": Random(sentences=2), "conditions": (1.0, 30.0), "size": 8, "landmarks": (4, 16)}
 
 
 def compute(

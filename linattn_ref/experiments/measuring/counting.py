@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.experiments.measuring.scaling import growth_exponent
 from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.nested import leaves
 from linattn_ref.op import Array
 
 __all__ = ["by_formula", "costs", "count", "kept_bytes", "peak_bytes"]
@@ -128,13 +129,7 @@ def kept_bytes(saved: Any) -> int:
 
     So does a view of all of it, such as its transpose. A view of a part counts on top.
     """
-    left, found = [saved], set()
-    while left:
-        x = left.pop()
-        if isinstance(x, np.ndarray):
-            found.add((x.__array_interface__["data"][0], x.nbytes))
-        elif isinstance(x, (tuple, list)):
-            left += x
+    found = {(x.__array_interface__["data"][0], x.nbytes) for _, x in leaves(saved, strict=False)}
     return sum(size for _, size in found)
 
 

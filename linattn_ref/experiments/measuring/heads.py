@@ -83,11 +83,11 @@ class Source(NamedTuple):
 class Random(NamedTuple):
     """Heads of independent normal entries, float32: for tests, where there is no network."""
 
-    sentences: int
-    layers: int
-    heads: int
-    length: int
-    width: int
+    sentences: int = 4
+    layers: int = 2
+    heads: int = 2
+    length: int = 64
+    width: int = 8
     deviation: float = 1.0
 
 

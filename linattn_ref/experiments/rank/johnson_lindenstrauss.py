@@ -7,7 +7,6 @@ import numpy as np
 
 from linattn_ref.experiments.publishing.kit import Figure, Ints, Results, labels, style
 from linattn_ref.theory import johnson_lindenstrauss as jl
-from linattn_ref.theory.johnson_lindenstrauss import Failure
 
 __all__ = ["COLOURS", "compute", "draw", "draw_failures"]
 
@@ -36,8 +35,8 @@ def compute(*, seed: int = 0, dimensions: Ints = DIMENSIONS, trials: int = 2000,
     """
     rng = np.random.default_rng(seed)
     x, cloud = rng.standard_normal(WIDTH), rng.standard_normal((POINTS, WIDTH))
-    norms: dict[str, list[list[Failure]]] = {name: [[] for _ in EPSILONS] for name in PROJECTIONS}
-    pairs: list[list[Failure]] = [[] for _ in EPSILONS]
+    norms: dict[str, list[list[jl.Failure]]] = {name: [[] for _ in EPSILONS] for name in PROJECTIONS}
+    pairs: list[list[jl.Failure]] = [[] for _ in EPSILONS]
     vectors = POINTS * (POINTS - 1) // 2  # the pairs' differences
     for k in dimensions:
         for name, projection in PROJECTIONS.items():
@@ -67,7 +66,7 @@ def compute(*, seed: int = 0, dimensions: Ints = DIMENSIONS, trials: int = 2000,
     )
 
 
-def _count(rows: list[list[Failure]], errors: Any, k: int, vectors: int) -> None:
+def _count(rows: list[list[jl.Failure]], errors: Any, k: int, vectors: int) -> None:
     for row, eps in zip(rows, EPSILONS, strict=True):
         row.append(jl.count_failures(errors, eps, vectors * jl.failure_bound(eps, k)))
 

@@ -48,7 +48,7 @@ def compute(*, seed: int = 0, length: int = 512, trials: int = 40) -> Results:
     def curves(mean: float) -> Results:
         """Root mean squares over rows and trials, in units of ``|softmax(w)| |V|``, for values of one mean."""
         first = [measured[mean, deltas[0], k] for k in dimensions]
-        at_stated = measured[mean, deltas[0], min((k for k in dimensions if k >= stated), default=dimensions[-1])]
+        at_stated = measured[mean, deltas[0], min(stated, dimensions[-1])]
         linformer = [[rms(measured[mean, delta, k].linformer) for k in dimensions] for delta in deltas]
         events = ("linformer", "unnormalised", "low_rank")
         return Results(

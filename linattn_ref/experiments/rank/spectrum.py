@@ -86,8 +86,12 @@ def compute(
             inputs = spectrum_inputs.from_model(model, text, sentences=sentences, length=length, **common)
             read = {"sentences": len(inputs.tasks["given"]), "length": length}
         settings = {**read, **inputs.sources, "baselines": baselines, "seed": seed, "method": method}
-        tasks = {task.name: task.call(method) for group in inputs.tasks.values() for task in group}
-        values = measure_all(tasks, settings, workers=workers, unit="sentence", **where)
+        calls = {
+            f"{group}-{i:04}": (spectrum_inputs.values_of, method, *task)
+            for group, tasks in inputs.tasks.items()
+            for i, task in enumerate(tasks)
+        }
+        values = measure_all(calls, settings, workers=workers, unit="sentence", **where)
         loss = measure_gram_loss(inputs.tasks["given"][0]) if method == "gram" else None
     return summarise(inputs, values, settings, loss)
 
@@ -100,7 +104,7 @@ def summarise(
     curves = {}
     for group, tasks in inputs.tasks.items():
         if tasks:
-            stack = np.stack([values[task.name] for task in tasks])  # (S, T, H, K)
+            stack = np.stack([values[f"{group}-{i:04}"] for i in range(len(tasks))])  # (S, T, H, K)
             curves[group] = curves_of(inputs.title if group == "given" else group, stack, k)
     return Results(
         curves=curves,  # "given", and the baselines "untrained" and "gaussian"
@@ -132,7 +136,8 @@ def curves_of(title: str, values: Array, k: int) -> Results:
 
 def measure_gram_loss(task: spectrum_inputs.Task) -> Results:
     """What the Gram matrix's eigenvalues lose: the first head of each layer, computed three ways."""
-    matrices = np.stack([p[0] for p in task.matrices(*task.arguments)])  # (T, N, L)
+    of_layers, *arguments = task
+    matrices = np.stack([p[0] for p in of_layers(*arguments)])  # (T, N, L)
     exact = singular_values(matrices.astype(np.float64))  # (T, K)
 
     def errors(method: Method) -> tuple[float, float]:

@@ -19,26 +19,17 @@ from linattn_ref.op import Array
 from linattn_ref.telling import Say, silent
 from linattn_ref.theory.spectrum import Method, singular_values
 
-__all__ = ["Inputs", "Task", "from_arrays", "from_model", "of_noise"]
+__all__ = ["Inputs", "Task", "from_arrays", "from_model", "of_noise", "values_of"]
 
 
 OFF = 0.01  # of a row's sum: entries that once had 8 bits of precision, as in bfloat16, leave it off by .004
 
 
-class Task(NamedTuple):
-    """One sentence's matrices: ``matrices(*arguments)`` gives each layer's ``P (H, N, L)``, first layer first."""
-
-    name: str
-    matrices: Callable[..., Iterable[Array]]
-    arguments: tuple[Any, ...]
-
-    def call(self, method: Method) -> tuple[Any, ...]:
-        """Singular values by layer and head, ``(T, H, min(N, L))``, as `measure_all` takes it."""
-        return values_of, method, self.matrices, *self.arguments
+Task = tuple[Any, ...]  # of one sentence: what gives each layer's ``P (H, N, L)``, first layer first; its arguments
 
 
 def values_of(method: Method, matrices: Callable[..., Iterable[Array]], *arguments: Any) -> Array:
-    """The singular values of one task's matrices, on one thread."""
+    """The singular values of one task's matrices by layer and head, ``(T, H, min(N, L))``, on one thread."""
     with threadpool_limits(1):
         return np.stack([singular_values(p, method=method) for p in matrices(*arguments)])
 
@@ -96,12 +87,10 @@ def from_model(
     _choice, weights, noise = np.random.SeedSequence(seed).spawn(3)  # the first is `pretrained.read`'s
     model, tokens, sources = pretrained.read(folder, text_file, length=length, seed=seed, **choice)
     config = model.config
-    tasks = {"given": [Task(f"given-{i:04}", of_model, (model, ids)) for i, ids in enumerate(tokens)]}
+    tasks: dict[str, list[Task]] = {"given": [(of_model, model, ids) for ids in tokens]}
     if baselines:
         random = bert.untrained(config, np.random.default_rng(weights))
-        tasks["untrained"] = [
-            Task(f"untrained-{i:04}", of_model, (random, ids)) for i, ids in enumerate(tokens[:baselines])
-        ]
+        tasks["untrained"] = [(of_model, random, ids) for ids in tokens[:baselines]]
     shape = (config.heads, length, length)
     tasks["gaussian"] = noise_tasks(shape, config.head_width, noise, baselines)
     return Inputs(tasks, sources["model"], shape, sources)
@@ -132,23 +121,20 @@ def from_arrays(file: PathLike, *, baselines: int, seed: int, say: Say = silent)
     if "p" in arrays:
         if remark := _unlike_attention(arrays["p"]):
             say(f"{Path(file).name}: {remark}")
-        of_one: Callable[..., Iterator[Array]] = iter  # its layers
-        sentences: list[tuple[Array, ...]] = [(p,) for p in arrays["p"]]
+        given: list[Task] = [(iter, p) for p in arrays["p"]]
         (_, _, heads, n, n_keys), width = arrays["p"].shape, 64
     else:
         q, k = arrays["q"], arrays["k"]
-        of_one, sentences = of_queries_keys, list(zip(q, k, strict=True))
+        given = [(of_queries_keys, *layers) for layers in zip(q, k, strict=True)]
         (_, _, heads, n, width), n_keys = q.shape, k.shape[-2]
-    tasks = {"given": [Task(f"given-{i:04}", of_one, parts) for i, parts in enumerate(sentences)]}
-    shape = (heads, n, n_keys)
-    tasks["gaussian"] = noise_tasks(shape, width, np.random.SeedSequence(seed), baselines)
-    name = Path(file).name
+    shape, name = (heads, n, n_keys), Path(file).name
+    tasks = {"given": given, "gaussian": noise_tasks(shape, width, np.random.SeedSequence(seed), baselines)}
     return Inputs(tasks, name, shape, {"arrays": name, "arrays_sha256": fetch.file_sha256(Path(file))})
 
 
 def noise_tasks(shape: tuple[int, int, int], width: int, seed: np.random.SeedSequence, count: int) -> list[Task]:
     """``count`` independent draws of `of_noise`."""
-    return [Task(f"gaussian-{i:04}", of_noise, (*shape, width, child)) for i, child in enumerate(seed.spawn(count))]
+    return [(of_noise, *shape, width, child) for child in seed.spawn(count)]
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

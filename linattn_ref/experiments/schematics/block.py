@@ -1,7 +1,6 @@
 """A block of a transformer, forward, and below it in a mirror the way of the gradients."""
 
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Results, style
 from linattn_ref.experiments.schematics.drawing import Box, Sheet, picture
 
 __all__ = ["block"]

@@ -1,11 +1,9 @@
 """The mechanisms that read a sequence at once: what is multiplied with what, and which array is never made."""
 
 from linattn_ref.attention.long_short import pattern
-from linattn_ref.experiments.publishing.pairs import paint
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Mask, Results, paint
 from linattn_ref.experiments.schematics.drawing import TOY, Box, Cells, Ghost, Part, Sheet, Sign, Stack, picture
 from linattn_ref.experiments.schematics.parts import EQUALS, OF_SUMS, PHI_K, PHI_Q, PRODUCT, K, O, Q, V, becomes, sums
-from linattn_ref.op import Mask
 
 __all__ = ["linear", "linformer", "linformer_linear", "long_short", "nystromformer", "performer", "softmax"]
 

@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from linattn_ref.experiments.publishing.pairs import paint
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import Array, Results, paint
 from linattn_ref.experiments.schematics.drawing import LETTER, TOY, Box, Cells, Sheet, picture
 from linattn_ref.experiments.schematics.parts import EQUALS, PLUS, PRODUCT, Q, becomes, column, row, state, sums
-from linattn_ref.op import Array
 
 __all__ = ["delta", "gated_linear", "linear_recurrent", "rfa"]
 

@@ -4,18 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
-from numpy.typing import NDArray
 
 from linattn_ref.attention.parts import lsh_hashing
 from linattn_ref.attention.sparse import patterns
 from linattn_ref.attention.sparse.bigbird import draw_random_blocks
-from linattn_ref.experiments.publishing import style
-from linattn_ref.experiments.publishing.pairs import PAIRS, paint
-from linattn_ref.experiments.publishing.restore import Results
+from linattn_ref.experiments.publishing.kit import PAIRS, Generator, Mask, NDArray, Results, paint, style
 from linattn_ref.experiments.schematics.drawing import Cells, Picture, Sheet, picture, tint
 from linattn_ref.experiments.schematics.parts import EQUALS, PRODUCT, K, O, Q, V, becomes
-from linattn_ref.op import Mask
 
 __all__ = ["CHUNK", "bigbird", "block_local", "local", "longformer", "reformer", "sparse_transformer"]
 

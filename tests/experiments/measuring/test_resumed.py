@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 from linattn_ref.experiments.measuring import measurements
-from linattn_ref.experiments.rank.spectrum_inputs import Task, of_noise
+from linattn_ref.experiments.rank.spectrum_inputs import of_noise, values_of
 from linattn_ref.theory.spectrum import singular_values
 
 SETTINGS = {"seed": 0, "shape": (2, 12, 12)}
 
 
 def run(tasks, folder, settings, method="svd", **how):
-    return measurements.measure_all({task.name: task.call(method) for task in tasks}, settings, parts=folder, **how)
+    calls = {name: (values_of, method, *task) for name, task in tasks.items()}
+    return measurements.measure_all(calls, settings, parts=folder, **how)
 
 
 def noise(count=4):
-    return [Task(f"noise-{i}", of_noise, (2, 12, 12, 8, seed)) for i, seed in enumerate(_seeds(count))]
+    return {f"noise-{i}": (of_noise, 2, 12, 12, 8, seed) for i, seed in enumerate(_seeds(count))}
 
 
 def _seeds(count):
@@ -39,10 +40,10 @@ def same(first, second):
 
 def test_results_are_the_singular_values_and_each_is_a_file(tmp_path):
     results = run(noise(), tmp_path, SETTINGS)
-    for task in noise():
-        p = next(of_noise(*task.arguments))
-        assert np.array_equal(results[task.name], singular_values(p)[None])
-        assert np.array_equal(results[task.name], np.load(tmp_path / f"{task.name}.npy"))
+    for name, (_, *arguments) in noise().items():
+        p = next(of_noise(*arguments))
+        assert np.array_equal(results[name], singular_values(p)[None])
+        assert np.array_equal(results[name], np.load(tmp_path / f"{name}.npy"))
     assert {path.name for path in tmp_path.iterdir()} == {
         ".lock",
         "settings.json",
@@ -54,7 +55,7 @@ def test_an_interrupted_run_resumed_gives_the_same_bits_and_repeats_nothing(tmp_
     whole = run(noise(), tmp_path / "whole", SETTINGS)
     tasks = noise()
     with pytest.raises(KeyboardInterrupt):
-        run([*tasks[:2], tasks[2]._replace(matrices=interrupt), tasks[3]], tmp_path / "cut", SETTINGS)
+        run(tasks | {"noise-2": (interrupt,)}, tmp_path / "cut", SETTINGS)
     assert {path.stem for path in (tmp_path / "cut").glob("*.npy")} == {"noise-0", "noise-1"}
     done = []
     monkeypatch.setattr(measurements, "store", lambda folder, name, values: done.append(name))
@@ -130,9 +131,9 @@ def test_full_disk_ends_the_run_names_the_file_and_keeps_what_is_whole(tmp_path,
 
 
 def test_an_error_in_a_task_is_told_as_it_is(tmp_path):
-    bad = Task("bad", of_noise, (2, 12, 12, 0, np.random.SeedSequence(0)))
+    bad = {"bad": (of_noise, 2, 12, 12, 0, np.random.SeedSequence(0))}
     with pytest.raises(ValueError, match=r"^q: every axis needs at least one entry"):
-        run([bad], tmp_path, SETTINGS)
+        run(bad, tmp_path, SETTINGS)
 
 
 def test_unknown_method(tmp_path):
@@ -142,7 +143,7 @@ def test_unknown_method(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_an_error(tmp_path):
-    tasks = [Task(f"dies-{i}", os._exit, (1,)) for i in range(2)]
+    tasks = {f"dies-{i}": (os._exit, 1) for i in range(2)}
     with pytest.raises(ChildProcessError, match="a worker process died"):
         run(tasks, tmp_path, SETTINGS, workers=2)
 
@@ -153,10 +154,11 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     code = (
         "import pathlib, sys, time\n"
         "from linattn_ref.experiments.measuring.measurements import measure_all\n"
-        "from linattn_ref.experiments.rank.spectrum_inputs import Task, of_noise\n"
+        "from linattn_ref.experiments.rank.spectrum_inputs import of_noise, values_of\n"
         "import numpy as np\n"
-        "tasks = [Task(str(i), of_noise, (8, 400, 400, 8, np.random.SeedSequence(i))) for i in range(500)]\n"
-        "measure_all({task.name: task.call('svd') for task in tasks}, {}, parts=pathlib.Path(sys.argv[1]), workers=2)\n"
+        "noise = [(of_noise, 8, 400, 400, 8, np.random.SeedSequence(i)) for i in range(500)]\n"
+        "calls = {str(i): (values_of, 'svd', *task) for i, task in enumerate(noise)}\n"
+        "measure_all(calls, {}, parts=pathlib.Path(sys.argv[1]), workers=2)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob("*.npy")):

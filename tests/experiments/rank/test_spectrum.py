@@ -42,7 +42,7 @@ def _tokens_of(tiny_model, tiny_text):
     from linattn_ref.experiments.rank.spectrum_inputs import from_model
 
     inputs = from_model(tiny_model, tiny_text, sentences=3, length=24, baselines=0, seed=0)
-    return [task.arguments[1] for task in inputs.tasks["given"]]
+    return [ids for _, _, ids in inputs.tasks["given"]]
 
 
 def test_prose_of_short_paragraphs_is_joined_and_what_it_makes_is_recorded(tiny_model, tmp_path, capsys, monkeypatch):

@@ -18,7 +18,7 @@ def write(path, **arrays):
 
 
 def matrices(inputs, group="given"):
-    return [np.stack(list(task.matrices(*task.arguments))) for task in inputs.tasks[group]]
+    return [np.stack(list(of_layers(*arguments))) for of_layers, *arguments in inputs.tasks[group]]
 
 
 @pytest.mark.parametrize("axes", [2, 3, 4, 5])
@@ -147,7 +147,7 @@ def test_model_and_text_of_ones_own(tiny_model, tiny_text):
     assert inputs.shape == (3, 20, 20)
     assert [p.shape for p in matrices(inputs)] == [(2, 3, 20, 20)] * 3
     model = bert.load(tiny_model)
-    tokens = inputs.tasks["given"][1].arguments[1]
+    tokens = inputs.tasks["given"][1][2]
     assert np.array_equal(matrices(inputs)[1], np.stack([layer.p for layer in bert.layers(model, tokens)]))
     assert inputs.sources["model_sha256"] == model.sha256
     assert inputs.sources["text"] == "text.txt"
@@ -156,8 +156,8 @@ def test_model_and_text_of_ones_own(tiny_model, tiny_text):
 def test_untrained_network_reads_the_same_sentences(tiny_model, tiny_text):
     inputs = from_model(tiny_model, tiny_text)
     for given, untrained in zip(inputs.tasks["given"], inputs.tasks["untrained"], strict=False):
-        assert np.array_equal(given.arguments[1], untrained.arguments[1])
-        assert not np.array_equal(*(next(task.matrices(*task.arguments)) for task in (given, untrained)))
+        assert np.array_equal(given[2], untrained[2])
+        assert not np.array_equal(*(next(of_layers(*arguments)) for of_layers, *arguments in (given, untrained)))
 
 
 def test_seeds_streams_do_not_depend_on_each_other(tiny_model, tiny_text):
