@@ -129,14 +129,8 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved, *, d_state: State | N
         d_log_gate[rows] = rectangles(k[..., None, :, :] * from_keys, q * gs - e * rs, k * from_end, through)  # (22)
         d_s = (c * q).mT @ g - (c * e).mT @ r + c_end.mT * d_s  # (18)
     d_k, d_v, d_e, d_log_gate = (shown(x, saved.key_mask) for x in (d_k, d_v, d_e, d_log_gate))
-    return Gradients(
-        d_q,
-        d_k,
-        d_v,
-        d_e if saved.given[0] else None,
-        like_log_gate(d_log_gate, saved.given[1]),
-        saved.first and State(d_s),
-    )
+    (erased, axes), first = saved.given, saved.first
+    return Gradients(d_q, d_k, d_v, d_e if erased else None, like_log_gate(d_log_gate, axes), first and State(d_s))
 
 
 def chunks(q: Array) -> list[Any]:

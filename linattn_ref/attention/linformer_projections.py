@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from linattn_ref.attention.parts.segment_means import segment_bounds
-from linattn_ref.op import Array, Mask, plain_numbers
-from linattn_ref.op.options import check_choice, check_dtype, check_rng, check_sizes
+from linattn_ref.op import Array, Mask, op
+from linattn_ref.op.options import check_choice, check_sizes
 
 __all__ = ["SHARING", "Projection", "Sharing", "distinct_gradients", "draw_projections", "mean_pool", "parameter_count"]
 
@@ -44,7 +44,7 @@ class Projection(NamedTuple):
     row_mask: Mask | None  # (H, R), where the heads have a different R and are padded to the largest
 
 
-@plain_numbers
+@op
 def draw_projections(
     reduced: ArrayLike,
     length: int,
@@ -80,8 +80,6 @@ def draw_projections(
     list of Projection, one per layer
     """
     check_choice("sharing", sharing, SHARING)
-    check_rng(rng)
-    check_dtype(dtype)
     rows = _rows_of_each_head(reduced, length, layers, heads, sharing)  # (layers, heads)
 
     def draw(*shape: int) -> Array:
@@ -155,9 +153,8 @@ def _pad(e: list[Array], f: list[Array]) -> Projection:
 # --- Mean pooling ---------------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+@op
 def mean_pool(reduced: int, length: int, dtype: DTypeLike = np.float64) -> Array:
     """Mean pooling as a projection ``(R, L)`` for ``e`` and ``f``: row ``r`` averages segment ``r``."""
-    check_dtype(dtype)
     counts = np.diff(segment_bounds(length, reduced))
     return np.repeat(np.diag(1 / counts), counts, axis=1).astype(dtype)

@@ -107,12 +107,8 @@ def look(q: Any, k: Any, norm_local: Any, norm_global: Any, window: Any, causal:
             raise TypeError(f"{name}: expected None or ((gain, bias) of keys, (gain, bias) of values), got {norm!r}")
         for part, pair, x in zip(("keys", "values"), norm or (), (k, v), strict=False):
             if x is not None:
-                check_params(f"{name}, {part}: ", pair, x)
-
-
-def check_params(prefix: str, pair: Pair, x: Array) -> None:
-    rules, sizes = rules_of(layer_norm.Params), {"dtype": x.dtype, "W": x.shape[-1]}
-    check(layer_norm.Params(*pair)._asdict(), rules, sizes, prefix)
+                sizes = {"dtype": x.dtype, "W": x.shape[-1]}
+                check(layer_norm.Params(*pair)._asdict(), rules_of(layer_norm.Params), sizes, f"{name}, {part}: ")
 
 
 def is_pair(x: object) -> bool:

@@ -158,9 +158,8 @@ def init_state(batch: int, packed: Packed) -> State:
 def _shapes(batch: int, packed: Packed) -> tuple[tuple[int, ...], ...]:
     """Of the arrays in a state."""
     leading, d = (len(packed.norms) // 2, batch, packed.heads), packed.width // packed.heads
-    return (
-        ((*leading, d, d), (*leading, d)) if packed.attention == "linear" else ((*leading, len(packed.places), d),) * 2
-    )
+    cache = (*leading, len(packed.places), d)
+    return ((*leading, d, d), (*leading, d)) if packed.attention == "linear" else (cache, cache)
 
 
 def stacked(state: causal.State, packed: Packed) -> State:

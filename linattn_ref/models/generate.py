@@ -9,7 +9,7 @@ something else, the parameters of a mixture of logistics say, ``sample`` draws i
 Three ways to get the scores, which give the same sequence from the same network and seed:
 
 ``compiled``  a step for each token, what came before is in the state; all layers in one call (`decoding`)
-``steps``     the same by the text (`causal.step`)
+``steps``     the same, one layer after the other (`causal.step`)
 ``anew``      the whole sequence again for each token, which any causal mechanism can do
 
 A given prefix is read at once. :func:`ways` says which of the three a network has.

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn_ref.models.speech import check_values
 from linattn_ref.nn import affine, lstm
 from linattn_ref.nn import dropout as dropouts
-from linattn_ref.nn.lengths import Lengths, check_lengths
+from linattn_ref.nn.lengths import Lengths
 from linattn_ref.op import Array, Float, Int, Of, op
 
 __all__ = ["Gradients", "Params", "Saved", "backward", "draw", "forward"]
@@ -51,10 +52,6 @@ def look(frames: Any, params: Any, dropout: Any, rng: Any, **_: Any) -> None:
         lstm.forward.check(x, one)
         x = np.broadcast_to(frames[:1, :1, :1], (*frames.shape[:2], 2 * len(one.ahead.u)))  # a shape and a dtype
     affine.forward.check(x, params.head)
-
-
-def check_values(frames: Any, lengths: Any = None, **_: Any) -> None:
-    check_lengths("lengths", lengths, frames.shape[1])
 
 
 @op(look=look, values=check_values)

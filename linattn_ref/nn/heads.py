@@ -46,9 +46,7 @@ def parts_of(params: Any, mechanism: Mechanism, heads: int) -> tuple[Part, ...]:
 def cut(inner: affine.Params, parts: tuple[Part, ...]) -> tuple[affine.Params, affine.Params]:
     """The projection of queries, and that of keys and values."""
     columns = parts[0].heads * parts[0].width
-    return affine.Params(inner.w[:, :columns], inner.b[:columns]), affine.Params(
-        inner.w[:, columns:], inner.b[columns:]
-    )
+    return affine.Params(*(x[..., :columns] for x in inner)), affine.Params(*(x[..., columns:] for x in inner))
 
 
 def split(x: Array, *parts: Part) -> list[Array]:

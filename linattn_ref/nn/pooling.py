@@ -22,10 +22,9 @@ from linattn_ref.attention.parts.masks import mix
 from linattn_ref.op import Array, Bool, Float, op
 from linattn_ref.op.options import check_choice
 
-__all__ = ["POOLS", "Gradients", "Pool", "Saved", "backward", "forward"]
+__all__ = ["Gradients", "Pool", "Saved", "backward", "forward"]
 
 Pool = Literal["mean", "first"]
-POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
 class Saved(NamedTuple):
@@ -38,7 +37,7 @@ class Gradients(NamedTuple):
 
 
 def look(pool: Any, **_: Any) -> None:
-    check_choice("pool", pool, POOLS)
+    check_choice("pool", pool, get_args(Pool))
 
 
 def check_values(key_mask: Any = None, pool: Any = "mean", **_: Any) -> None:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -44,7 +44,6 @@ from linattn_ref.op.shapes import rules_of, sizes_of
 __all__ = ["op"]
 
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 
 class Code(NamedTuple):
@@ -58,19 +57,17 @@ class Code(NamedTuple):
     checks_values: bool = False  # whether it looks at the numbers in its arrays itself
 
 
-class Op(Protocol, Generic[R_co]):
+class Op(Protocol[R]):
     """A page's function as users call it.
 
     ``page`` is the function alone, ``looks`` what its page checks, and ``check`` makes all checks and nothing else.
     """
 
-    @property
-    def page(self) -> Callable[..., R_co]: ...
-    @property
-    def looks(self) -> dict[str, Any]: ...
-    @property
-    def check(self) -> Callable[..., None]: ...
-    def __call__(self, *args: Any, **options: Any) -> R_co: ...
+    page: Callable[..., R]
+    looks: dict[str, Any]
+    check: Callable[..., None]
+
+    def __call__(self, *args: Any, **options: Any) -> R: ...
 
 
 Look = Callable[..., None]

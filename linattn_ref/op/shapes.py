@@ -82,13 +82,7 @@ class _Shaped:
 
 class _Renamed:
     def __getitem__(self, item: tuple[Any, str]) -> Any:
-        return Annotated[item[0], Names(tuple(item[1].split()))]
-
-
-class Names(NamedTuple):
-    """What the letters of a NamedTuple are called in another one."""
-
-    letters: tuple[str, ...]
+        return Annotated[item[0], tuple(item[1].split())]  # what the letters of this NamedTuple are called in another
 
 
 if TYPE_CHECKING:
@@ -116,8 +110,7 @@ def rules_of(owner: Any, names: tuple[tuple[str, str], ...] = ()) -> dict[str, R
                 found[name] = Rule(said._replace(letters=letters), optional)
             elif isinstance(kind, type) and hasattr(kind, "_fields"):
                 own = letters_of(kind)
-                called = said.letters if isinstance(said, Names) else own
-                inside = tuple((a, here.get(b, b)) for a, b in zip(own, called, strict=True))
+                inside = tuple((a, here.get(b, b)) for a, b in zip(own, said or own, strict=True))
                 found[name] = Rule(kind, optional, tuple(pair for pair in inside if pair[0] != pair[1]))
     return found
 

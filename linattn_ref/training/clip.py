@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.nested import leaves
 from linattn_ref.op import op
 from linattn_ref.training.checks import check_limit, check_tree, check_writeable
+from linattn_ref.training.parameters import distinct
 
 __all__ = ["by_global_norm", "each"]
 
@@ -45,7 +45,7 @@ def by_global_norm(grads: Any, limit: float) -> float:
     TypeError, ValueError
         There is no array in ``grads``, or one that is not of floats or cannot be written to; ``limit`` is not above 0.
     """
-    arrays = {id(array): array for _, array in leaves(grads)}.values()
+    arrays = distinct(grads)
     # Not np.linalg.norm, nor in float32: the square of a large gradient overflows it. In pieces that stay in the cache.
     rows = (array.reshape(-1) for array in arrays)
     pieces = (row[first : first + PIECE] for row in rows for first in range(0, row.size, PIECE))
@@ -64,6 +64,6 @@ def by_global_norm(grads: Any, limit: float) -> float:
 def each(grads: Any, limit: float) -> float:
     """Equation (1) for each array of a tree by itself, in place; return the length that all together had."""
     length = by_global_norm(grads, math.inf)
-    for array in {id(array): array for _, array in leaves(grads)}.values():
+    for array in distinct(grads):
         by_global_norm(array, limit)
     return length

@@ -15,7 +15,6 @@ import operator
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
@@ -289,8 +288,5 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _write_lines(out: Path, log: Log) -> None:
     """The record and the times."""
-    write_all({out / RECORD: partial(_write, lines=log.lines), out / TIMES: partial(_write, lines=log.times)})
-
-
-def _write(path: Path, lines: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    files = {RECORD: log.lines, TIMES: log.times}
+    write_all({out / name: "".join(json.dumps(line) + "\n" for line in lines) for name, lines in files.items()})

@@ -26,7 +26,7 @@ array([[3., 3., 3.],
        [3., 3., 3.]])
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ import numpy as np
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.op.shapes import FLOATS, Array
 
-__all__ = ["add", "flatten", "leaves", "tied", "together", "views", "zeros_like"]
+__all__ = ["add", "distinct", "flatten", "leaves", "tied", "together", "views", "zeros_like"]
 
 Tree = TypeVar("Tree")  # a NamedTuple of arrays and of such NamedTuples; None where there is nothing
 
@@ -85,7 +85,7 @@ def flatten(params: Tree) -> tuple[Array, Tree]:
     dtypes = {array.dtype for _, array in leaves(params)}
     if len(dtypes) != 1 or not dtypes <= set(FLOATS):
         raise TypeError(f"params: expected arrays all float32 or all float64, got {sorted(map(str, dtypes))}")
-    flat = np.concatenate([array.ravel() for array in _distinct(params)])
+    flat = np.concatenate([array.ravel() for array in distinct(params)])
     return flat, views(flat, params)
 
 
@@ -97,7 +97,7 @@ def views(flat: Array, params: Tree) -> Tree:
     ValueError
         ``flat`` has not as many numbers as ``params``.
     """
-    count = sum(array.size for array in _distinct(params))
+    count = sum(array.size for array in distinct(params))
     if flat.shape != (count,):
         raise ValueError(f"flat: expected shape ({count},), the numbers of params, got {flat.shape}")
     start = 0
@@ -110,12 +110,12 @@ def views(flat: Array, params: Tree) -> Tree:
     return _map_once(next_view, params)
 
 
-def _distinct(params: Any) -> Iterable[Array]:
-    """The arrays in order, each once."""
+def distinct(params: Any) -> Collection[Array]:
+    """Return the arrays in order, each once."""
     return {id(array): array for _, array in leaves(params)}.values()
 
 
 def _map_once(function: Callable[[Array], Array], params: Tree) -> Tree:
     """``params`` with ``function`` of each array: where the same stood in two places, so does what it became."""
-    new = {id(array): function(array) for array in _distinct(params)}
+    new = {id(array): function(array) for array in distinct(params)}
     return map_arrays(lambda array: new[id(array)], params)

@@ -30,17 +30,9 @@ array([1.   , 1.414, 2.828, 1.   , 2.828, 4.   ])
 4.0
 """
 
-from linattn_ref.attention.features import (
-    feature_map_protocol,
-    feature_maps_exact,
-    feature_maps_favor,
-    feature_maps_random,
-)
 from linattn_ref.attention.features.feature_map_protocol import *  # noqa: F403
 from linattn_ref.attention.features.feature_maps_exact import *  # noqa: F403
 from linattn_ref.attention.features.feature_maps_favor import *  # noqa: F403
 from linattn_ref.attention.features.feature_maps_random import *  # noqa: F403
 
-__all__ = (
-    feature_map_protocol.__all__ + feature_maps_exact.__all__ + feature_maps_favor.__all__ + feature_maps_random.__all__
-)
+__all__ = [name for name in globals() if not name.startswith("_")]  # of these four modules

@@ -29,8 +29,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from linattn_ref.op import Array, plain_numbers
-from linattn_ref.op.options import check_dtype, check_flags, check_rng, check_sizes
+from linattn_ref.op import Array, op
+from linattn_ref.op.options import sized
 from linattn_ref.op.shapes import check_array
 
 __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
@@ -38,14 +38,13 @@ __all__ = ["gaussian", "orthogonal_gaussian", "rfa_arccos", "rfa_gaussian"]
 # --- Directions -----------------------------------------------------------------------------------------------------
 
 
-@plain_numbers
+@op(look=sized("m", "D"))
 def gaussian(m: int, D: int, rng: np.random.Generator, *, dtype: Any = np.float64) -> Array:
     """``omega (m, D)`` with independent rows from N(0, I)."""
-    _check_draw(m, D, rng, dtype)
     return rng.standard_normal((m, D)).astype(dtype)
 
 
-@plain_numbers
+@op(look=sized("m", "D"))
 def orthogonal_gaussian(
     m: int, D: int, rng: np.random.Generator, regular: bool = False, *, dtype: Any = np.float64
 ) -> Array:
@@ -69,20 +68,12 @@ def orthogonal_gaussian(
     -------
     ndarray ``(m, D)``
     """
-    _check_draw(m, D, rng, dtype)
-    check_flags(regular=regular)
     blocks = []
     for start in range(0, m, D):
         q, r = np.linalg.qr(rng.standard_normal((D, D)))
         blocks.append((q * np.sign(np.diag(r)))[: m - start])
     lengths = np.sqrt(D) if regular else np.linalg.norm(rng.standard_normal((m, D)), axis=-1, keepdims=True)
     return (lengths * np.concatenate(blocks)).astype(dtype)
-
-
-def _check_draw(m: int, D: int, rng: np.random.Generator, dtype: Any) -> None:
-    check_sizes(m=m, D=D)
-    check_rng(rng)
-    check_dtype(dtype)
 
 
 # --- Random feature attention ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ cut in two. Two tokens may meet without a bucket in common, and share one withou
 
 None of this is differentiated: all are integers.
 
-Three tokens at 20, 100 and 200 degrees; the rotation leaves the axes in place, so that a bucket is one end of one.
+Three tokens at 20, 100 and 200 degrees; the rotation leaves the axes in place, so that a bucket is one end of an axis.
 
 >>> angles = np.radians([20, 100, 200])
 >>> found = buckets(np.stack([np.cos(angles), np.sin(angles)], axis=-1), np.eye(2)[None])

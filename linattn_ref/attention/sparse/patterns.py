@@ -53,8 +53,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # --- Windows and blocks ---------------------------------------------------------------------------------------------
 
 
-def look_local(window: Any, dilation: Any = 1, **_: Any) -> None:
-    check_sizes(window=window, dilation=dilation)
+look_local = sized("window", "dilation")
 
 
 @op(look=look_local)
