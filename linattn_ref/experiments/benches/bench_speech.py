@@ -25,8 +25,6 @@ from linattn_ref.experiments.learning.speech import Batch, Shape
 from linattn_ref.experiments.measuring.timing import in_turn
 from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, markdown, style
 from linattn_ref.kernels import jit
-from linattn_ref.models import speech as transformer
-from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
 from linattn_ref.op.workspace import workspace
 
@@ -141,14 +139,7 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
     all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
     given = Batch(frames, *all_of_it, inside)
     params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
-    network = speech_lstm if name == "lstm" else transformer
-
-    def step() -> None:
-        scores, saved = speech.scores_of(params, given, shape)
-        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit)
-        network.backward(ctc.backward(1.0, surprise).scores, saved)
-
-    return step
+    return partial(speech.learn, params, given, 1.0, shape)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -181,8 +172,7 @@ def draw(results: Results) -> Figure:
     for name in NETWORKS:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
         axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
-    axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None))
-    axes.set_xscale("log")
+    axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None), xscale="log")
     labels.ticks(axes, sorted({epoch.length for epoch in results.epochs}))
     labels.at_ends(axes)
     return figure
