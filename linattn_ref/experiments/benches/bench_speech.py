@@ -21,7 +21,7 @@ from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.learning import speech
-from linattn_ref.experiments.learning.speech import Batch, Shape
+from linattn_ref.experiments.learning.speech import Shape
 from linattn_ref.experiments.measuring.timing import in_turn
 from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, markdown, style
 from linattn_ref.kernels import jit
@@ -136,8 +136,7 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
     shape, b, count = Shape(), FRAMES // length, max(1, int(length / EACH))
     frames = rng.standard_normal((b, length, CHANNELS)).astype(np.float32)
     inside = speech.inside_of(name, shape, length, rng)
-    all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
-    given = Batch(frames, *all_of_it, inside)
+    given = speech.batch_of([*frames], [*rng.integers(1, SYMBOLS, (b, count))], inside)
     params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
     return partial(speech.learn, params, given, 1.0, shape)
 

@@ -83,7 +83,8 @@ def task(attention: str, shape: Shape) -> loop.Task:
 
     of_test = np.random.default_rng([2020, shape.length])  # the same words whatever the seed of the training
     held_out = draw(of_test, count=HELD_OUT, length=shape.length)
-    parts = [Words(*(x[at : at + AT_A_TIME] for x in held_out)) for at in range(0, HELD_OUT, AT_A_TIME)]
+    slices = [slice(at, at + AT_A_TIME) for at in range(0, HELD_OUT, AT_A_TIME)]
+    parts = [Words(held_out.read[some], held_out.told[some], held_out.counts[some]) for some in slices]
     # Hashes and features anew for each part: one draw for all would tell how lucky that was.
     batches = [Batch(words, model_of(attention, shape, of_test)) for words in parts]
 

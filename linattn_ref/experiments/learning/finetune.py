@@ -92,7 +92,7 @@ def task(training: Examples, validation: Examples, model: Model, batch: int) -> 
 
     def draw(rng: np.random.Generator) -> Examples:
         chosen = rng.choice(len(training.labels), batch, replace=False)
-        return Examples(*(x[chosen] for x in training))
+        return Examples(training.tokens[chosen], training.key_mask[chosen], training.labels[chosen])
 
     def evaluate(params: Params) -> dict[str, float]:
         scores = scores_of(params, validation, model)
