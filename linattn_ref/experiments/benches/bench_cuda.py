@@ -128,10 +128,8 @@ def compute(
         for i, length in enumerate(lengths):
             given = inputs(name, length)
             for j in range(2):
-                row = measure(torch, partial(calls[name], given, j == 1), repeats, patience)
-                if row is not None:
-                    found[i, j] = row
-                if row is None or row[0] > 1e3 * patience:
+                found[i, j] = measure(torch, partial(calls[name], given, j == 1), repeats, patience)
+                if not found[i, j, 0] <= 1e3 * patience:
                     return found
         return found
 
@@ -237,8 +235,8 @@ def fast_transformers(torch: Any, product: Callable[..., Any], q: Any, k: Any, v
 # --- Measuring -----------------------------------------------------------------------------------------------------
 
 
-def measure(torch: Any, call: Any, repeats: int, patience: float = math.inf) -> tuple[float, float, int, float] | None:
-    """Median and least milliseconds, rounds, and MiB beyond the inputs; None if memory is not enough."""
+def measure(torch: Any, call: Any, repeats: int, patience: float = math.inf) -> tuple[float, float, int, float]:
+    """Median and least milliseconds, rounds, and MiB beyond the inputs; no rounds, and NaN, if memory is too small."""
     times: list[float] = []
     try:
         call()
@@ -254,7 +252,7 @@ def measure(torch: Any, call: Any, repeats: int, patience: float = math.inf) -> 
             times.append(start.elapsed_time(end))
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return None
+        return math.nan, math.nan, 0, math.nan
     mib = (torch.cuda.max_memory_allocated() - before) / 2**20
     return statistics.median(times), min(times), len(times), mib
 
@@ -263,12 +261,11 @@ def speeds(torch: Any, repeats: int) -> Array:
     """GB/s read and written by a copy of 1 GiB; TFLOP/s of a matrix product in float32 and bfloat16."""
     x = torch.empty(2**28, dtype=torch.float32, device="cuda")
     y, n = torch.empty_like(x), 4096
-    copied = measure(torch, partial(y.copy_, x), repeats)
-    products = []
+    calls = [partial(y.copy_, x)]
     for dtype in (torch.float32, torch.bfloat16):
         a = torch.randn((n, n), device="cuda").to(dtype)
-        products.append(measure(torch, partial(torch.matmul, a, a), repeats))
-    least = [math.nan if x is None else x[1] / 1e3 for x in (copied, *products)]
+        calls.append(partial(torch.matmul, a, a))
+    least = [measure(torch, call, repeats)[1] / 1e3 for call in calls]
     return np.array([8 * x.numel() / 1e9, 2 * n**3 / 1e12, 2 * n**3 / 1e12]) / least
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from linattn_ref.experiments.benches import engine, peers, runtimes
 from linattn_ref.experiments.publishing.kit import Array, NDArray
 from linattn_ref.models.causal import Params
+from linattn_ref.nested import map_arrays
 
 __all__ = ["CHUNK", "Anew", "Stateful", "Tokens", "anew_by_hand", "by_graph", "by_hand", "encoder", "recurrent_encoder"]
 
@@ -45,7 +46,7 @@ class Stateful(NamedTuple):
 
 def by_hand(torch: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Token by token, with ``"linear"`` or ``"softmax"`` attention."""
-    network = peers.tensors(torch, params)
+    network = map_arrays(torch.from_numpy, params)
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
     room = len(network.positions.table)
     attend = {"linear": _sums, "softmax": _cache}[attention]
@@ -98,7 +99,7 @@ def _scores(torch: Any, network: Params, x: Any) -> Any:
 
 def anew_by_hand(torch: Any, params: Params, heads: int) -> Anew:
     """All tokens, with softmax attention."""
-    network = peers.tensors(torch, params)
+    network = map_arrays(torch.from_numpy, params)
 
     def scores(tokens: Tokens) -> Array:
         with torch.inference_mode():
@@ -125,8 +126,7 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
     graph = runtimes.Graph()
     x = graph.add("Add", graph.add("Gather", params.embedding.table, "tokens"), "position")
     for i, one in zip(layers, params.blocks, strict=True):
-        projected = graph.affine(x, one.attention.inner)
-        q, k, v = graph.add("Split", projected, outputs=3, axis=1, num_outputs=3)
+        q, k, v = graph.add("Split", graph.affine(x, one.attention.inner), outputs=3, axis=1, num_outputs=3)
         phi = [graph.add("Add", graph.add("Elu", each), np.float32(1)) for each in (q, k)]
         row_q, row_k, row_v = (graph.add("Unsqueeze", each, np.array([1])) for each in (*phi, v))
         numerator = graph.linear_attention(row_q, row_k, row_v, state=f"s{i}", heads=heads)  # (B, 1, E)
@@ -166,7 +166,7 @@ def by_graph(runtime: Any, params: Params, heads: int) -> Stateful:
 
 def recurrent_encoder(torch: Any, builders: Any, params: Params, heads: int, attention: str = "linear") -> Stateful:
     """Its recurrent encoder, between an embedding and a head by hand; its cache is copied in each step."""
-    network = peers.tensors(torch, params)
+    network = map_arrays(torch.from_numpy, params)
     kind = {"linear": "linear", "softmax": "full"}[attention]
     built = peers.encoder(torch, builders.RecurrentEncoderBuilder, params, heads, kind, activation="gelu")
     d, layers = len(network.norm.gain) // heads, range(len(network.blocks))
@@ -188,7 +188,7 @@ def recurrent_encoder(torch: Any, builders: Any, params: Params, heads: int, att
 
 def encoder(torch: Any, builders: Any, params: Params, heads: int, kind: str, **options: Any) -> Anew:
     """Its encoder; attention of this ``kind`` gets the options, and ``"reformer"`` whole chunks of tokens."""
-    network = peers.tensors(torch, params)
+    network = map_arrays(torch.from_numpy, params)
     built = peers.encoder(torch, builders.TransformerEncoderBuilder, params, heads, kind, activation="gelu", **options)
     masking = engine.find("fast_transformers.masking")
 

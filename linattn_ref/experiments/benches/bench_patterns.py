@@ -38,7 +38,6 @@ LOOKS = {
     "transformers": (style.VERMILLION, "s-"),
     ALL_PAIRS: (style.BLACK, "^:"),
 }
-PACKAGES = ("PyTorch", "transformers", "fast-transformers")
 OUTPUTS = ("out", "d_q", "d_k", "d_v", "d_q_global", "d_k_global", "d_v_global")
 TOLERANCE = 1e-4  # of the largest number: some 1000 roundings in float32
 
@@ -185,7 +184,7 @@ def windows(peers: Peers, inputs: Inputs, window: int, both: bool) -> Call:
 def longformer_peer(peers: Peers, inputs: Inputs, window: int, both: bool) -> Call:
     """``LongformerSelfAttention`` with one global token; its ``attention_window`` is both sides together."""
     torch, (_, heads, n, width) = peers.torch, inputs.q.shape
-    own_order = [packed(x).swapaxes(0, 1) for x in inputs]  # (N, 1, H D)
+    *arrays, d_out = (packed(x).swapaxes(0, 1) for x in inputs)  # (N, 1, H D) each, its own order
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "attention_window": [2 * window]}
     config = engine.find("transformers").LongformerConfig(**sizes, attention_probs_dropout_prob=0.0)
     module = peers.longformer.LongformerSelfAttention(config, 0)
@@ -203,7 +202,6 @@ def longformer_peer(peers: Peers, inputs: Inputs, window: int, both: bool) -> Ca
             setattr(module, name, partial(_rows, x, "query" in name))
         return module(hidden, **options, is_global_attn=True)[0].transpose(0, 1)  # (N, 1, H D)
 
-    *arrays, d_out = own_order
     call = partial(in_torch, torch, attention, arrays, d_out, both)
     return lambda: [unpacked(x.swapaxes(0, 1), heads) for x in call()]
 
@@ -257,7 +255,7 @@ def table(results: Results) -> str:
         f"B = 1, H = {results.heads}, D = M = {results.width}, float32, one thread, {results.repeats} rounds; "
         f"window {results.window} on each side; blocks of {results.block}, {results.drawn} random."
     )
-    compared = engine.compared(results.versions, PACKAGES)
+    compared = engine.compared(results.versions, ("PyTorch", "transformers", FAST))
     return engine.page(lines, note=[setting, TOLD, "Attention alone, without projections.", compared])
 
 

@@ -96,8 +96,7 @@ def multiply_adds_of(length: int, causal: bool, passes: str, heads: int, width: 
 
 def gigaflops(row: Results, heads: int, width: int) -> float:
     """Arithmetic per second, of which a multiply-add is two."""
-    count = multiply_adds_of(row.length, row.causal, row.passes, heads, width)
-    return 2 * count / row.median_ms / 1e6
+    return 2 * multiply_adds_of(row.length, row.causal, row.passes, heads, width) / row.median_ms / 1e6
 
 
 def table(results: Results) -> str:

@@ -21,12 +21,10 @@ from linattn_ref.data.filterbank import CHANNELS
 from linattn_ref.experiments.benches import engine, peers
 from linattn_ref.experiments.benches.engine import BOTH, FORWARD, PASSES, TOLD, Call
 from linattn_ref.experiments.learning import speech
-from linattn_ref.experiments.learning.speech import Batch, Shape
+from linattn_ref.experiments.learning.speech import Shape
 from linattn_ref.experiments.measuring.timing import in_turn
 from linattn_ref.experiments.publishing.kit import Array, Figure, Ints, Results, labels, markdown, style
 from linattn_ref.kernels import jit
-from linattn_ref.models import speech as transformer
-from linattn_ref.models import speech_lstm
 from linattn_ref.nn import ctc, lstm
 from linattn_ref.op.workspace import workspace
 
@@ -138,17 +136,9 @@ def step_of(name: str, length: int, rng: np.random.Generator) -> Callable[[], ob
     shape, b, count = Shape(), FRAMES // length, max(1, int(length / EACH))
     frames = rng.standard_normal((b, length, CHANNELS)).astype(np.float32)
     inside = speech.inside_of(name, shape, length, rng)
-    all_of_it = np.full(b, length), rng.integers(1, SYMBOLS, (b, count)), np.full(b, count)
-    given = Batch(frames, *all_of_it, inside)
+    given = speech.batch_of([*frames], [*rng.integers(1, SYMBOLS, (b, count))], inside)
     params = speech.draw(name, shape, CHANNELS, SYMBOLS, rng)
-    network = speech_lstm if name == "lstm" else transformer
-
-    def step() -> None:
-        scores, saved = speech.scores_of(params, given, shape)
-        _, surprise = ctc.forward(scores, given.labels, frames=given.lengths, kernels=jit)
-        network.backward(ctc.backward(1.0, surprise).scores, saved)
-
-    return step
+    return partial(speech.learn, params, given, 1.0, shape)
 
 
 # --- Showing --------------------------------------------------------------------------------------------------------
@@ -181,8 +171,7 @@ def draw(results: Results) -> Figure:
     for name in NETWORKS:
         points = [(epoch.length, epoch.seconds) for epoch in results.epochs if epoch.network == name]
         axes.plot(*zip(*points, strict=True), "o-", color=colours[name], label=name)
-    axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None))
-    axes.set_xscale("log")
+    axes.set(xlabel="frames per utterance", ylabel="CPU seconds per epoch", ylim=(0, None), xscale="log")
     labels.ticks(axes, sorted({epoch.length for epoch in results.epochs}))
     labels.at_ends(axes)
     return figure

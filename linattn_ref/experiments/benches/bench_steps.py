@@ -18,6 +18,7 @@ alone, and copies. All write into the same cache, or each into its own sums, aga
 measured.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -101,13 +102,10 @@ def compute(
         yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, apart=(READ,), often=often)
     for each in widths:
         yield from engine.measure({"task": SUMS, "size": each}, of_sums(each, heads, rng), repeats, often=10 * CALLS)
-    for each in rules:
-        for batch in batches:
-            for rule in RULES:
-                setting = {"task": rule, "size": each, "batch": batch}
-                for what, calls in of_rule(rule, batch, heads, each, rng, found.get(runtimes.ONNX)).items():
-                    options: Any = {"tolerance": TOLERANCE, "often": 10 * CALLS // batch}
-                    yield from engine.measure({**setting, "what": what}, calls, repeats, **options)
+    for each, batch, rule in itertools.product(rules, batches, RULES):
+        setting, often = {"task": rule, "size": each, "batch": batch}, 10 * CALLS // batch
+        for what, calls in of_rule(rule, batch, heads, each, rng, found.get(runtimes.ONNX)).items():
+            yield from engine.measure({**setting, "what": what}, calls, repeats, tolerance=TOLERANCE, often=often)
     return {"versions": peers.versions(None, found)}
 
 

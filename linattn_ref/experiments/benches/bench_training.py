@@ -121,13 +121,13 @@ def packages() -> dict[str, Any]:
 def steps(setting: Setting, seed: int, torch: Any) -> dict[str, Callable[[], Callable[[], float]]]:
     """By name, what makes each step."""
     params, text = _start(setting, seed)
-    given = (params, setting.heads, text, RATE)
+    given = params, setting.heads, text
     found: dict[str, Any] = {"jit": partial(training_step, setting.attention, *given)}
     attentions = attention_by_name(torch, setting) if torch is not None else {}
     return found | {name: partial(step_in_torch, torch, attend, *given) for name, attend in attentions.items()}
 
 
-def training_step(attention: str, params: causal.Params, heads: int, text: Text, rate: float) -> Callable[[], float]:
+def training_step(attention: str, params: causal.Params, heads: int, text: Text) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
     own = mechanism.of({"linear": linear, "softmax": softmax}[attention], causal=True, kernels=jit)
     model = causal.Model(own, heads)
@@ -142,7 +142,7 @@ def training_step(attention: str, params: causal.Params, heads: int, text: Text,
         d_scores = cross_entropy.backward(1.0, surprise).scores
         del surprise
         grads = causal.backward(d_scores, saved).params
-        state = adam.step(params, grads, state, learning_rate=rate, kernels=jit)
+        state = adam.step(params, grads, state, learning_rate=RATE, kernels=jit)
         return float(loss)
 
     return step
@@ -218,9 +218,7 @@ def heads_last(module: Callable[..., Any], *qkv: Any) -> Any:
     return module(*(x.transpose(1, 2) for x in qkv)).transpose(1, 2)
 
 
-def step_in_torch(
-    torch: Any, attend: Any, params: causal.Params, heads: int, text: Text, rate: float
-) -> Callable[[], float]:
+def step_in_torch(torch: Any, attend: Any, params: causal.Params, heads: int, text: Text) -> Callable[[], float]:
     """A step on ``text (B, N + 1)``: forward, backward, Adam; its loss. The parameters are copied."""
     functions, leaves = torch.nn.functional, []
 
@@ -232,7 +230,7 @@ def step_in_torch(
     blocks = [peers.leaves_of(one, leaf) for one in params.blocks]
     last = leaf(params.norm.gain), leaf(params.norm.bias)
     head = leaf(params.head.w.T.copy()), leaf(params.head.b)
-    adam = torch.optim.Adam(leaves, lr=rate, fused=True)
+    adam = torch.optim.Adam(leaves, lr=RATE, fused=True)
     read, told, width = torch.from_numpy(text[:, :-1]), torch.from_numpy(text[:, 1:]).flatten(), (table.shape[1],)
 
     def forward() -> Any:

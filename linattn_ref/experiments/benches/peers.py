@@ -26,7 +26,7 @@ from linattn_ref.op import Array
 
 __all__ = ["EPS", "FAST", "FAST_TRANSFORMERS", "FLA", "FLA_ROWS", "PYTORCH", "Inputs", "at_once", "attention_module"]
 __all__ += ["encoder", "fast_transformers", "in_torch", "layers", "leaves_of", "loop", "naive_file", "packed"]
-__all__ += ["sums_in_place", "tensors", "unpacked", "version", "versions"]
+__all__ += ["sums_in_place", "unpacked", "version", "versions"]
 
 PYTORCH, FAST, FLA = "PyTorch", "fast-transformers", "flash-linear-attention, naive"
 FAST_TRANSFORMERS = {FAST: "fast_transformers", f"{FAST} native": "fast_transformers_native"}
@@ -130,13 +130,6 @@ def sums_in_place(torch: Any, phi_q: Any, phi_k: Any, v: Any, s: Any, z: Any) ->
     z.add_(phi_k)
     numerator = torch.bmm(phi_q.unsqueeze(1), s).squeeze(1)  # (B H, M)
     return numerator.div_((phi_q * z).sum(1, keepdim=True).add_(EPS))
-
-
-def tensors(torch: Any, params: Any) -> Any:
-    """Parameters, of the same types, as tensors on the same memory."""
-    if hasattr(params, "_fields"):
-        return type(params)(*(tensors(torch, each) for each in params))
-    return tuple(tensors(torch, each) for each in params) if isinstance(params, tuple) else torch.from_numpy(params)
 
 
 def leaves_of(block: Any, take: Callable[[Any], Any]) -> tuple[tuple[Any, Any], ...]:

@@ -178,13 +178,12 @@ def draw(results: Results) -> Figure:
     many hash rounds, 64 buckets and chunks of 32.
     """
     figure, axes = style.figure(2, len(COLUMNS), height=0.66, sharex=True, sharey="row")
-    for (above, below), title in zip(axes.T, COLUMNS, strict=True):
+    axes[0, 0].set_ylabel("CPU time, one thread (s)")
+    axes[1, 0].set_ylabel("memory over length\n(KiB per token)")
+    for (above, below), (title, names) in zip(axes.T, COLUMNS.items(), strict=True):
         above.set(title=title, yscale="log")
         below.set(yscale="log", xlabel="length N (tokens)")
         below.set_xscale("log", base=2)
-    axes[0, 0].set_ylabel("CPU time, one thread (s)")
-    axes[1, 0].set_ylabel("memory over length\n(KiB per token)")
-    for (above, below), names in zip(axes.T, COLUMNS.values(), strict=True):
         shown = {name: label for name, label in names.items() if name in results.curves}
         _draw_time(above, results, shown)
         _draw_memory(below, results, shown)
@@ -218,8 +217,7 @@ def _draw_memory(axis: Axes, results: Results, names: Mapping[str, str]) -> None
     for name, label in names.items():
         curve, (_, colour, look) = results.curves[name], LOOK[name]
         n = np.array(curve.memory_lengths)
-        formula = np.array(curve.peak_formula) / n / 1024
-        axis.plot(n, formula, look[1:], color=colour, label=one.get(name, label))
+        axis.plot(n, np.array(curve.peak_formula) / n / 1024, look[1:], color=colour, label=one.get(name, label))
         axis.plot(n, np.array(curve.peak) / n / 1024, look[0], color=colour)
     axis.set_ylim(4, 600)
     labels.ticks(axis, [5, 10, 20, 50, 100, 200, 500], along="y")

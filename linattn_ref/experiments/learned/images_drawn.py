@@ -81,6 +81,5 @@ def draw(results: Results) -> Figure:
     ):
         axes.imshow(drawing.grid(drawn, columns), cmap="gray", vmin=0, vmax=255, interpolation="none")
         axes.set(title=title, xticks=[], yticks=[])
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["left", "bottom"]].set_visible(False)
     return figure

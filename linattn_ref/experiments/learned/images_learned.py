@@ -22,7 +22,6 @@ from linattn_ref.experiments.publishing.kit import Array, Figure, Results, label
 __all__ = ["check_on_test_images", "compute", "draw"]
 
 EXERCISE = 700  # steps
-COLOURS = {"linear": style.BLUE, "softmax": style.BLACK}
 
 
 def compute(*, record: Path = runs.RECORDS / "images.json") -> Results:
@@ -85,7 +84,7 @@ def draw(results: Results) -> Figure:
     figure, (seen, spent) = style.figure(1, 2, height=0.42, sharey=True)
     for axes, x_of in ((seen, lambda curve: curve.images / 1000), (spent, lambda curve: curve.cpu_minutes)):
         for curve in results.curves:
-            colour, anew = COLOURS.get(curve.attention, style.GREY), np.isin(curve.images, curve.anew)
+            colour, anew = style.MECHANISMS.get(curve.attention, style.GREY), np.isin(curve.images, curve.anew)
             name = f"{curve.attention}\n{curve.bits[-1]:.3f}"
             axes.plot(x_of(curve), curve.bits, color=colour, label=name)
             axes.plot(x_of(curve)[anew], curve.bits[anew], "o", color=colour, mfc="white")

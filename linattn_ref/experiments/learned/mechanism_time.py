@@ -79,8 +79,7 @@ def both_passes(name: str, length: int, point: Point, seed: int) -> Callable[[],
     setting = encoder_attention.Setting(LAYERS, HEADS, WIDTH // HEADS, length, point.k, pooled=True)
     inside = encoder_attention.make(name, setting, rng)
     sizes = {"tokens": TOKENS, "places": length, "width": WIDTH, "hidden": HIDDEN, "layers": LAYERS}
-    drawn = encoder.draw(rng, **sizes, reads=inside.reads, own=inside.own, dtype=np.float32)
-    _, params = parameters.flatten(drawn)
+    _, params = parameters.flatten(encoder.draw(rng, **sizes, reads=inside.reads, own=inside.own, dtype=np.float32))
     model = encoder.Model(inside.mechanisms, HEADS, post_norm, kernels=jit)
     tokens = rng.integers(TOKENS, size=(point.sequences, length))
     d_rows = rng.standard_normal((*tokens.shape, WIDTH)).astype(np.float32)

@@ -144,11 +144,7 @@ def _by_k(found: Sequence[Curve]) -> dict[str, Curve]:
 
 def table_rows(results: Results, panel: str) -> list[tuple[str, str, str, str]]:
     """Of each curve of a panel, at the end: perplexity at ``[MASK]``, of all hidden tokens, CPU seconds; by seed."""
-
-    def told(by_seed: Array) -> str:
-        return " and ".join(f"{x:.0f}" for x in by_seed)
-
-    found = panels(results)[panel].items()
+    found, told = panels(results)[panel].items(), seeds.told
     return [(name, told(c.perplexity), told(np.exp(c.loss[:, -1])), told(c.cpu_seconds[:, -1])) for name, c in found]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.publishing.kit import Array, Axes, Line2D, Results
 
-__all__ = ["draw", "kinds", "put_together", "stacked"]
+__all__ = ["draw", "kinds", "put_together", "stacked", "told"]
 
 MAY_DIFFER = ("command", "seed", "versions", "machine", "result")  # facts of two runs of one kind
 
@@ -66,6 +66,11 @@ def put_together(names: str, of_one_kind: Sequence[Run], **known: Any) -> Result
 def stacked(of_one_kind: Sequence[Run], name: str) -> Array:
     """The curves of that name, ``(S, T)``."""
     return np.array([run.curves[name] for run in of_one_kind])
+
+
+def told(by_seed: Array, digits: int = 0) -> str:
+    """Return the numbers of all seeds in words."""
+    return " and ".join(f"{x:.{digits}f}" for x in by_seed)
 
 
 def draw(axes: Axes, x: Array, values: Array, colour: Any, line: str = "-", middle: Array | None = None) -> Line2D:

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from linattn_ref.experiments.learned import seeds
 from linattn_ref.experiments.learning import runs
-from linattn_ref.experiments.publishing.kit import Array, Figure, Results, labels, style
+from linattn_ref.experiments.publishing.kit import Figure, Results, labels, style
 
 __all__ = ["COLOURS", "TITLES", "compute", "draw", "table_rows"]
 
@@ -53,14 +53,8 @@ def _network(found: list[runs.Run]) -> Results:
 
 def table_rows(results: Results) -> list[tuple[str, str, str, str]]:
     """Of each network: error rates on the test part by the likeliest path and by a beam, CPU seconds per epoch."""
-
-    def told(values: Array, unit: float, form: str) -> str:
-        return " and ".join(format(unit * float(value), form) for value in values)
-
-    return [
-        (TITLES[name], told(one.greedy, 100, ".1f"), told(one.beam, 100, ".1f"), told(one.epoch_seconds, 1, ".0f"))
-        for name, one in results.networks.items()
-    ]
+    told, found = seeds.told, results.networks.items()
+    return [(TITLES[x], told(100 * y.greedy, 1), told(100 * y.beam, 1), told(y.epoch_seconds)) for x, y in found]
 
 
 def draw(results: Results) -> Figure:

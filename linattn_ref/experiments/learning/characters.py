@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linattn_ref.attention import linear, softmax
 from linattn_ref.data import fetch
 from linattn_ref.data.text import ALICE, Text, read_reviews, read_text
-from linattn_ref.experiments.learning.learn import Ready, check_heads, settings, sizes
+from linattn_ref.experiments.learning.learn import Ready, check, settings, sizes
 from linattn_ref.experiments.learning.options import Option, Peak, TextFile
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -27,7 +27,6 @@ from linattn_ref.models.generate import generate
 from linattn_ref.nn import cross_entropy, mechanism, positions
 from linattn_ref.op.options import check_choice
 from linattn_ref.training import loop, radam, schedule
-from linattn_ref.training.checks import check_peak
 
 __all__ = ["MECHANISMS", "QUICK", "Corpus", "Shape", "begin", "corpus", "task", "write"]
 
@@ -150,8 +149,7 @@ def begin(
     shape : Shape
     """
     check_choice("attention", attention, MECHANISMS)
-    check_heads(shape)
-    check_peak(peak)
+    check(shape, peak)
     found = corpus(read_reviews(fetch.open_content(fetch.REVIEWS)) if text is None else read_text(text))
     half = shape.width // 2
     sinusoids = positions.sinusoidal(shape.length, half, dtype=np.float32)

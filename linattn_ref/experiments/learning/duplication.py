@@ -16,7 +16,7 @@ import numpy as np
 
 from linattn_ref.data.duplication import SYMBOLS, Words, draw
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Ready, check_heads, settings
+from linattn_ref.experiments.learning.learn import Ready, check, settings
 from linattn_ref.experiments.learning.options import Heads, Layers, Option, Width
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.kernels import jit
@@ -78,10 +78,8 @@ def task(attention: str, shape: Shape) -> loop.Task:
     def learn(params: Params, given: Batch, share: float) -> tuple[float, Params]:
         (read, told, counts), model = given
         scores, saved = causal.forward(read, params, model)
-        weight = counts.astype(scores.dtype)
-        loss, surprise = cross_entropy.forward(scores, told, weight=weight, kernels=jit)
-        d_scores = cross_entropy.backward(share, surprise).scores
-        return share * float(loss), causal.backward(d_scores, saved).params
+        loss, surprise = cross_entropy.forward(scores, told, weight=counts.astype(scores.dtype), kernels=jit)
+        return share * float(loss), causal.backward(cross_entropy.backward(share, surprise).scores, saved).params
 
     of_test = np.random.default_rng([2020, shape.length])  # the same words whatever the seed of the training
     held_out = draw(of_test, count=HELD_OUT, length=shape.length)
@@ -122,7 +120,7 @@ def begin(
     reduce_after : int, optional
         Steps after which the rate is divided by ten; eight tenths of all unless given. The authors' code has 3000.
     """
-    check_heads(shape)
+    check(shape)
     facts: dict[str, Any] = {"attention": attention, "shape": shape._asdict()}
     at = REDUCED * steps // 10
     if reduce_after is not None:

@@ -93,9 +93,8 @@ def _projections(s: Setting, rng: np.random.Generator) -> list[tuple[Any, ...]]:
     drawn = linformer.draw_projections(
         s.k, s.length, rng, layers=s.layers, heads=s.heads, sharing=s.sharing, dtype=np.float32
     )
-    if s.pooled:
-        for matrix in {id(x): x for layer in drawn for x in layer[:2]}.values():
-            matrix[...] = linformer.mean_pool(s.k, s.length, np.float32)
+    for layer in drawn if s.pooled else ():
+        layer.e[...] = layer.f[...] = linformer.mean_pool(s.k, s.length, np.float32)
     return [(layer.e, layer.f) for layer in drawn]
 
 

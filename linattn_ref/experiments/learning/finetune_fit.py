@@ -71,12 +71,11 @@ def fit_projections(
 
 def read_heads(params: encoder.Params, model: encoder.Model, tokens: Integers) -> Heads:
     """Queries, keys and values of all heads on ``tokens (S, N)``, which pad nothing."""
-    parts: list[list[Array]] = []
+    parts = []
     for i in range(0, len(tokens), ROWS):
         _, saved = encoder.forward(tokens[i : i + ROWS], params, model)
-        each = [one.attention.attention[:3] for one in saved.blocks]  # q, k, v (S, H, N, D) of each layer
-        parts.append([np.stack(x, axis=1) for x in zip(*each, strict=True)])  # (S, T, H, N, D) each
-    return heads_of(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+        parts.append(np.stack([one.attention.attention[:3] for one in saved.blocks], axis=2))  # (3, S, T, H, N, D)
+    return heads_of(*np.concatenate(parts, axis=1))
 
 
 def _by_layer(found: Parameters, layers: int, by_head: bool) -> list[tuple[Array, Array]]:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from linattn_ref.data import cifar, digits, fetch
 from linattn_ref.experiments.learning import causal_attention, runs
-from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
+from linattn_ref.experiments.learning.learn import Ready, check, rate, settings, sizes
 from linattn_ref.experiments.learning.options import Heads, Inner, Layers, Option, Width
 from linattn_ref.kernels import jit
 from linattn_ref.models import causal
@@ -41,7 +41,6 @@ from linattn_ref.op import Array
 from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Progress
 from linattn_ref.training import loop
-from linattn_ref.training.checks import check_peak
 
 __all__ = ["BEGIN", "COLLECTIONS", "HEADS", "QUICK", "Shape", "begin", "bits", "model_of", "read", "start", "task"]
 
@@ -212,8 +211,7 @@ def begin(
     check_choice("head", head, HEADS)
     if shape.width % 2:
         raise ValueError(f"shape: a width of {shape.width} cannot be halved, for a pixel's row and its column")
-    check_heads(shape)
-    check_peak(peak)
+    check(shape, peak)
     found = read(data, collection)
     if len(found.training) < 2:
         raise ValueError(f"data: expected at least 2 training images, got {len(found.training)}: one is held out")

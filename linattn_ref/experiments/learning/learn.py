@@ -19,8 +19,9 @@ from linattn_ref.experiments.learning import runs
 from linattn_ref.kernels import jit
 from linattn_ref.telling import Say, silent
 from linattn_ref.training import adam, folder, loop, schedule
+from linattn_ref.training.checks import check_peak
 
-__all__ = ["Learned", "Ready", "check_heads", "rate", "result", "run", "settings", "sizes"]
+__all__ = ["Learned", "Ready", "check", "rate", "result", "run", "settings", "sizes"]
 
 
 class Ready(NamedTuple):
@@ -114,7 +115,9 @@ def rate(t: int, *, peak: float, steps: int, part: int = 10) -> float:
     return schedule.warm_up(t, peak=1.0, warmup=max(1, steps // part)) * schedule.cosine(t, peak=peak, steps=steps)
 
 
-def check_heads(shape: Any) -> None:
-    """Check that a network's width can be cut into its heads."""
+def check(shape: Any, peak: float | None = None) -> None:
+    """Check that a network's width can be cut into its heads, and the highest rate, where that is an option."""
     if shape.width % shape.heads:
         raise ValueError(f"shape: a width of {shape.width} cannot be cut into {shape.heads} heads")
+    if peak is not None:
+        check_peak(peak)

@@ -25,7 +25,7 @@ from linattn_ref.data import fetch, splits, subwords
 from linattn_ref.data.text import read_text
 from linattn_ref.experiments.learning import encoder_attention, ngrams
 from linattn_ref.experiments.learning.encoder_attention import Price, Shared
-from linattn_ref.experiments.learning.learn import Ready, check_heads, rate, settings, sizes
+from linattn_ref.experiments.learning.learn import Ready, check, rate, settings, sizes
 from linattn_ref.experiments.learning.mlm_start import begun
 from linattn_ref.experiments.learning.options import Heads, Inner, Layers, Option, Peak, TextFile, Width
 from linattn_ref.experiments.learning.runs import Run
@@ -36,7 +36,7 @@ from linattn_ref.models.masked_tokens import Params
 from linattn_ref.nn import cross_entropy
 from linattn_ref.op import Array
 from linattn_ref.training import adam, loop, parameters
-from linattn_ref.training.checks import check_peak, check_rate
+from linattn_ref.training.checks import check_rate
 
 __all__ = ["QUICK", "Corpus", "Hidden", "OwnRate", "Shape", "begin", "corpus", "hide", "task"]
 
@@ -155,8 +155,7 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     def learn(params: Params, given: Hidden, share: float) -> tuple[float, Params]:
         scores, saved = masked_tokens.forward(given.read, params, model, chosen=given.chosen)
         loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit)
-        d_scores = cross_entropy.backward(share, surprise).scores
-        return share * float(loss), masked_tokens.backward(d_scores, saved).params
+        return share * float(loss), masked_tokens.backward(cross_entropy.backward(share, surprise).scores, saved).params
 
     asked = held_out(found, shape)
 
@@ -202,8 +201,7 @@ class OwnRate(NamedTuple):
 
 def projections(params: Params) -> list[Array]:
     """Linformer's projections, each array once."""
-    found = (array for block in params.encoder.blocks for _, array in parameters.leaves(block.attention.own))
-    return list({id(array): array for array in found}.values())
+    return [array for (array,) in parameters.together([block.attention.own for block in params.encoder.blocks])]
 
 
 # --- A run ------------------------------------------------------------------------------------------------------------
@@ -243,11 +241,10 @@ def begin(
     cut : int, optional
         Read so many texts of each part only.
     """
-    check_heads(shape)
+    check(shape, peak)
     if shape.width < 4 and not drawn:
         told = f"a width of {shape.width} cannot be halved into pairs, for places and for tokens"
         raise ValueError(f"shape: {told}; expected at least 4, unless the network begins as drawn")
-    check_peak(peak)
     check_rate(own_rate=own_rate or 0.0)
     for name, asked in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if asked and attention != "linformer":

@@ -29,7 +29,7 @@ from linattn_ref.data import recordings
 from linattn_ref.data import speech as speech_data
 from linattn_ref.data.speech import SPEAKERS, Corpus
 from linattn_ref.experiments.learning import causal_attention
-from linattn_ref.experiments.learning.learn import Ready, check_heads, result, settings, sizes
+from linattn_ref.experiments.learning.learn import Ready, check, result, settings, sizes
 from linattn_ref.experiments.learning.options import Heads, Option
 from linattn_ref.experiments.learning.runs import Run
 from linattn_ref.experiments.learning.speech_frames import Sorted, in_order, left_out, steps_per_epoch
@@ -42,10 +42,9 @@ from linattn_ref.op import Array
 from linattn_ref.op.options import check_choice
 from linattn_ref.telling import Say
 from linattn_ref.training import adam, loop, radam, schedule
-from linattn_ref.training.checks import check_peak
 
-__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "measured"]
-__all__ += ["read", "scores_of", "task", "utterance"]
+__all__ = ["NAMES", "QUICK", "Batch", "Shape", "batch_of", "batches", "begin", "draw", "inside_of", "learn"]
+__all__ += ["measured", "read", "scores_of", "task", "utterance"]
 
 NAMES = ("lstm", "softmax", "linear", "lsh-4", "lsh-1")
 QUICK = {"width": 16, "hidden": 32, "heads": 2, "layers": 1, "frames": 400, "lstms": 1, "cut": 2}
@@ -120,20 +119,22 @@ def scores_of(params: Any, given: Batch, shape: Shape) -> tuple[Array, Any]:
     return speech.forward(given.frames, params, model, **options)
 
 
+def learn(params: Any, given: Batch, share: float, shape: Shape) -> tuple[float, Any]:
+    """Return the loss of a batch times ``share``, and its gradient."""
+    scores, saved = scores_of(params, given, shape)
+    loss, surprise = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
+    network = speech_lstm if given.inside is None else speech
+    return share * float(loss), network.backward(ctc.backward(share, surprise).scores, saved).params
+
+
 def task(name: str, shape: Shape, training: Sorted, watched: Sorted, dropout: float = 0.0) -> loop.Task:
     """CTC's loss in nats per phoneme."""
-    network = speech_lstm if name == "lstm" else speech
 
     def batch(rng: np.random.Generator) -> Batch:
         rows = training.rows(int(rng.integers(len(training.stacked))), shape.frames)
         stacked, labels = training.stacked[rows], training.labels[rows]
         given = batch_of(stacked, labels, inside_of(name, shape, max(map(len, stacked)), rng))
         return given._replace(dropout=dropout, seed=int(rng.integers(2**63))) if dropout else given
-
-    def learn(params: Any, given: Batch, share: float) -> tuple[float, Any]:
-        scores, saved = scores_of(params, given, shape)
-        loss, surprise = ctc.forward(scores, given.labels, frames=given.lengths, lengths=given.counts, kernels=jit)
-        return share * float(loss), network.backward(ctc.backward(share, surprise).scores, saved).params
 
     def evaluate(params: Any) -> dict[str, float]:
         loss, greedy = 0.0, []
@@ -145,7 +146,7 @@ def task(name: str, shape: Shape, training: Sorted, watched: Sorted, dropout: fl
         error = ctc_decoding.error_rate(greedy, [labels.tolist() for labels in watched.labels])
         return {"loss": loss / len(watched.labels), "error_rate": error}
 
-    return loop.Task(learn, batch, evaluate)
+    return loop.Task(partial(learn, shape=shape), batch, evaluate)
 
 
 def batches(name: str, shape: Shape, found: Sorted) -> Iterable[Batch]:
@@ -233,8 +234,7 @@ def begin(
     cut : int, optional
         Synthesise so many speakers per part, with twice as many sentences each.
     """
-    check_heads(shape)
-    check_peak(peak)
+    check(shape, peak)
     check_options(dropout, None, "dropout")
     notes: list[str] = []
     if data is not None and joined > 1:
