@@ -2,7 +2,8 @@
 
 An item has several trials, each with numbers and sizes of its own. Where it is wrong, the solution is run with each
 mistake that the sheet knows, to see which one gives this answer; the judge (`linattn_ref.conform`) adds what it finds.
-Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points.
+Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points. The
+solution is run with the wrong function; or, if that raises an error, the submission with the solution's in its place.
 """
 
 import functools
@@ -22,7 +23,7 @@ from linattn_ref.homework.apart import Failed, one_line
 from linattn_ref.homework.checking import flatten, off
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
-from linattn_ref.homework.values import decode, finder, within
+from linattn_ref.homework.values import call, decode, finder, within
 
 __all__ = ["Result", "grade", "module_of", "questions"]
 
@@ -135,10 +136,14 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
     results = list[Result]()
     for number, item in enumerate(sheet.items):
         right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
+        lost = [x for x in results if not x.points]
         submission.begin(item.peak)
         try:
-            results.append(graded(sheet, item, proxies, seed, right_answers, [x for x in results if not x.points]))
+            results.append(graded(sheet, item, proxies, seed, right_answers, lost))
         except Failed as error:
+            if found := with_ours(sheet, item, proxies, submission, seed, right_answers, lost):
+                results.append(found)
+                continue
             known = [x for x in sheet.mistakes if item.peak and x.item == item.name and "MemoryError" in str(error)]
             fits = [x for x in known if isinstance(expected(sheet, number, seed, 0, x), MemoryError)]
             results.append(Result(item, 0.0, str(error), *named(fits)))
@@ -161,7 +166,7 @@ def graded(
     for x in (x for x in sheet.mistakes if any(x.name in each.named for each in lost)):
         if fits_mistake(sheet, number, seed, answers, x):
             return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
-    wrong = sorted({name for each in lost for name in each.item.functions} - {*item.functions})
+    wrong = earlier(item, lost)
     if wrong and (theirs := follows(sheet, item, proxies, seed, wrong, answers)):
         return Result(item, item.points, f"right, given your {' and '.join(theirs)}, where points are lost already")
     fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
@@ -169,6 +174,50 @@ def graded(
         return Result(item, 0.0, why, *named(fits))
     by_judge = judged(sheet, item, proxies, seed)
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
+
+
+def with_ours(
+    sheet: Sheet, item: Item, proxies: dict[str, Any], submission: Any, seed: int, right_answers: list[Any], lost: Any
+) -> Result | None:
+    """An item that raised an error, again with the solution's functions in place of earlier ones that it calls.
+
+    Of these are only those that the solution calls as well: another one may be what the item asks for.
+    """
+    module = solution(sheet)
+    find = finder(lambda: [module])
+    noting, called = noted(sheet, {name: getattr(module, name) for name in earlier(item, lost)})
+
+    def ours(name: str) -> Callable[[Any], Any]:
+        return lambda asked: call(module, {**asked, "call": name, "peak": 0.0, "lent": ()}, find, lambda x: x)
+
+    try:
+        questions(sheet, item, vars(noting), right(sheet), seed, 0)
+        submission.begin(item.peak, {name: ours(name) for name in called})
+        found = graded(sheet, item, proxies, seed, right_answers, []) if called else None
+    except Exception:
+        return None
+    told = f"right, with our {' and '.join(sorted(called))} in place of yours, where points are lost already"
+    return found._replace(why=told) if found and found.points else None
+
+
+def earlier(item: Item, lost: list[Result]) -> list[str]:
+    """The functions of items that are lost, but for those that this one asks for."""
+    return sorted({name for each in lost for name in each.item.functions} - {*item.functions})
+
+
+def noted(sheet: Sheet, functions: dict[str, Callable[..., Any]]) -> tuple[ModuleType, set[str]]:
+    """The solution with these functions in place of its own, and the names of those that will have been called."""
+    module, called = module_of(texts(sheet, solved=True, alone=False).answer), set[str]()
+
+    def noting(name: str) -> Callable[..., Any]:
+        def function(*args: Any, **options: Any) -> Any:
+            called.add(name)
+            return functions[name](*args, **options)
+
+        return function
+
+    vars(module).update({name: noting(name) for name in functions})
+    return module, called
 
 
 def judged(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int) -> Result:
@@ -194,17 +243,7 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 
     An answer that is 0 everywhere, or has a NaN or infinity, follows from nothing: it would be right too easily.
     """
-    module = module_of(texts(sheet, solved=True, alone=False).answer)
-    called = set[str]()
-
-    def noted(name: str) -> Callable[..., Any]:
-        def function(*args: Any, **options: Any) -> Any:
-            called.add(name)
-            return proxies[name](*args, **options)
-
-        return function
-
-    vars(module).update({name: noted(name) for name in wrong})
+    module, called = noted(sheet, {name: proxies[name] for name in wrong})
     try:
         for trial, got in enumerate(answers):
             asked = questions(sheet, item, vars(module), right(sheet), seed, trial)

@@ -252,6 +252,8 @@ def begin(
     for name, asked in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if asked and attention != "linformer":
             raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")
+    if attention in encoder_attention.WITHOUT_K and k not in (0, 64):  # what it is where nobody asks
+        raise ValueError(f"k (--k): {attention} attention has none, got {k}; leave it out")
     head_width, is_linformer = shape.width // shape.heads, attention == "linformer"
     k = encoder_attention.price(k, shape.length)
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)
