@@ -45,12 +45,8 @@ class Line:
             out = pair.out()
             self.x[self.where] = low
             numeric = pair.along(out, pair.out()) / length
-        except (
-            ArithmeticError,
-            AssertionError,
-            ValueError,
-        ):  # beside the point ``forward`` may refuse its inputs, in whatever way it does
-            pass
+        except (ArithmeticError, AssertionError, ValueError):
+            pass  # beside the point ``forward`` may refuse its inputs, in whatever way it does
         finally:
             self.x[self.where] = centre
         return float((self.gradient[self.where] * moved).sum() / length), numeric

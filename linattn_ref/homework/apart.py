@@ -106,16 +106,16 @@ class Apart:
         """
         self.lent, self.peak, self.timer, self.item_left = lent, peak, self.sheet.seconds, PATIENCE * self.sheet.seconds
 
-    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def call(self, request: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
         if self.broken or self.all_left <= 0:
             raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
             self.begin(self.peak, self.lent)  # a new process has a new timer
-        request = values.pack(name, args, options, self.peak, self.lent) | {"seconds": self.timer}
+        limits = {"peak": self.peak, "lent": [*self.lent], "seconds": self.timer}
         self.timer = 0.0  # it is running
-        found = self.ask(request, self.item_left)
+        found = self.ask({**request, **limits}, self.item_left)
         while "ask" in found:
             found = self.ask({"value": self.lend(found["ask"])}, self.item_left)
         return found["value"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -94,17 +94,17 @@ def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np
     return lambda x: x
 
 
-def pack(
-    name: str, args: tuple[Any, ...], options: dict[str, Any], peak: float = 0.0, lent: Iterable[str] = ()
-) -> dict[str, Any]:
-    """A call as JSON has it."""
+def pack(name: str, /, *args: Any, **options: Any) -> dict[str, Any]:
+    """A call as JSON has it: without a limit of memory, and with no function that is lent."""
     packed = {"args": [encode(x) for x in args], "options": {name: encode(x) for name, x in options.items()}}
-    return {"call": name, "peak": peak, "lent": [*lent], **packed}
+    return {"call": name, "peak": 0.0, "lent": [], **packed}
 
 
-def asking(name: str, ask: Callable[[Any], Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:
+def asking(
+    name: str, ask: Callable[[Any], Any], find: Callable[[str], Any], array: Callable[..., Any] = lambda x: x
+) -> Callable[..., Any]:
     """A function of that name which is computed elsewhere: ``ask`` is called with the packed call."""
-    return lambda *args, **options: decode(ask(pack(name, args, options)), find, array)
+    return lambda *args, **options: decode(ask(pack(name, *args, **options)), find, array)
 
 
 def call(

@@ -21,7 +21,7 @@ from linattn_ref.homework.handout import files
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.rehearsal import Here
 from linattn_ref.homework.results import Report
-from linattn_ref.homework.values import decode, dumps, encode, within
+from linattn_ref.homework.values import decode, dumps, encode, pack, within
 
 SOFTMAX = read("softmax")
 # What Gradescope publishes of results.json (gradescope-autograders.readthedocs.io, "Output format").
@@ -101,7 +101,7 @@ def update(a):
     with apart(submitted(tmp_path / "work", text)) as submission:
         for name, why in whys.items():
             with pytest.raises(Failed) as raised:
-                submission.call(name, (1,), {})
+                submission.call(pack(name, 1))
             assert str(raised.value) == why
             submission.kill()
 
@@ -113,7 +113,7 @@ def test_the_graders_own_time_is_not_the_submissions(tmp_path, monkeypatch):
     monkeypatch.setattr("linattn_ref.homework.apart.time", clock)
     with apart(submitted(tmp_path / "work", "def softmax(a):\n    return a\n")) as submission:
         for clock.now in (0, 10**6, 2 * 10**6):
-            assert submission.call("softmax", (1,), {}) == 1
+            assert submission.call(pack("softmax", 1)) == 1
 
 
 def test_commands(tmp_path, capsys, monkeypatch):
@@ -561,7 +561,7 @@ def test_memory_and_files_have_a_limit(tmp_path):
     with apart(submitted(tmp_path / "work", text)) as submission:
         for name in ("softmax", "update"):
             with pytest.raises(Failed, match=r"MemoryError|OSError|ended"):
-                submission.call(name, (1, 2, 3)[: 1 + 2 * (name == "update")], {})
+                submission.call(pack(name, *(1, 2, 3)[: 1 + 2 * (name == "update")]))
 
 
 @pytest.mark.slow
@@ -569,7 +569,7 @@ def test_memory_and_files_have_a_limit(tmp_path):
 def test_under_bubblewrap_there_is_nothing_to_find(tmp_path):
     text = f"import os\n\ndef softmax(a):\n    return [os.path.exists(x) for x in ({__file__!r}, '/etc/passwd')]\n"
     with apart(submitted(tmp_path / "work", text)) as submission:
-        assert decode(submission.call("softmax", (1,), {}), None) == (False, False)
+        assert decode(submission.call(pack("softmax", 1)), None) == (False, False)
     assert "under bubblewrap" in protection()
 
 

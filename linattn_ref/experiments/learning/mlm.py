@@ -231,7 +231,7 @@ def begin(
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
     attention, k, sharing, pooled
-        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length.
+        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length, and softmax and linear attention take none.
     own_rate : float, optional
         The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `OwnRate`; with
         0 they stay what they were at the beginning.
