@@ -236,6 +236,9 @@ def test_debug_may_stand_before_the_task():
         ("conform --read d --only output", "--read: "),
         ("conform --read d --json d/manifest.json", "--json: d/manifest.json is the manifest of the cases"),
         ("conform --list --write d", "--list: leave out what it would ignore: --write"),
+        ("assignment --list --out d", "--list: leave out what it would ignore: --out"),
+        ("assignment --list softmax", "--list: leave out what it would ignore: NAME"),
+        ("assignment softmax --check --out d --instructor", "--check: leave out what it would ignore: --instructor,"),
         ("live --networks a b --head", "--networks: --head and --draw use none"),
         ("live --networks a b --draw 02", "--networks: --head and --draw use none"),
         ("live --out d --speed", "--out: with --head, --draw or --speed no page is written"),
@@ -419,6 +422,23 @@ def test_escape_sequences_of_a_text_do_not_reach_the_terminal(sample, own_matric
     with pytest.raises(SystemExit):
         cli.main(["spectrum", "no\x1b[2J"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: no\\x1b[2J\n")
+
+
+def test_training_names_the_files_that_it_wrote_and_no_others(tmp_path, monkeypatch, capsys):
+    from linattn_ref.experiments.learning import learn
+
+    def run(begin, out, **how):
+        for name in ("record.jsonl", "last.safetensors"):
+            (out / name).write_text("new", encoding="utf-8")
+        return learn.Learned(None, None, learn.Ready(None, None, None, {}, lambda run, params: ["learned"]))
+
+    monkeypatch.setattr(learn, "run", run)
+    for name in ("notes.txt", "record.jsonl"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    assert cli.main(["train", "characters", "--quick", "--out", str(tmp_path)]) == 0
+    wrote = [str(tmp_path / name) for name in ("last.safetensors", "record.jsonl")]
+    assert capsys.readouterr().out == f"learned\nwrote {' '.join(wrote)}\n"
 
 
 def test_training_says_how_long_it_takes_and_shows_the_loss_beside_the_nearest_yardstick(monkeypatch, capsys):

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref import atomic
-from linattn_ref.cli.options import add_command, at_least, file_of, say, tell
+from linattn_ref.cli.options import add_command, at_least, check_modes, file_of, say, tell
 
 __all__ = ["add"]
 
 # What is done instead of judging a target, and which options that uses.
-WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "--declare"}  # other words than the names
 MODES: dict[str, tuple[str, ...]] = {"list": (), "confusion": (), "write": ("op", "full"), "read": ("json", "html")}
-OF_ALL = {"command_line", "debug", "if_interrupted", "run"}
+WORDS = {"target": "TARGET", "names": "--map", "given": "--give", "declares": "--declare"}  # other words than the names
 # What a conform.toml holds, but for words.
 KINDS: dict[str, tuple[Any, str]] = {"names": (dict, "a table of words"), "declares": (list, "a list")}
 KINDS |= dict.fromkeys(("fixed", "given"), (dict, "a table"))
@@ -38,7 +37,7 @@ def run_conform(arguments: argparse.Namespace) -> int:
     from linattn_ref.conform.report import NOT_OFFERED, Report
     from linattn_ref.conform.run import names_of, run_apart
 
-    check_modes(arguments)
+    check_modes(arguments, MODES, WORDS)
     if arguments.read and arguments.json and arguments.json.resolve() == (arguments.read / "manifest.json").resolve():
         raise ValueError(f"--json: {arguments.json} is the manifest of the cases that are read")
     for path in filter(None, (arguments.json, arguments.html, arguments.confusion)):
@@ -77,15 +76,6 @@ def run_conform(arguments: argparse.Namespace) -> int:
     if all(outcome.verdict == NOT_OFFERED for outcome in report.outcomes):
         return 2
     return 0 if report.ok else 1
-
-
-def check_modes(arguments: argparse.Namespace) -> None:
-    """An option that does something other than judge a target comes with no option that it would ignore."""
-    given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
-    for mode, used in MODES.items():
-        if mode in given and not given <= {mode, *used}:
-            ignored = sorted(WORDS.get(name, f"--{name}") for name in given - {mode, *used})
-            raise ValueError(f"--{mode}: leave out what it would ignore: {', '.join(ignored)}")
 
 
 def save_confusion(path: Path, command: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linattn_ref.atomic import check_writable, write_all
-from linattn_ref.cli.options import add_command, at_least, file_of, say
+from linattn_ref.cli.options import add_command, at_least, check_modes, file_of, say
 
 __all__ = ["add"]
 
@@ -19,6 +19,7 @@ def run_assignment(arguments: argparse.Namespace) -> int:
     """
     from linattn_ref.homework import names, read, rehearse, write
 
+    check_modes(arguments, {"list": (), "check": ("name",)}, {"name": "NAME"})
     if arguments.list:
         for name in names():
             sheet = read(name)

@@ -4,16 +4,17 @@ import argparse
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from linattn_ref.visible import visible
 
-__all__ = ["KEPT", "Parser", "add_command", "add_drawing", "add_out", "at_least", "curve", "given", "in_words"]
-__all__ += ["report", "say", "tell", "watched", "workers_of"]
+__all__ = ["KEPT", "Parser", "add_command", "add_drawing", "add_out", "at_least", "check_modes", "curve", "file_of"]
+__all__ += ["given", "in_words", "report", "say", "tell", "watched", "workers_of"]
 
 MINUTE = 60.0  # seconds
+OF_ALL = {"command_line", "debug", "if_interrupted", "run"}  # what every command's arguments have
 KEPT = "; what is done is kept: the same command with --resume goes on from there"
 
 
@@ -64,6 +65,18 @@ def file_of(*endings: str) -> Callable[[str], Path]:
         return Path(word)
 
     return file
+
+
+def check_modes(arguments: argparse.Namespace, modes: Mapping[str, Sequence[str]], words: Mapping[str, str]) -> None:
+    """An option that makes a command do something else comes with no option that it would ignore.
+
+    ``modes`` has such options, and which others each of them uses; ``words`` are those that are not called ``--name``.
+    """
+    given = {name for name, x in vars(arguments).items() if x is not None and x is not False} - OF_ALL
+    for mode, used in modes.items():
+        if mode in given and not given <= {mode, *used}:
+            ignored = sorted(words.get(name, f"--{name}") for name in given - {mode, *used})
+            raise ValueError(f"--{mode}: leave out what it would ignore: {', '.join(ignored)}")
 
 
 def add_out(command: argparse.ArgumentParser, out: Path | None, told: str = "%(default)s") -> None:

@@ -90,9 +90,15 @@ def run_task(name: str, arguments: argparse.Namespace) -> None:
     options |= {field: value for field in fields if (value := getattr(arguments, field)) is not None}
     shape = module.Shape(**{field: options.pop(field) for field in module.Shape._fields if field in options})
     how = {"resume": arguments.resume, "command": arguments.command_line, "say": tell, "watch": watch}
+    before = written(arguments.out)
     learned = learn.run(module.begin, arguments.out, seed=arguments.seed, shape=shape, **how, **options)
     say(*learned.ready.said(learned.run, learned.params), sep="\n")
-    say("wrote", *sorted(str(path) for path in arguments.out.glob("[!.]*")))
+    say("wrote", *(path for path, _ in sorted(written(arguments.out) - before)))
+
+
+def written(folder: Path) -> set[tuple[Path, int]]:
+    """The files of a folder, with the times at which they were written."""
+    return {(path, path.stat().st_mtime_ns) for path in folder.glob("[!.]*")}
 
 
 def watch(ready: Any) -> Any:

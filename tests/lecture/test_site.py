@@ -2,20 +2,24 @@
 
 import importlib.util
 import json
+import multiprocessing
 import re
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import slow_slides
 
 from linattn_ref import cli
 from linattn_ref.lecture import elsewhere
 from linattn_ref.lecture.site import build, lines, pages, sections, settings
+from linattn_ref.lecture.slides import build as slides
 from linattn_ref.lecture.slides import deck
 from linattn_ref.lecture.slides.page import in_script
 
@@ -107,6 +111,25 @@ def test_a_new_site_that_cannot_be_moved_leaves_the_old(checkout, monkeypatch):
         build.make(checkout / "out")
     assert (checkout / "out" / "searchindex.js").read_text() == "old"
     assert {path.name for path in checkout.iterdir()} == {"out", *build.NEEDED}
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_ctrl_c_ends_the_process_that_draws_slides(tmp_path, monkeypatch, started):
+    """It would be waited for, and after a second Ctrl-C write into a folder that is gone."""
+    monkeypatch.setattr(slides, "decks", lambda: {"01": tmp_path / "01.md"})
+    monkeypatch.setattr(slides, "make", slow_slides.make)
+
+    def interrupted(*given):
+        while started and not (tmp_path / "html" / "slides").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages, "write", interrupted)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        build._build(tmp_path, tmp_path, False, False, ["live"], print)
+    assert time.monotonic() - begun < slow_slides.SECONDS
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("address", ["", "https://example.org/a/b"])

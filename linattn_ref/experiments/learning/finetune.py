@@ -27,14 +27,14 @@ from linattn_ref.experiments.learning import encoder_attention
 from linattn_ref.experiments.learning.encoder_attention import Price, Setting, Shared
 from linattn_ref.experiments.learning.learn import Ready, rate, result, settings
 from linattn_ref.experiments.learning.options import Option, Peak
-from linattn_ref.experiments.learning.runs import Run
+from linattn_ref.experiments.learning.runs import Run, kept_weights
 from linattn_ref.kernels import jit
 from linattn_ref.models import bert, classifier, encoder
 from linattn_ref.models.classifier import Params
 from linattn_ref.models.encoder import Model
 from linattn_ref.nn import cross_entropy, mechanism
 from linattn_ref.op import Array
-from linattn_ref.training import checkpoint, loop, parameters
+from linattn_ref.training import loop, parameters
 from linattn_ref.training.checks import check_peak
 from linattn_ref.training.folder import BEST
 
@@ -173,7 +173,7 @@ def begin(
     params = classifier.draw(below, int(found.labels.max()) + 1, np.random.default_rng([seed, 0]))
     if start_from is not None:
         _, params = parameters.flatten(params)
-        checkpoint.restore(params, checkpoint.load(start_from / BEST), "params")
+        kept_weights(start_from / BEST, params)
     own, fit = inside.own, None
     if fitted:
         from linattn_ref.experiments.learning.finetune_fit import fit_projections  # it needs SciPy, --help does not

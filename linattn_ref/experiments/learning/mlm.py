@@ -229,7 +229,7 @@ def begin(
     text : Path, optional
         UTF-8; film reviews, fetched once, unless given.
     attention, k, sharing, pooled
-        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length.
+        As in `encoder_attention`; a ``k`` of 0 is a quarter of the length, and softmax and linear attention take none.
     own_rate : float, optional
         The learning rate of Linformer's projections, times the others': ``1 / n`` unless given, see `OwnRate`; with
         0 they stay what they were at the beginning.
@@ -249,6 +249,8 @@ def begin(
     for name, asked in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if asked and attention != "linformer":
             raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")
+    if attention in encoder_attention.WITHOUT_K and k not in (0, 64):  # what it is where nobody asks
+        raise ValueError(f"k (--k): {attention} attention has none, got {k}; leave it out")
     head_width, is_linformer = shape.width // shape.heads, attention == "linformer"
     k = encoder_attention.price(k, shape.length)
     setting = encoder_attention.Setting(shape.layers, shape.heads, head_width, shape.length, k, sharing, pooled)

@@ -43,7 +43,8 @@ class Workbench:
             forward = partial(self.page.forward, **call.options)
             reports.append(check_elementwise(forward, self.page.backward, *call.arrays, rng=0))
             moved = moved or _moved(forward(*call.arrays)[0], before)
-        worst = _worst(reports)
+        entries = [entry for report in reports for entry in report.worst_by_input]
+        worst = {entry.name: entry for entry in Report.of("", entries, ()).worst_by_input}
         wrong = {name.partition("[")[0] for name, entry in worst.items() if entry.excess > 1}
         if moved:  # then the passes differ because of what was changed
             to_blame = {*rows}
@@ -101,15 +102,6 @@ def _replace(page: ModuleType, source: str, file: str) -> None:
 
 
 # --- In words ---------------------------------------------------------------------------------------------------------
-
-
-def _worst(reports: list[Report]) -> dict[str, Entry]:
-    """The worst comparison of each input."""
-    found: dict[str, Entry] = {}
-    for entry in (entry for report in reports for entry in report.worst_by_input):
-        if entry.name not in found or entry.excess > found[entry.name].excess:
-            found[entry.name] = entry
-    return found
 
 
 def _moved(out: Any, before: Any) -> str:

@@ -1,5 +1,6 @@
 """``linattn-ref site``: web pages from the executed chapters, the gallery and the source, by Sphinx."""
 
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -9,7 +10,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
     from linattn_ref.lecture.slides import build as slides
 
     html, extras = folder / "html", pages.Extras({}, {}, {}, run, sentence)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside, _alone_at_the_end():
         if "slides" not in without:
             decks = slides.decks()
             extras.slides.update({path.stem: f"slides/{path.stem}.html" for path in decks.values()})
@@ -131,6 +132,18 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
         say("Python for the browser")
         runtime.make(root, html / runtime.FOLDER, cells=run, sentence=sentence, say=say)
     return html
+
+
+@contextlib.contextmanager
+def _alone_at_the_end() -> Iterator[None]:
+    """After an error, or Ctrl-C, end the processes beside this one: they would write the removed folder anew."""
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+            process.join()
+        raise
 
 
 def _run_sphinx(folder: Path, html: Path, say: Say) -> None:

@@ -89,13 +89,12 @@ def _downloads(root: Path, folder: Path, name: str, notebook: dict[str, Any]) ->
 
 def _with_sliders(cells: list[dict[str, Any]], chapter: str, address: str) -> list[dict[str, Any]]:
     """Before each cell with a slider a question, whose answer is folded, and below it the slider."""
-    found, guesses = [], list(frames.guesses(chapter).items())
+    found, guesses = [], enumerate(frames.guesses(chapter).items())
     for cell in cells:
         if not re.search(r"^chapter\.explore\(", cell["source"], re.MULTILINE):
             found.append(cell)
             continue
-        number = sum(each.get("id", "").startswith("slider-") for each in found)
-        name, guess = guesses[number]
+        number, (name, guess) = next(guesses)
         asked, answer = (html.escape(guess[part], quote=False) for part in ("guess", "answer"))
         question = (
             f'<div class="guess"><p><strong>Guess first.</strong> {asked}</p>'

@@ -44,7 +44,7 @@ CODE = re.compile(
     re.VERBOSE,
 )  # what only code has: attributes, keywords, assignments, shapes
 PAIRS = {"(": ")", "[": "]", "{": "}", "|(": "|)", "<(": ">)"}
-DRAWN = {"{": r"\{", "}": r"\}", "|(": "|", "|)": "|", "<(": r"\langle ", ">)": r"\rangle ", "floor": r"\lfloor "}
+DRAWN = {"{": r"\{", "}": r"\}", "|(": "|", "|)": "|", "<(": r"\langle ", ">)": r"\rangle "}
 TOKEN = re.compile(
     r"""(?P<space>\s+)
     | (?P<number>\d+(?:_\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\d_]))

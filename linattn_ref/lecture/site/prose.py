@@ -120,25 +120,19 @@ def _block_html(block: str, link: Callable[[str], str], anchor: str) -> str:
         return _fields_html(block, link)
     first = next((at for at, line in enumerate(lines) if line.startswith("    ")), 0)
     if first == 1 or (first and lines[0].startswith(("``", "*"))):
-        return _definitions_html(lines, link)
+        return _definitions_html(block, link)
     if lines[0].startswith("- "):
         items = re.split(r"^- ", block, flags=re.MULTILINE)[1:]
         return "<ul>" + "".join(f"<li>{inline(item, link)}</li>" for item in items) + "</ul>"
     return f"<p>{inline(block, link)}</p>"
 
 
-def _definitions_html(lines: list[str], link: Callable[[str], str]) -> str:
-    out, body = ["<dl>"], ""
-    for line in [*lines, ""]:
-        if line.startswith("    "):
-            body += f" {line}"
-            continue
-        if body:
-            out.append(f"<dd>{inline(body, link)}</dd>")
-            body = ""
-        if line:
-            out.append(f"<dt>{_term_html(line, link)}</dt>")
-    return "".join([*out, "</dl>"])
+def _definitions_html(block: str, link: Callable[[str], str]) -> str:
+    rows = []
+    for part in re.split(r"\n(?!    )", block):  # a term, and the indented lines below it
+        term, _, body = part.partition("\n")
+        rows.append(f"<dt>{_term_html(term, link)}</dt>" + (f"<dd>{inline(body, link)}</dd>" if body else ""))
+    return f"<dl>{''.join(rows)}</dl>"
 
 
 def _term_html(line: str, link: Callable[[str], str]) -> str:

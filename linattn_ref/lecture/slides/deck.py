@@ -71,7 +71,6 @@ class Slide(NamedTuple):
 
 
 class Deck(NamedTuple):
-    chapter: str
     title: str  # the first slide's
     slides: tuple[Slide, ...]
 
@@ -103,7 +102,7 @@ def parse(text: str, chapter: str, folder: Path) -> Deck:
     title = re.search(r"^# (.+)$", slides[0].text, re.MULTILINE)
     if title is None or slides[0].kind not in ("title", "part"):
         raise ValueError("slide 1 must be a `title` or a `part`, with a title `# ...`")
-    return Deck(chapter, title[1], slides)
+    return Deck(title[1], slides)
 
 
 def _slides(parts: Iterable[str], chapter: str, folder: Path) -> Iterator[Slide]:

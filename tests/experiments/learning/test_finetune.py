@@ -6,6 +6,7 @@ import pytest
 from linattn_ref import cli
 from linattn_ref.experiments.learning import encoder_attention, finetune, finetune_fit, learn, runs
 from linattn_ref.models import bert
+from linattn_ref.training import checkpoint
 
 SHAPE = finetune.Shape(length=16, batch=8, examples=200, watched=20, tested=40)
 
@@ -22,6 +23,16 @@ def test_fewer_texts_than_a_batch_are_an_error(tiny_model, data):
     given = {"model": tiny_model, "data": data, "source": "here"}
     with pytest.raises(ValueError, match="data: 4 texts are for training, at least 8 are needed"):
         finetune.begin(**given, shape=SHAPE._replace(examples=4))
+
+
+def test_a_start_that_does_not_fit_is_named(tmp_path, tiny_model, data):
+    given = {"model": tiny_model, "data": data, "source": "here", "shape": SHAPE, "start_from": tmp_path / "run"}
+    best = tmp_path / "run" / "best.safetensors"
+    with pytest.raises(FileNotFoundError, match=f"^no checkpoint at {best}$"):
+        finetune.begin(**given)
+    checkpoint.save(best, (np.zeros(3),), {})
+    with pytest.raises(ValueError, match=f"^{best}: the checkpoint is of another model: it lacks params"):
+        finetune.begin(**given)
 
 
 @pytest.mark.slow

@@ -125,6 +125,12 @@ def test_a_width_that_does_not_fit_is_told(tmp_path, width, heads, told):
         mlm.begin(text=tmp_path / "nowhere", shape=TINY._replace(width=width, heads=heads))
 
 
+@pytest.mark.parametrize("attention", encoder_attention.WITHOUT_K)
+def test_a_price_that_would_be_ignored_is_told(tmp_path, attention):
+    with pytest.raises(ValueError, match=rf"^k \(--k\): {attention} attention has none, got 7; leave it out"):
+        mlm.begin(text=tmp_path / "nowhere", attention=attention, k=7, shape=TINY)
+
+
 def test_a_rate_that_is_none_is_told(text):
     with pytest.raises(ValueError, match="own_rate: expected a finite number of at least 0, got -1"):
         mlm.begin(text=text, attention="linformer", own_rate=-1.0, shape=TINY)
@@ -152,7 +158,8 @@ def test_it_learns_what_stands_beside(tmp_path, text):
 @pytest.mark.parametrize("attention", encoder_attention.NAMES)
 def test_every_mechanism_takes_a_step(tmp_path, text, attention):
     """Losses are numbers, near that of knowing nothing."""
-    how = {"text": text, "attention": attention, "k": 8, "steps": 2, "shape": TINY}
+    k = 0 if attention in encoder_attention.WITHOUT_K else 8
+    how = {"text": text, "attention": attention, "k": k, "steps": 2, "shape": TINY}
     assert learn.run(mlm.begin, tmp_path / "run", **how).run.curves["loss"][-1] == pytest.approx(
         np.log(TINY.vocabulary), rel=0.2
     )
