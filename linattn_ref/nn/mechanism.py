@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from linattn_ref.op.options import check_sizes, plain
 
 __all__ = ["Mechanism", "of", "shared"]
@@ -66,8 +68,14 @@ def of(
         ``multi_head.Params.own``.
     **options
         Of ``forward``, each time: ``causal``, ``kernels``, ``omega``, ``window`` ...
+
+    Raises
+    ------
+    ValueError
+        A constant has numbers that the mechanism refuses. What is written into its array later is not looked at.
     """
     options = {name: plain(value) for name, value in options.items()}
+    check_constants(module, options)
     step, init_state = getattr(module, "step", None), getattr(module, "init_state", None)
     functions = {"forward": module.forward, "step": step, "init_state": init_state}
     accepts = {name: tuple(inspect.signature(each).parameters) if each else () for name, each in functions.items()}
@@ -80,6 +88,14 @@ def of(
     return Mechanism(
         module.forward, module.backward, step, init_state, options, count, accepts, step_options, gates or {}, is_causal
     )
+
+
+def check_constants(module: ModuleType, options: Mapping[str, Any]) -> None:
+    """Check the numbers in arrays as the page does, for a layer whose calls are known does not do so again."""
+    constants = {name: x for name, x in options.items() if isinstance(x, np.ndarray)}
+    check_values = getattr(module.forward, "looks", {}).get("values")
+    if constants and check_values is not None:
+        check_values(**constants)
 
 
 def shared(mechanism: Mechanism, groups: int) -> Mechanism:

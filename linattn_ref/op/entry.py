@@ -264,7 +264,7 @@ class Entry:
             check_made(**arguments)
         check(arguments, rules, sizes)
         check_flags(**{name: arguments[name] for name in self.flags})
-        check_options(arguments, scale_or_none=self.scale_or_none)
+        check_options(arguments, sizes.get("dtype", np.float64), scale_or_none=self.scale_or_none)
         if "dtype" in arguments:
             check_dtype(arguments["dtype"])
         if self.draws:

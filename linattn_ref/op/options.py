@@ -85,10 +85,11 @@ def check_rng(rng: Any) -> None:
         raise TypeError(f"rng: expected a numpy.random.Generator, got {type(rng).__name__}")
 
 
-def check_options(arguments: dict[str, Any], *, scale_or_none: bool = True) -> None:
+def check_options(arguments: dict[str, Any], dtype: Any = np.float64, *, scale_or_none: bool = True) -> None:
     """``scale``, ``eps``, ``state``, ``d_loss`` and what goes with ``causal`` have the right type and value.
 
-    So have ``n`` and ``n_keys``, of a pattern. ``scale`` may be None only where that stands for a number.
+    So have ``n`` and ``n_keys``, of a pattern. ``scale`` may be None only where that stands for a number. ``dtype`` is
+    that of the arrays, in which numbers have to be finite.
     """
     check_sizes(**{name: arguments[name] for name in ("n", "n_keys") if name in arguments})
     d_loss: Any = arguments.get("d_loss", 0)
@@ -99,14 +100,16 @@ def check_options(arguments: dict[str, Any], *, scale_or_none: bool = True) -> N
     if "causal" in arguments:
         _check_causal(arguments["causal"], arguments)
     kind_of_scale = "a number or None" if scale_or_none else "a number"
-    for name, kind, least in (("scale", kind_of_scale, -sys.float_info.max), ("eps", "a number", 0)):
+    most = float(np.finfo(dtype).max)
+    for name, kind, least in (("scale", kind_of_scale, -most), ("eps", "a number", 0)):
         x: Any = arguments.get(name)
         if name not in arguments or (x is None and name == "scale" and scale_or_none):
             continue
         if not is_number(x):
             raise TypeError(f"{name}: expected {kind}, got {x!r}")
-        if not least <= x <= sys.float_info.max:
-            raise ValueError(f"{name}: expected a finite number{' of at least 0' * (least == 0)}, got {x!r}")
+        if not least <= x <= most:
+            where = f" in {np.dtype(dtype)}" * (most < abs(x) <= sys.float_info.max)
+            raise ValueError(f"{name}: expected a finite number{where}{' of at least 0' * (least == 0)}, got {x!r}")
 
 
 def _check_causal(causal: bool, arguments: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from case import about, normal_like
 from cases import each_setting
 
 from linattn_ref.kernels import jit
+from linattn_ref.nested import map_arrays
 
 
 def each_plain(where):
@@ -170,6 +171,11 @@ def test_a_scale_that_is_no_finite_number(setting):
     for scale in (np.nan, np.inf, -np.inf, 10**400):
         with about(scale), pytest.raises(ValueError, match=r"^scale: expected a finite number"):
             setting.call().change(scale=scale).forward()
+    call = setting.call()
+    narrow = call.change(arrays={name: map_arrays(np.float32, x) for name, x in call.arrays.items()})
+    for scale in (1e39, -1e39):
+        with about(scale), pytest.raises(ValueError, match=r"^scale: expected a finite number in float32, got "):
+            narrow.change(scale=scale).forward()
 
 
 @each_plain(lambda s: s.case.takes("scale"))

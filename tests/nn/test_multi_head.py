@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mechanism_cases import HEADS, MECHANISMS, TOKENS, WIDTH, Inside
 
-from linattn_ref.attention import delta, linear, local, softmax
+from linattn_ref.attention import delta, gated_linear, linear, local, performer, reformer, softmax
 from linattn_ref.attention.parts import gate
 from linattn_ref.gradcheck import check_directions, check_elementwise
 from linattn_ref.gradcheck.inputs import float_arrays
@@ -264,6 +264,22 @@ def test_parameters_of_gates_that_do_not_fit_are_named():
             multi_head.forward(X, params, inside, heads=HEADS)
         with pytest.raises((TypeError, ValueError), match=f"^{error}"):
             multi_head.step(X[:, 0], params, state, inside, heads=HEADS)
+
+
+@pytest.mark.parametrize(
+    ("module", "constants", "error"),
+    [
+        (delta, {"beta": np.full((2, HEADS, 7), -3.0)}, "beta: expected numbers from 0 to 2"),
+        (gated_linear, {"log_gate": np.full((2, HEADS, 7), 0.5)}, "log_gate: expected logarithms of gates up to 1"),
+        (performer, {"omega": np.full((8, 4), np.nan)}, "omega: expected finite numbers"),
+        (reformer, {"rotations": np.full((2, 4, 3), np.nan)}, "rotations: expected finite numbers"),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_a_mechanism_whose_constants_are_no_good(module, constants, error):
+    """Refused when it is made: of a call that is known a layer looks at no numbers."""
+    with pytest.raises(ValueError, match=f"^{error}"):
+        mechanism.of(module, **constants)
 
 
 @blocks

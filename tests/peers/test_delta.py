@@ -72,7 +72,7 @@ def run_theirs(forward, inputs, state, d_out, d_state):
 def run_ours(module, inputs, state, d_out, d_state, **options):
     out, saved = module.forward(*inputs, state=module.State(state), **options)
     *gradients, of_state = module.backward(d_out, saved, d_state=module.State(d_state))
-    return [out, saved.state.s, *gradients, of_state.s]
+    return [out, saved.state.s, *(x for x in gradients if x is not None), of_state.s]
 
 
 def compare(ours, theirs, dtype):
