@@ -13,7 +13,6 @@ from numpy.random import Generator
 from linattn_ref.experiments.measuring import mechanisms
 from linattn_ref.experiments.measuring.counting import kept_bytes
 from linattn_ref.kernels import jit
-from linattn_ref.nested import leaves
 
 __all__ = ["NAMES", "Sizes", "cost"]
 
@@ -45,17 +44,23 @@ class Cost(NamedTuple):
     saved: int  # bytes kept for the backward pass beyond all inputs
 
 
-def cost(name: str, s: Sizes = Sizes()) -> Cost:  # noqa: B008
+def cost(name: str, s: Sizes = Sizes(), *, seed: int = 0) -> Cost:  # noqa: B008
     """Measure the mechanism ``linattn_ref.attention.<name>`` in a call of both passes."""
-    page, given = mechanisms.page(name), arguments(name, s, np.random.default_rng(0))
+    page, given = mechanisms.page(name), arguments(name, s, np.random.default_rng(seed))
     is_compiled = name not in WHOLE_PRODUCTS and "kernels" in inspect.signature(page.forward).parameters
     out, saved = page.forward(**given, **({"kernels": jit} if is_compiled else {}))
     gradients = page.backward(np.ones_like(out), saved)
-    own = {name: leaves(x, strict=False) for name, x in given.items() if name not in TOKENS}
-    sizes = {name: sum(array.size for _, array in arrays) for name, arrays in own.items()}
-    learned = sum(size for name, size in sizes.items() if name in gradients._fields)
+    own = {argument: size(x) for argument, x in given.items() if argument not in TOKENS}
+    learned = sum(count for argument, count in own.items() if argument in gradients._fields)
     inputs = tuple(given.values())
-    return Cost(learned, sum(sizes.values()) - learned, kept_bytes((inputs, saved)) - kept_bytes(inputs))
+    return Cost(learned, sum(own.values()) - learned, kept_bytes((inputs, saved)) - kept_bytes(inputs))
+
+
+def size(x: Any) -> int:
+    """Numbers in an array, or in all arrays in nested tuples of anything."""
+    if isinstance(x, tuple):
+        return sum(size(part) for part in x)
+    return x.size if isinstance(x, np.ndarray) else 0
 
 
 def arguments(name: str, s: Sizes, rng: Generator) -> dict[str, Any]:

@@ -12,7 +12,6 @@ NVIDIA, "CUDA C++ programming guide", technical specifications by compute capabi
 
 import importlib
 import importlib.metadata
-import itertools
 import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -84,17 +83,19 @@ def compute() -> Results:
     """
     offline: Any = importlib.import_module("linattn_ref.kernels.cuda.loops.offline")
     rows = []
-    for (module, name, arguments), dtype, architecture in itertools.product(KERNELS, ("float32", "float64"), LIMITS):
+    for module, name, arguments in KERNELS:
         kernel = getattr(importlib.import_module(f"linattn_ref.kernels.cuda.loops.{module}"), name)
-        capability = int(architecture[3]), int(architecture[4])
-        ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
-        with tempfile.TemporaryDirectory() as folder:
-            used = offline.assemble(ptx, capability, folder)
-        row = Results(module=module.rpartition(".")[2], kernel=name, dtype=dtype, architecture=architecture)
-        row |= {name: getattr(used, name) for name in ("registers", "spilled", "shared")}  # spilled: bytes
-        row |= {"float64": len(float64_instructions(ptx))}
-        row |= {"warps": resident_warps(LIMITS[architecture], used.registers, used.shared)}  # on a multiprocessor
-        rows.append(row)
+        for dtype in ("float32", "float64"):
+            for architecture, limits in LIMITS.items():
+                capability = int(architecture[3]), int(architecture[4])
+                ptx = offline.compile_to_ptx(kernel, arguments, dtype, capability)
+                with tempfile.TemporaryDirectory() as folder:
+                    used = offline.assemble(ptx, capability, folder)
+                row = Results(module=module.rpartition(".")[2], kernel=name, dtype=dtype, architecture=architecture)
+                row |= {name: getattr(used, name) for name in ("registers", "spilled", "shared")}  # spilled: bytes
+                row |= {"float64": len(float64_instructions(ptx))}
+                row |= {"warps": resident_warps(limits, used.registers, used.shared)}  # on a multiprocessor
+                rows.append(row)
     lines = [  # kernels that multiply the entries of a float32 array
         Results(
             statement=statement,
@@ -102,7 +103,8 @@ def compute() -> Results:
         )
         for statement, kernel in _one_line_kernels().items()
     ]
-    versions = {name: importlib.metadata.version(name) for name in ("numba-cuda", "nvidia-cuda-nvcc-cu12")}
+    packages = ("numba-cuda", "nvidia-cuda-nvcc-cu12")
+    versions = {name: importlib.metadata.version(name) for name in packages}
     return Results(compilers=versions, rows=tuple(rows), lines=tuple(lines))
 
 

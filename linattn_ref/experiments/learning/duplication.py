@@ -78,8 +78,10 @@ def task(attention: str, shape: Shape) -> loop.Task:
     def learn(params: Params, given: Batch, share: float) -> tuple[float, Params]:
         (read, told, counts), model = given
         scores, saved = causal.forward(read, params, model)
-        loss, surprise = cross_entropy.forward(scores, told, weight=counts.astype(scores.dtype), kernels=jit)
-        return share * float(loss), causal.backward(cross_entropy.backward(share, surprise).scores, saved).params
+        weight = counts.astype(scores.dtype)
+        loss, surprise = cross_entropy.forward(scores, told, weight=weight, kernels=jit)
+        d_scores = cross_entropy.backward(share, surprise).scores
+        return share * float(loss), causal.backward(d_scores, saved).params
 
     of_test = np.random.default_rng([2020, shape.length])  # the same words whatever the seed of the training
     held_out = draw(of_test, count=HELD_OUT, length=shape.length)

@@ -155,7 +155,8 @@ def task(found: Corpus, model: Model, shape: Shape) -> loop.Task:
     def learn(params: Params, given: Hidden, share: float) -> tuple[float, Params]:
         scores, saved = masked_tokens.forward(given.read, params, model, chosen=given.chosen)
         loss, surprise = cross_entropy.forward(scores, given.targets, kernels=jit)
-        return share * float(loss), masked_tokens.backward(cross_entropy.backward(share, surprise).scores, saved).params
+        d_scores = cross_entropy.backward(share, surprise).scores
+        return share * float(loss), masked_tokens.backward(d_scores, saved).params
 
     asked = held_out(found, shape)
 
