@@ -34,8 +34,8 @@ def unpack(rows, packed, factor):
 def outer_products(c, a, row, b, out):
     block, sums = vector_block.load_block(c, 1), vector_block.zero_block(c)
     for t in range(a.shape[1]):
-        block = vector_block.add_outer(block, a, row, t, vector.load(b, t))
-        sums = vector_block.add_outer(sums, a, row, t, vector.load(b, t))
+        block = vector_block.add_scaled(block, a, row, t, vector.load(b, t))
+        sums = vector_block.add_scaled(sums, a, row, t, vector.load(b, t))
     vector_block.store_block(out, 2, block)
     vector_block.store_block(out, 2 + vector_block.ROWS, sums)
 

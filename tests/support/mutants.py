@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         "a state that does not fade from chunk to chunk",
         "kernels/jit/loops/delta/delta_state.py",
-        "add_scaled(zero_block(s), load_block(s, row), factors, row)",
+        "add_scaled(zero_block(s), factors, row, 0, load_block(s, row))",
         "load_block(s, row)",
         "both_passes and float32 and True-True and head",
         "kernels/test_jit_delta_product.py",

@@ -78,3 +78,11 @@ def head_of(table, i, head, dtype):
         address += head % table[0, axis] * table[i + 1, axis]
         head //= table[0, axis]
     return rows_apart(address, table[i + 1, 1], table[i + 1, 2], table[i + 1, 3], dtype)
+
+
+@inner(forceinline=True)
+def four_heads_of(table, first, head, dtype):
+    """The arrays ``first`` to ``first + 3`` of the table, likewise."""
+    a, b = head_of(table, first, head, dtype), head_of(table, first + 1, head, dtype)
+    c, d = head_of(table, first + 2, head, dtype), head_of(table, first + 3, head, dtype)
+    return a, b, c, d

@@ -1,10 +1,12 @@
-"""Arrays as rows without gaps, for kernels that go through them a row at a time."""
+"""Arrays as rows without gaps, for kernels that go through them a row at a time; and as panels, a Vector wide."""
 
 import math
 
 import numpy as np
 
-__all__ = ["as_heads", "as_rows", "without_gaps"]
+from linattn_ref.kernels.jit.loops.simd.vector import lanes
+
+__all__ = ["as_heads", "as_rows", "in_panels", "widened", "without_gaps"]
 
 
 def without_gaps(x, dtype=None):
@@ -21,3 +23,15 @@ def as_rows(x):
 def as_heads(x):
     """``x (..., N, W)`` as ``(heads, N, W)``, likewise."""
     return without_gaps(x).reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def widened(x):
+    """``x (..., columns)`` with columns of zeros added, to a multiple of a Vector's lanes."""
+    wide = np.zeros((*x.shape[:-1], x.shape[-1] + -x.shape[-1] % lanes(x)), x.dtype)  # np.pad takes ten times as long
+    wide[..., : x.shape[-1]] = x
+    return wide
+
+
+def in_panels(x):
+    """The columns of ``x (rows, columns)``, widened, in panels ``(panels, rows, lanes)``; a view."""
+    return widened(x).reshape(len(x), -1, lanes(x)).swapaxes(0, 1)

@@ -9,8 +9,9 @@ The loop calls it by a symbol, and takes a fraction of a second. It gives the ar
 from llvmlite import binding, ir
 from numba import prange, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, register_model
 
+from linattn_ref.kernels.jit.loops.simd.vector import LlvmModel
 from linattn_ref.kernels.jit.loops.views import without_owner
 
 __all__ = ["loop_of", "publish"]
@@ -30,15 +31,14 @@ def _symbol(task, kinds):
 class Address(types.Type):
     """Where a tuple lies."""
 
+    llvm = ir.IntType(64)
+
     def __init__(self, values):
         self.values = values
         super().__init__(f"Address({values})")
 
 
-@register_model(Address)
-class _Model(models.PrimitiveModel):
-    def __init__(self, manager, address):
-        super().__init__(manager, address, ir.IntType(64))
+register_model(Address)(LlvmModel)
 
 
 @intrinsic
@@ -47,7 +47,7 @@ def _address_of(typing_context, values):
 
     def generate(context, builder, signature, arguments):
         copy = cgutils.alloca_once_value(builder, without_owner(context, builder, values, arguments[0]))
-        return builder.ptrtoint(copy, ir.IntType(64))
+        return builder.ptrtoint(copy, Address.llvm)
 
     return Address(values)(values), generate
 

@@ -51,6 +51,14 @@ def copy_columns(panel, x, first):
 
 
 @inner(forceinline=True)
+def give_rows(x, first, count, panel, column):
+    """``x[first : first + count, column:] = panel[:count]``, as many columns as a panel has."""
+    target = columns_from(x, column)
+    for i in range(count):
+        store_row(target, first + i, load(panel, i))
+
+
+@inner(forceinline=True)
 def rows_of(x):
     """``x``, which has no gaps, with two axes, the last one kept."""
     return rows_at(x.ctypes.data, x.size // x.shape[-1], x.shape[-1], x.dtype)
@@ -59,26 +67,24 @@ def rows_of(x):
 @intrinsic
 def rows_at(typing_context, address, rows, width, dtype):
     """The memory at an address as ``(rows, width)``, contiguous."""
-
-    def generate(context, builder, signature, arguments):
-        address_, rows_, width_, _ = arguments
-        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
-        strides = [builder.mul(width_, itemsize), itemsize]
-        return _view(context, builder, signature.return_type, address_, [rows_, width_], strides)
-
-    return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), generate
+    return types.Array(dtype.dtype, 2, "C")(types.intp, types.intp, types.intp, dtype), _view
 
 
 @intrinsic
 def rows_apart(typing_context, address, rows, width, stride, dtype):
     """The memory at an address as ``(rows, width)``, so many bytes from row to row."""
+    return types.Array(dtype.dtype, 2, "A")(types.intp, types.intp, types.intp, types.intp, dtype), _view
 
-    def generate(context, builder, signature, arguments):
-        address_, rows_, width_, stride_, _ = arguments
-        itemsize = context.get_constant(types.intp, dtype.dtype.bitwidth // 8)
-        return _view(context, builder, signature.return_type, address_, [rows_, width_], [stride_, itemsize])
 
-    return types.Array(dtype.dtype, 2, "A")(types.intp, types.intp, types.intp, types.intp, dtype), generate
+def _view(context, builder, signature, arguments):
+    """Instructions for either."""
+    address, rows, width, *stride, _ = arguments
+    view = make_array(signature.return_type)(context, builder)
+    itemsize = context.get_constant(types.intp, signature.return_type.dtype.bitwidth // 8)
+    strides = [*(stride or [builder.mul(width, itemsize)]), itemsize]
+    data = builder.inttoptr(address, view.data.type)
+    populate_array(view, data, [rows, width], strides, itemsize, meminfo=None)  # what owns the memory outlives the view
+    return view._getvalue()
 
 
 @intrinsic
@@ -124,11 +130,3 @@ def without_owner(context, builder, kind, value):
 def hold(typing_context, x):
     """Nothing; but Numba gives back what a variable owns after it is last named, so that ``x`` is kept until here."""
     return types.void(x), lambda context, builder, signature, arguments: context.get_dummy_value()
-
-
-def _view(context, builder, array_type, address, shape, strides):
-    view = make_array(array_type)(context, builder)
-    data = builder.inttoptr(address, view.data.type)
-    itemsize = context.get_constant(types.intp, array_type.dtype.bitwidth // 8)
-    populate_array(view, data, shape, strides, itemsize, meminfo=None)  # what owns the memory outlives the view
-    return view._getvalue()

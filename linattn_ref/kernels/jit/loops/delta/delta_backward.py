@@ -23,14 +23,14 @@ from linattn_ref.kernels.jit.loops.delta import delta_log_gate as of_gate
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, whole_rows
 from linattn_ref.kernels.jit.loops.delta.delta_gradients import add_to_keys, add_to_rows
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
-from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.heads import four_heads_of, head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, product, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.simd.transposed import transpose
 from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_transposed, solve_up
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, store
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, store_block, zero_block
-from linattn_ref.kernels.jit.loops.views import columns_from, hold, unowned
+from linattn_ref.kernels.jit.loops.views import columns_from, give_rows, hold, unowned
 
 
 class Values(NamedTuple):
@@ -75,10 +75,8 @@ def backward_heads(head, table, states, d_states):
     what is None has no columns.
     """
     dtype = states.dtype
-    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-    e, log_gate = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-    g, u = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
-    d_q, d_k = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+    q, k, e, log_gate = four_heads_of(table, 0, head, dtype)
+    g, u, d_q, d_k = four_heads_of(table, 4, head, dtype)
     d_e, d_gate = head_of(table, 8, head, dtype), head_of(table, 9, head, dtype)
     d_v = head_of(table, 10, head, dtype)
     chunks = (len(k) + CHUNK - 1) // CHUNK if log_gate.shape[1] else 1
@@ -110,7 +108,7 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
             later = (q, k, e, log_gate, g, u, d_k, d_v), first - CHUNK, p, len(a)
             r = columns_from(values.r, column)
             _solve(r, columns_from(some_g, column), chunk, a[p], rows, c, erases, later)
-            shared.give_rows(d_v, first, count, r, column)
+            give_rows(d_v, first, count, r, column)
             transpose(by_rows[column : column + lanes(a)], a[p])
         of_gate.begin(values.shares, d_gate, first, count)
         _pairs_gradients(chunk, values, some_g, some_u, values.r, rows, m, erases, per_channel, d_gate, first, count)
@@ -118,7 +116,7 @@ def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_sta
             product(values.x, some_u[:rows, :m], columns_from(by_rows, column), False)
             of_gate.add_from_end(values.shares, d_gate, first, count, values.x, chunk, column)  # (22)
             add_to_keys(values.x, chunk, values.d_p, values.d_a, column, rows, erases, per_channel)  # (21)
-            shared.give_rows(d_k, first, count, values.x, column)
+            give_rows(d_k, first, count, values.x, column)
         of_gate.give_from_end(values.shares, d_gate, first, count, chunk)
         for p in range(len(a)):
             column = p * lanes(a)
@@ -135,7 +133,7 @@ def _solve(r, g, chunk, a, rows, c, erases, later):
     for row in range(rows - ROWS, -1, -ROWS):
         shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(r), chunk.k_until, row, a, 0, c)
-        block = add_scaled(zero_block(r), there, chunk.until, row)
+        block = add_scaled(zero_block(r), chunk.until, row, 0, there)
         block = add_transposed(block, chunk.room.p, row, g, rows)
         if erases:
             block = add_terms(block, a_t, row, r, row + ROWS, rows)
@@ -196,9 +194,9 @@ def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate
                 product(values.y, some_r[:rows, :m], s_t[p], False)
             of_gate.add_from_start(values.shares, d_gate, count, values.x, values.y, chunk, column, erases)  # (22)
             add_to_rows(values, chunk, column, rows, erases, per_channel)
-            shared.give_rows(d_q, first, count, values.x, column)
+            give_rows(d_q, first, count, values.x, column)
             if erases:
-                shared.give_rows(d_e, first, count, values.y, column)
+                give_rows(d_e, first, count, values.y, column)
             through = _step_on(s_t[p], chunk, some_u, values.x, column, rows, m, columns_from(noted, column), gated)
             of_gate.give_channels(values.shares, d_gate, first, count, column, through)
             sums = sums + through

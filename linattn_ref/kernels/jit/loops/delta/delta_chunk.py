@@ -33,7 +33,7 @@ from linattn_ref.kernels.jit.loops.simd.triangle import add_terms
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, lanes, load, prefetch_early, spread, store
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, store_block, zero_block
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart
 
 CHUNK = 32  # rows, as many as a Vector has lanes at most: with more of them there are more pairs for each row
 
@@ -132,14 +132,6 @@ def fill(rows, x, first, count):
             store(target, i, load_row(source, first + i))
         for i in range(count, len(rows)):
             store(target, i, zero)
-
-
-@inner(forceinline=True)
-def give_rows(x, first, count, rows, column):
-    """``x[first : first + count, column:] = rows[:count]``, for rows one Vector wide."""
-    target = columns_from(x, column)
-    for i in range(count):
-        store_row(target, first + i, load(rows, i))
 
 
 @inner(forceinline=True)

@@ -19,13 +19,13 @@ from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.delta import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, new_room
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
-from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.heads import four_heads_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_triangle, solve_down
 from linattn_ref.kernels.jit.loops.simd.vector import lanes
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
-from linattn_ref.kernels.jit.loops.views import copy_columns, hold, rows_apart, unowned
+from linattn_ref.kernels.jit.loops.views import copy_columns, give_rows, hold, rows_apart, unowned
 
 
 @kernel(
@@ -47,10 +47,8 @@ def forward_heads(head, table, states, scale):
     room, panels = new_room(len(state), state), new_rows(4, CHUNK, lanes(state), state)
     s = panels_of(state, lanes(state) // 2)
     room.factors[4] = dtype.type(scale)
-    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-    v, e = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
-    beta, log_gate = head_of(table, 4, head, dtype), head_of(table, 5, head, dtype)
-    out, u = head_of(table, 6, head, dtype), head_of(table, 7, head, dtype)
+    q, k, v, e = four_heads_of(table, 0, head, dtype)
+    beta, log_gate, out, u = four_heads_of(table, 4, head, dtype)
     _forward(unowned(room), unowned(panels), unowned(s), q, k, v, e, beta, log_gate, out, u)
     hold(room)
     hold(panels)
@@ -77,12 +75,12 @@ def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
                 some_u = _panel_of(u, panels[1], first, column, whole)
                 _solve(some_u, some_v, chunk, s[p], rows, c)
                 if not whole:
-                    shared.give_rows(u, first, count, some_u, column)
+                    give_rows(u, first, count, some_u, column)
             some_out = _panel_of(out, panels[2], first, column, whole)
             later = (q, k, e, v, out, u), first + CHUNK, p, len(s)
             _read(some_out, chunk, s[p], some_u, rows, c, room.factors[4], later)
             if not whole:
-                shared.give_rows(out, first, count, some_out, column)
+                give_rows(out, first, count, some_out, column)
             scale_rows(faded, some_u, chunk.until, rows)
             fade_and_add(s[p], chunk.room.whole, chunk.k_until[:rows], faded[:rows])  # (15)
 
@@ -101,8 +99,8 @@ def _solve(u, v, chunk, s, rows, c):
     """``(I + A) U = V - (c * E) S``, ``V`` in, times ``beta``, and ``U`` out (13)."""
     for row in range(0, rows, ROWS):
         there = add_terms(zero_block(u), chunk.e_since, row, s, 0, c)
-        values = add_scaled(zero_block(u), load_block(v, row), chunk.beta, row)
-        block = add_scaled(values, there, chunk.minus, row)
+        values = add_scaled(zero_block(u), chunk.beta, row, 0, load_block(v, row))
+        block = add_scaled(values, chunk.minus, row, 0, there)
         block = add_terms(block, chunk.room.a, row, u, 0, row)
         store_block(u, row, solve_down(block, chunk.room.a, row))
 
@@ -114,5 +112,5 @@ def _read(out, chunk, s, u, rows, c, scale, later):
     for row in range(0, rows, ROWS):
         shared.fetch(arrays, first + row, p, panels)
         there = add_terms(zero_block(out), chunk.q_since, row, s, 0, c)
-        block = add_scaled(zero_block(out), there, chunk.since, row)
-        store_block(out, row, add_scaled(zero_block(out), add_triangle(block, chunk.room.p, row, u), scale, row))
+        block = add_scaled(zero_block(out), chunk.since, row, 0, there)
+        store_block(out, row, add_scaled(zero_block(out), scale, row, 0, add_triangle(block, chunk.room.p, row, u)))

@@ -30,7 +30,7 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
                 store(x, j, share * g_i)
         return
     for row in range(0, rows, ROWS):
-        block = add_scaled(zero_block(x), load_block(x, row), chunk.until, row)
+        block = add_scaled(zero_block(x), chunk.until, row, 0, load_block(x, row))
         block = add_transposed(block, d_p, row, q, rows)
         if erases:
             block = add_transposed(block, d_a, row, e, rows)
@@ -49,10 +49,10 @@ def add_to_rows(values, chunk, column, rows, erases, per_channel):
         _add_faded_keys(x, y, values.shares, gate, q, k, e, values.d_p, values.d_a, rows, erases)
         return
     for row in range(0, rows, ROWS):
-        block = add_scaled(zero_block(x), load_block(x, row), chunk.since, row)
+        block = add_scaled(zero_block(x), chunk.since, row, 0, load_block(x, row))
         store_block(x, row, add_triangle(block, values.d_p, row, k))
         if erases:
-            block = add_scaled(zero_block(y), load_block(y, row), chunk.minus, row)
+            block = add_scaled(zero_block(y), chunk.minus, row, 0, load_block(y, row))
             store_block(y, row, add_triangle(block, values.d_a, row, k))
 
 

@@ -11,7 +11,7 @@ def fade_and_add(s, whole, a, x):
     """``s_t = whole_t s_t + sum_i a_it x_i`` for the rows of a panel of the state, ``whole (1, rows)``."""
     factors, a_t = whole.T, a.T
     for row in range(0, len(s), ROWS):
-        block = add_scaled(zero_block(s), load_block(s, row), factors, row)
+        block = add_scaled(zero_block(s), factors, row, 0, load_block(s, row))
         store_block(s, row, add_terms(block, a_t, row, x, 0, len(x)))
 
 

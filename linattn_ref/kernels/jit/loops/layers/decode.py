@@ -31,10 +31,11 @@ from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.layers.layer_norm import norm_row
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.linear.elu_plus_one import write_features
+from linattn_ref.kernels.jit.loops.rows import in_panels, widened
 from linattn_ref.kernels.jit.loops.simd.normal import gelu
 from linattn_ref.kernels.jit.loops.simd.row_sums import prefetch_rows
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, spread, store
-from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block
 from linattn_ref.kernels.jit.loops.softmax.softmax_step import append, attend
 from linattn_ref.kernels.jit.loops.views import columns_from, rows_at
 
@@ -53,13 +54,7 @@ def pack(tokens, places, norms, maps):
 
 def _panels(w, b):
     k, n = len(w), lanes(w)
-    rows = widened(np.concatenate([b[None], w, np.zeros((-k % n, len(b)), w.dtype)]))  # (1 + K, columns)
-    return rows.reshape(len(rows), -1, n).swapaxes(0, 1).reshape(-1, n)
-
-
-def widened(x):
-    """``x (..., columns)`` with columns of zeros added, to a multiple of a Vector's lanes."""
-    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % lanes(x))])
+    return in_panels(np.concatenate([b[None], w, np.zeros((-k % n, len(b)), w.dtype)])).reshape(-1, n)
 
 
 def check(packed):
@@ -263,5 +258,5 @@ def _add_blocks(y, x, weights, at):
             if r == 0:
                 prefetch_rows(weights, at + t + AHEAD)
             for u in range(t, t + ROWS):
-                block = add_outer(block, x, r, u, load(weights, at + u))
+                block = add_scaled(block, x, r, u, load(weights, at + u))
         store_block(y, r, block)

@@ -12,9 +12,9 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.rows import without_gaps
+from linattn_ref.kernels.jit.loops.rows import in_panels, widened, without_gaps
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, spread, store, where_greater
-from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp, exp_less_1
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_apart, rows_at, store_row
 
@@ -26,7 +26,7 @@ TOGETHER = 4 * ROWS  # rows of a product with W, at least
 def forward(x, w, u, b, h0=None, c0=None):
     """``h`` and ``c``, ``(T + 1, B, H)`` from ``h0`` and ``c0`` on, and the gates, ``(T, B, 4 H)``."""
     (steps, batch, _), hidden = x.shape, len(u)
-    w, u, bias = _panels(w), _panels(u), _panels(b[None]).reshape(1, -1)
+    w, u, bias = without_gaps(in_panels(w)), without_gaps(in_panels(u)), widened(b[None])
     h, c = np.empty((2, steps + 1, batch, hidden), x.dtype)
     h[0], c[0] = (0 if start is None else start for start in (h0, c0))
     gates = np.empty((steps, batch, bias.size), x.dtype)  # whole panels
@@ -37,23 +37,13 @@ def forward(x, w, u, b, h0=None, c0=None):
 
 def backward(d_h, x, w, u, h, c, gates):
     """The gradients of ``x``, ``w``, ``u``, ``b``, ``h0`` and ``c0``, from those of ``h (T, B, H)``."""
-    d_h, c, gates, u = without_gaps(d_h), without_gaps(c), without_gaps(gates), _panels(u.T)
+    d_h, c, gates, u = without_gaps(d_h), without_gaps(c), without_gaps(gates), without_gaps(in_panels(u.T))
     d_a, past = np.empty(gates.shape, x.dtype), np.zeros((x.shape[1], len(u) * lanes(x)), x.dtype)
     d_c, (tasks, sequences, _) = np.zeros_like(c[0]), _shares(x.shape[1])
     _backward(tasks, d_h, u, c, gates, d_a, past, d_c, sequences)
     rows, inputs, states = (z.reshape(-1, z.shape[-1]) for z in (d_a, x, h[:-1]))
     d_params = inputs.T @ rows, states.T @ rows, rows.sum(axis=0)  # (8)
     return (rows @ w.T).reshape(x.shape), *d_params, past[:, : d_c.shape[1]].copy(), d_c  # (8)
-
-
-def _panels(matrix):
-    """The columns of a matrix, as many as a Vector has lanes to a panel, and 0 after the last of them."""
-    rows, columns = matrix.shape
-    panels = np.zeros((-(-columns // lanes(matrix)), rows, lanes(matrix)), matrix.dtype)
-    for panel, first in zip(panels, range(0, columns, lanes(matrix)), strict=True):
-        some = matrix[:, first : first + lanes(matrix)]
-        panel[:, : some.shape[1]] = some
-    return panels
 
 
 def _shares(batch):
@@ -114,7 +104,7 @@ def _times(out, start, x, panels):
         for r in range(0, whole, ROWS):
             block = load_block(begin, r)
             for t in range(terms):
-                block = add_outer(block, x, r, t, load(panel, t))
+                block = add_scaled(block, x, r, t, load(panel, t))
             store_block(into, r, block)
         for r in range(whole, rows, 4):  # sums enough to keep the multipliers busy; the last row may be there again
             r_1, r_2, r_3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)

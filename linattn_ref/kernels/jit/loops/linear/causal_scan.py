@@ -34,7 +34,7 @@ from numba import types
 from numba.extending import overload
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.heads import four_heads_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import panels_of, write_back
 from linattn_ref.kernels.jit.loops.simd.reciprocal import reciprocal, rest
@@ -77,8 +77,7 @@ def scan(index, table, states, step, columns, rows, z, eps, denominator):
     tasks = (width + columns - 1) // columns
     head, task = index // tasks, index % tasks
     head = head if step > 0 else heads - 1 - head  # what lies beyond a head's rows is fetched, and comes next
-    a, b = head_of(table, 0, head, states.dtype), head_of(table, 1, head, states.dtype)
-    u, out = head_of(table, 2, head, states.dtype), head_of(table, 3, head, states.dtype)
+    a, b, u, out = four_heads_of(table, 0, head, states.dtype)
     own = slice(task * columns, (task + 1) * columns)
     arrays = a, b, u[:, own], out[:, own], states[head, :, own]
     _scan_columns(*arrays, step, at(rows, head), z[head, task : task + 1], eps, denominator[head, task])

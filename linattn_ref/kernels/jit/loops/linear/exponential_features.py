@@ -32,7 +32,7 @@ from linattn_ref.kernels.jit.loops.simd.vector import (
     total,
 )
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
-from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, load_row, store_row
+from linattn_ref.kernels.jit.loops.views import columns_from, copy_columns, give_rows, load_row, store_row
 
 ROWS = 64  # of a task
 BLOCK = 64  # rows of a head at a time: with C = 256, 64 KiB of float32
@@ -48,16 +48,12 @@ def largest(exponent):
 
 def of_keys(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
-    a = as_heads(exponent)
-    exp_of_keys(_tasks(a), a, _scale(r, a))
-    return a.reshape(exponent.shape)
+    return _run(exp_of_keys, exponent, r)
 
 
 def of_queries(exponent, r):
     """``phi (..., rows, C)``, written over the exponents, or new where these are not contiguous."""
-    a = as_heads(exponent)
-    exp_of_queries(_tasks(a), a, _scale(r, a))
-    return a.reshape(exponent.shape)
+    return _run(exp_of_queries, exponent, r)
 
 
 def over_all_keys(x_q, x_k, directions, v):
@@ -86,14 +82,11 @@ def over_all_keys(x_q, x_k, directions, v):
     return tuple(x.reshape(*leading, *x.shape[1:]) for x in (phi_q, phi_k, r, s, z, out, denominator))
 
 
-def _tasks(a):
-    """``ROWS`` rows of a head each."""
-    return len(a) * -(-a.shape[1] // ROWS)
-
-
-def _scale(r, a):
-    """``r (..., 1 or C)`` as ``(heads, C)``."""
-    return np.broadcast_to(r.reshape(len(a), -1), (len(a), a.shape[2])).copy()
+def _run(kernel, exponent, r):
+    """A kernel whose tasks are ``ROWS`` rows of a head each, with ``r (..., 1 or C)`` as ``(heads, C)``."""
+    a = as_heads(exponent)
+    kernel(len(a) * -(-a.shape[1] // ROWS), a, np.broadcast_to(r.reshape(len(a), -1), (len(a), a.shape[2])).copy())
+    return a.reshape(exponent.shape)
 
 
 # --- Compiled -------------------------------------------------------------------------------------------------------
@@ -160,8 +153,10 @@ def shifted_by_its_largest(a, r, i):
 
 # --- Over all keys --------------------------------------------------------------------------------------------------
 
+SUMS = {"directions": "W C", "r": "heads C", "s": "heads C M", "z": "heads C"}  # arrays of both kernels
 
-@kernel(x="heads L W", directions="W C", v="heads L M", phi="heads L C", r="heads C", s="heads C M", z="heads C")
+
+@kernel(x="heads L W", v="heads L M", phi="heads L C", **SUMS)
 def add_up_keys(head, x, directions, v, phi, r, s, z):
     """``phi``, ``r``, and the sums of equation (3), for a head; ``directions (W, C)``."""
     _exponents(x[head], panels_of(directions), phi[head], r[head : head + 1])
@@ -207,16 +202,7 @@ def _features(phi, r, z):
         store_row(sums, 0, added)
 
 
-@kernel(
-    x="heads N W",
-    directions="W C",
-    r="heads C",
-    s="heads C M",
-    z="heads C",
-    phi="heads N C",
-    out="heads N M",
-    denominator="heads N",
-)
+@kernel(x="heads N W", phi="heads N C", out="heads N M", denominator="heads N", **SUMS)
 def read_queries(head, x, directions, r, s, z, phi, out, denominator):
     """``phi`` and equation (4), for a head; ``directions (W, C)``."""
     panels, sums, panel = panels_of(directions), panels_of(s[head]), new_panel(BLOCK, x)
@@ -225,9 +211,7 @@ def read_queries(head, x, directions, r, s, z, phi, out, denominator):
         share, some_x = denominator[head, start : start + BLOCK], x[head, start : start + BLOCK]
         for p in range(len(panels)):
             product(panel, some_x, panels[p], False)
-            columns = columns_from(some_phi, p * lanes(x))
-            for i in range(len(some_phi)):
-                store_row(columns, i, load(panel, i))
+            give_rows(some_phi, 0, len(some_phi), panel, p * lanes(x))
         _features_of_queries(some_phi, r[head : head + 1], z[head : head + 1], share)
         for p in range(len(sums)):
             product(panel, some_phi, sums[p], False)

@@ -20,8 +20,8 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.vector import LINE, broadcast, fma, lanes, load, store
-from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_outer, load_block, store_block, zero_block
-from linattn_ref.kernels.jit.loops.views import copy_columns, store_row
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
+from linattn_ref.kernels.jit.loops.views import copy_columns, give_rows
 
 
 @inner
@@ -64,9 +64,7 @@ def panels_of(state, multiple=1):
 @inner
 def write_back(state, s):
     for p in range(s.shape[0]):
-        columns = state[:, p * lanes(s) : min((p + 1) * lanes(s), state.shape[1])]
-        for r in range(len(state)):
-            store_row(columns, r, load(s[p], r))
+        give_rows(state, 0, len(state), s[p], p * lanes(s))
 
 
 @inner
@@ -77,7 +75,7 @@ def product(c, a, b, accumulate):
     for r in range(0, whole_blocks, ROWS):
         block = load_block(c, r) if accumulate else zero_block(c)
         for t in range(terms):
-            block = add_outer(block, a, r, t, load(b, t))
+            block = add_scaled(block, a, r, t, load(b, t))
         store_block(c, r, block)
     for r in range(whole_blocks, rows):
         x = load(c, r) if accumulate else broadcast(c.dtype.type(0))

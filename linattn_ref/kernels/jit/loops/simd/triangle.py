@@ -20,14 +20,14 @@ from numba.extending import intrinsic
 
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.vector import NUMBERS, _fma, _integer, _pointer, _splat, load
-from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, Block, add_outer, load_block
+from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, Block, add_scaled, load_block
 
 
 @inner(forceinline=True)
 def add_terms(block, a, row, b, first, stop):
     """``block + a[row : row + ROWS, first:stop] @ b[first:stop]``"""
     for t in range(first, stop):
-        block = add_outer(block, a, row, t, load(b, t))
+        block = add_scaled(block, a, row, t, load(b, t))
     return block
 
 

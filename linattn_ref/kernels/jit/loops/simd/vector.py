@@ -68,9 +68,11 @@ class Vector(types.Type):
 
 
 @register_model(Vector)
-class _Model(models.PrimitiveModel):
-    def __init__(self, manager, vector):
-        super().__init__(manager, vector, vector.llvm)
+class LlvmModel(models.PrimitiveModel):
+    """How Numba holds a value whose type names the LLVM type of its values, ``llvm``."""
+
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, kind.llvm)
 
 
 # --- Pieces of LLVM code --------------------------------------------------------------------------------------------

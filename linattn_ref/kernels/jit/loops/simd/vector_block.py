@@ -9,11 +9,12 @@
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import intrinsic, register_model
 
 from linattn_ref.kernels.jit.loops.simd import vector
 from linattn_ref.kernels.jit.loops.simd.vector import (
     NUMBERS,
+    LlvmModel,
     Vector,
     _fma,
     _integer,
@@ -37,10 +38,7 @@ class Block(types.Type):
         super().__init__(f"Block({ROWS} x {Vector(dtype).name})")
 
 
-@register_model(Block)
-class _Model(models.PrimitiveModel):
-    def __init__(self, manager, block):
-        super().__init__(manager, block, block.llvm)
+register_model(Block)(LlvmModel)
 
 
 @intrinsic
@@ -81,34 +79,19 @@ def store_block(typing_context, panel, row, block):
 
 
 @intrinsic
-def add_outer(typing_context, block, a, row, column, x):
-    """``block[r] + a[row + r, column] * x`` for each of the ROWS rows: one step of a matrix product.
+def add_scaled(typing_context, block, a, row, column, x):
+    """``block[r] + a[row + r, column] * x`` for each of the ROWS rows: with a Vector one step of a matrix product.
 
-    ``a`` is any 2-D array, ``x`` a Vector: ROWS numbers, each broadcast and multiplied with the same Vector.
+    ``a`` is any 2-D array, of which ROWS numbers are broadcast. With a Block for ``x`` each is multiplied by ``x[r]``.
     """
 
     def generate(context, builder, signature, arguments):
         value, a_, row_, column_, x_ = arguments
         for r in range(ROWS):
             pointer = _pointer(context, builder, a, a_, builder.add(row_, _integer(r)), column_, NUMBERS[a.dtype])
-            number = _splat(builder, builder.load(pointer), x.llvm)
-            value = builder.insert_value(value, _fma(builder, number, x_, builder.extract_value(value, r)), r)
+            x_r = builder.extract_value(x_, r) if isinstance(x, Block) else x_
+            number = _splat(builder, builder.load(pointer), x_r.type)
+            value = builder.insert_value(value, _fma(builder, number, x_r, builder.extract_value(value, r)), r)
         return value
 
-    return block(block, a, types.intp, types.intp, Vector(a.dtype)), generate
-
-
-@intrinsic
-def add_scaled(typing_context, block, x, a, row):
-    """``block[r] + a[row + r, 0] * x[r]`` for each of the ROWS rows of two Blocks."""
-
-    def generate(context, builder, signature, arguments):
-        value, x_, a_, row_ = arguments
-        for r in range(ROWS):
-            at = builder.add(row_, _integer(r)), _integer(0)
-            number = builder.load(_pointer(context, builder, a, a_, *at, NUMBERS[a.dtype]))
-            x_r, sum_r = builder.extract_value(x_, r), builder.extract_value(value, r)
-            value = builder.insert_value(value, _fma(builder, _splat(builder, number, x_r.type), x_r, sum_r), r)
-        return value
-
-    return block(block, block, a, types.intp), generate
+    return block(block, a, types.intp, types.intp, x), generate

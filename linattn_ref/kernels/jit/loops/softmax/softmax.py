@@ -40,7 +40,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import four_heads_of, give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product, unpack, zero_panel
 from linattn_ref.kernels.jit.loops.simd.vector import keep, lanes, load, store
@@ -88,8 +88,7 @@ def _forward(task, table, key_mask, causal, scale, m, share):
     head, turn = task // tiles, task % tiles
     # A causal tile costs more the later it is: 0, last, 1, last - 1, ... gives neighbouring tasks equal work.
     tile = tiles - 1 - turn // 2 if turn % 2 else turn // 2
-    q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-    v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+    q, k, v, out = four_heads_of(table, 0, head, dtype)
     first, results = tile * width, (out, m[head], share[head])
     if not _forward_tile(q, k, v, key_mask[head], causal, scale, first, results, False):
         _forward_tile(q, k, v, key_mask[head], causal, scale, first, results, True)
@@ -145,26 +144,21 @@ def backward(d_out, q, k, v, out, m, share, key_mask, causal, scale):
     table, key_mask = table_of(d_out, q, k, v, d_k, d_v), shared.flat_mask(key_mask, k)
     options = key_mask, bool(causal), q.dtype.type(rest), careful
     _backward(len(shift) * tasks, table, table_of(shares), tasks, shift, share, row_sum, *options)
-    shared.add_shares(d_q, shares)
-    if left != 1:
-        d_q *= left
+    shared.add_shares(d_q, shares, left)
     return d_q, d_k, d_v
 
 
 @kernel(
     table=("heads N M", "heads N D", "heads L D", "heads L M", "heads L D", "heads L M"),
     shares=("parts N *",),
-    shift="heads N",
-    share="heads N",
-    row_sum="heads N",
+    **dict.fromkeys(("shift", "share", "row_sum"), "heads N"),
     key_mask="heads L",
 )
 def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, causal, scale, careful):
     width, dtype = lanes(shift), shift.dtype
     h, part = task // tasks, task % tasks
-    d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
-    k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
-    d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+    d_out, q, k, v = four_heads_of(table, 0, h, dtype)
+    d_k, d_v, d_q = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype), head_of(shares, 0, task, dtype)
     rows = (d_out, q, shift[h], share[h], row_sum[h], d_q)
     d_q[:] = 0
     for first in range(part * width, k.shape[0], tasks * width):

@@ -260,13 +260,15 @@ def room_for_shares(d_q, heads, tiles):
     return tasks, np.empty((*leading, tasks, n, whole), d_q.dtype)
 
 
-def add_shares(d_q, shares):
-    """``d_q`` from the shares, in their order."""
+def add_shares(d_q, shares, left):
+    """``d_q`` from the shares, in their order, times what is ``left`` of the scale."""
     if shares.base is not d_q:
         width = d_q.shape[-1]
         d_q[...] = shares[..., 0, :, :width]
         for task in range(1, shares.shape[-3]):
             d_q += shares[..., task, :, :width]
+    if left != 1:
+        d_q *= left
 
 
 def flat_mask(key_mask, k):

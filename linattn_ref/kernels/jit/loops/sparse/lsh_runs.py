@@ -32,7 +32,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.heads import head_of
+from linattn_ref.kernels.jit.loops.heads import four_heads_of, head_of
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, lanes, load, maximum, store, where_greater
@@ -64,8 +64,7 @@ def forward_round(task, r, table, first_head, order, chunks, seen, chunk, causal
     if first < seen[h]:
         before = min(first, chunk)  # the run's first queries meet the chunk before
         tokens = order[h, r, first - before : min(first + run, seen[h])]
-        q, k = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
-        v, out = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
+        q, k, v, out = four_heads_of(table, 0, first_head + h, dtype)
         results = out, row_max[h], row_sum[h]
         _forward_run(r, q, k, v, tokens, before, chunks[h], chunk, causal, scale, results)
 
@@ -167,9 +166,7 @@ def _combine(queries, rows, sums, results):
 @kernel(
     table=("heads N M", "heads N D", "heads N D", "heads N M", "heads N D", "heads N D", "heads N M"),
     **ROUND,
-    shift="some N",
-    share="some N",
-    row_sum="some N",
+    **dict.fromkeys(("shift", "share", "row_sum"), "some N"),
 )
 def backward_round(
     task, r, parity, table, first_head, order, chunks, seen, chunk, causal, scale, shift, share, row_sum, careful
@@ -181,8 +178,7 @@ def backward_round(
     if first < seen[h]:
         keys = min(run, seen[h] - first)
         tokens = order[h, r, first : min(first + run + chunk, seen[h])]  # the chunk after meets the run's last keys
-        d_out, q = head_of(table, 0, first_head + h, dtype), head_of(table, 1, first_head + h, dtype)
-        k, v = head_of(table, 2, first_head + h, dtype), head_of(table, 3, first_head + h, dtype)
+        d_out, q, k, v = four_heads_of(table, 0, first_head + h, dtype)
         d_q, d_k = head_of(table, 4, first_head + h, dtype), head_of(table, 5, first_head + h, dtype)
         d_v = head_of(table, 6, first_head + h, dtype)
         mine = d_out, q, shift[h], share[h], row_sum[h], d_q

@@ -19,11 +19,12 @@ import numpy as np
 from linattn_ref.attention.sparse.part import TILE
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.entrance import check_indices
-from linattn_ref.kernels.jit.loops.heads import give, head_of, new_like, side_by_side, table_of, to_write
+from linattn_ref.kernels.jit.loops.heads import four_heads_of, give, head_of, new_like, side_by_side, table_of, to_write
 from linattn_ref.kernels.jit.loops.inner import inner
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product, zero_panel
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep, lanes, load, store, where_greater
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
+from linattn_ref.kernels.jit.loops.sparse.lsh_meet import pack_tokens
 
 LOW, HIGH = 0, 1  # rows of the panel with each query's limits
 
@@ -105,8 +106,7 @@ def _forward(task, table, key_mask, part, scale, row_max, row_sum):
     runs = part.runs[part.first_run[tile] : part.first_run[tile + 1]]
     if first < last and len(runs) > 0:
         rows = part.queries[first:last], part.low[first:last], part.high[first:last]
-        q, k = head_of(table, 0, head, dtype), head_of(table, 1, head, dtype)
-        v, out = head_of(table, 2, head, dtype), head_of(table, 3, head, dtype)
+        q, k, v, out = four_heads_of(table, 0, head, dtype)
         results = out, row_max[head], row_sum[head]
         if not _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, False):
             _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
@@ -120,9 +120,10 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     """
     queries, low, high = rows
     out, row_max, row_sum = results
-    q_t, (out_t, state) = zero_panel(q.shape[1], q), shared.nothing_seen(v.shape[1], q)  # (D, queries), (M, queries)
+    q_t, (out_t, state) = new_panel(q.shape[1], q), shared.nothing_seen(v.shape[1], q)  # (D, queries), (M, queries)
     of_queries, of_scores = shared.apart(scale, q)
-    _start(queries, q, results, of_queries, q_t, out_t, state)
+    pack_tokens(q_t, q, queries, of_queries)
+    _start(queries, results, out_t, state)
     scores, limits = new_panel(shared.KEYS, q), new_panel(2, q)  # (keys, queries)
     for run in range(len(runs)):
         begin, end = max(runs[run, 0], low.min()), min(runs[run, 1], high.max())
@@ -144,13 +145,11 @@ def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
 
 
 @inner
-def _start(queries, q, results, scale, q_t, out_t, state):
-    """The queries, transposed, and what they have seen so far."""
+def _start(queries, results, out_t, state):
+    """What the queries have seen so far."""
     out, row_max, row_sum = results
     for i in range(queries.size):
         row = queries[i]
-        for t in range(q_t.shape[0]):
-            q_t[t, i] = scale * q[row, t]
         state[shared.MAXIMUM, i], state[shared.SUM, i] = row_max[row], row_sum[row]
         if row_sum[row] != 0:
             for m in range(out_t.shape[0]):
@@ -197,18 +196,14 @@ def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
         _backward(len(shift) * tasks, table, table_of(own), tasks, *rows[2:], *options)
         if own is not shares:
             _add_rows(len(shift) * tasks, table_of(shares, own), part.queries, shift)
-    shared.add_shares(d_q, shares)
-    if left != 1:
-        d_q *= left
+    shared.add_shares(d_q, shares, left)
     return d_q, d_k, d_v
 
 
 @kernel(
     table=("heads rows M", "heads rows D", "heads L D", "heads L M", "heads L D", "heads L M"),
     shares=("parts rows *",),
-    shift="heads rows",
-    share="heads rows",
-    row_sum="heads rows",
+    **dict.fromkeys(("shift", "share", "row_sum"), "heads rows"),
     key_mask="heads L",
     part=PART | {"queries": "rows"},
     first_run="key_tiles+1 <= own_runs",
@@ -217,9 +212,8 @@ def backward(d_out, q, k, v, out, m, share, key_mask, pattern, scale):
 def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, part, first_run, runs, scale, careful):
     dtype = shift.dtype
     h, turn = task // tasks, task % tasks
-    d_out, q, d_q = head_of(table, 0, h, dtype), head_of(table, 1, h, dtype), head_of(shares, 0, task, dtype)
-    k, v = head_of(table, 2, h, dtype), head_of(table, 3, h, dtype)
-    d_k, d_v = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype)
+    d_out, q, k, v = four_heads_of(table, 0, h, dtype)
+    d_k, d_v, d_q = head_of(table, 4, h, dtype), head_of(table, 5, h, dtype), head_of(shares, 0, task, dtype)
     rows = (d_out, q, shift[h], share[h], row_sum[h], part.low, part.high, d_q)
     for tile in range(turn, part.key_tiles.size - 1, tasks):
         own_runs = runs[first_run[tile] : first_run[tile + 1]]
