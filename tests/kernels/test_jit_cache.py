@@ -55,6 +55,13 @@ def test_every_file_that_is_compiled_in_is_in_the_key():
     assert files <= set(cache.source_files())
 
 
+def test_what_may_add_in_any_order_is_always_inlined():
+    """Otherwise there are two of it, one that a process calls that compiles, and one that comes from the cache."""
+    fast = [x.targetoptions for x in all_kernels() if isinstance(x, Dispatcher) and x.targetoptions.get("fastmath")]
+    assert len(fast) > 5
+    assert all(options.get("forceinline") for options in fast)
+
+
 def all_kernels():
     """Every compiled function of the backend."""
     for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
@@ -197,6 +204,25 @@ expected, _ = pattern_softmax.forward(q, k, v, pattern)
 np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
 print(sum(jit.loops.sparse.pattern_softmax._forward.task.stats.cache_hits.values()))
 """
+
+
+BITS = """
+import hashlib
+import numpy as np
+from linattn_ref.kernels.jit.loops.layers import layer_norm
+d_y, x, (gain, bias, *_) = *np.random.default_rng(0).standard_normal((2, 120, 67)), np.ones((2, 67))
+_, mean, s = layer_norm.forward(x, gain, bias, 1e-5)
+print(hashlib.sha256(b"".join(each.tobytes() for each in layer_norm.backward(d_y, x, mean, s, gain))).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_gets_the_bits_of_one_that_reads_the_cache(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", BITS]
+    first, again = (subprocess.run(command, env=environment, capture_output=True, text=True) for _ in range(2))
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
+    assert first.stdout == again.stdout
 
 
 @pytest.mark.slow

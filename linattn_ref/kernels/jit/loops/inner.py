@@ -4,12 +4,18 @@ Numba also compiles, for each ``@njit`` function and all types of its arguments,
 call it from C. For a chunk, a tuple of fifteen arrays, these are longer than the function. Kernels do not need them:
 without them the delta product compiles in five sixths of the time, to the same instructions. If Python does call such
 a function, the process ends: a test calls it from a compiled one.
+
+``fast``: one that may add the numbers of a row in an order that fits the vectors, and fuse a product into a sum. NaN
+and inf stay what they are. It is always inlined. Otherwise a process that compiles would call the function as it was
+compiled by itself, one that reads the cache would call it as it was compiled within the kernel, and the two may add in
+different orders.
 """
 
 from functools import partial
 
 from numba import njit
 
-__all__ = ["inner"]
+__all__ = ["fast", "inner"]
 
 inner = partial(njit, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+fast = partial(inner, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy", forceinline=True)

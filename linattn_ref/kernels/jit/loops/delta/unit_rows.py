@@ -7,8 +7,8 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.delta.delta_step import EPS
-from linattn_ref.kernels.jit.loops.inner import inner
-from linattn_ref.kernels.jit.loops.layers.layer_norm import FAST, ROWS
+from linattn_ref.kernels.jit.loops.inner import fast
+from linattn_ref.kernels.jit.loops.layers.layer_norm import ROWS
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward", "unit"]
@@ -77,7 +77,7 @@ def _backward(task, d_q, d_k, d_value, d_e, q, k, v, beta, normalise, scale, d_b
             unit_backward(d_k[i], k[i], inverse)  # (6)
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def product(x, y):
     total = x.dtype.type(0)
     for j in range(x.size):
@@ -85,25 +85,25 @@ def product(x, y):
     return total
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def length(x):
     return np.sqrt(product(x, x) + x.dtype.type(EPS))
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def scale_to(x, factor, out):
     factor = x.dtype.type(factor)
     for j in range(x.size):
         out[j] = x[j] * factor
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def add(x, factor, y):
     for j in range(x.size):
         x[j] += factor * y[j]
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def along(x, inverse, d_y):
     """``y . d_y`` for ``y = x inverse``, whose terms have the size of ``d_y`` however long ``x`` is."""
     total = x.dtype.type(0)
@@ -112,7 +112,7 @@ def along(x, inverse, d_y):
     return total
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def unit_backward(d_y, x, inverse):
     """``(d_y - y (y . d_y)) inverse``, to ``d_y``; ``y = x inverse``."""
     share = along(x, inverse, d_y)

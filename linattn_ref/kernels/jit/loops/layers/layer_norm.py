@@ -2,21 +2,17 @@
 
 A task is ``ROWS`` rows. Those of the backward pass add up their shares of the gradients of gain and bias; these sums
 are added up at the end, in an order that depends on the shape alone: any number of threads gives the same bits.
-
-``FAST`` lets the compiler add the numbers of a row in an order that fits its vectors, and fuse a product into a sum.
-NaN and inf stay what they are.
 """
 
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import fast
 from linattn_ref.kernels.jit.loops.rows import as_rows, without_gaps
 
 __all__ = ["backward", "forward"]
 
 ROWS = 32
-FAST = {"reassoc", "contract", "nsz"}
 
 
 def forward(x, gain, bias, eps):
@@ -46,7 +42,7 @@ def _forward(task, x, gain, bias, eps, out, mean, s):
         mean[i], s[i] = norm_row(x[i], gain, bias, eps, out[i])
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def norm_row(x, gain, bias, eps, out):
     """(1)-(3) of a row, to ``out``, which may be the row itself; returns its mean and ``s``."""
     width, mean, variance = x.dtype.type(x.size), x.dtype.type(0), x.dtype.type(0)
@@ -69,7 +65,7 @@ def _backward(task, d_y, x, mean, s, gain, d_x, shares):
         _norm_backward(d_y[i], x[i], mean[i], s[i], gain, d_x[i], shares[task, 0], shares[task, 1])
 
 
-@inner(fastmath=FAST, error_model="numpy")
+@fast
 def _norm_backward(d_y, x, mean, s, gain, d_x, d_gain, d_bias):
     """The gradient of a row, and its shares of those of gain and bias."""
     width, inverse = x.dtype.type(x.size), x.dtype.type(1) / s
