@@ -508,9 +508,9 @@ MUTANTS = (
     ),
     Mutant(
         "a length that does not pay",
-        "experiments/features/feature_maps.py",
-        "range(high // 2, high), True, key=pays)",
-        "range(high // 2, high), False, key=pays)",
+        "theory/dimension_growth.py",
+        "bisect_left(between, True, key=holds)",
+        "bisect_left(between, False, key=holds)",
         "crossover",
         "experiments/features/test_feature_maps.py",
     ),
