@@ -605,17 +605,6 @@ def test_output_and_gradients_have_to_be_float64(check, x, w, rng):
         check(forward, with_gradients(lambda g: g._replace(w=g.w.astype(np.float32))), x, w, rng=rng)
 
 
-@CHECKS
-def test_numbers_of_float16_are_told_where_they_look_wrong(check, rng):
-    """Small steps move none of them, or one in many, by much more. Whole numbers may be right so, as for a count."""
-    x = rng.standard_normal((4, 3))
-    half = lambda x: (float(np.square(x.astype(np.float16)).sum()), x)  # noqa: E731
-    with pytest.raises(TypeError, match=r"^out: expected float64 .*, got numbers of float16, converted"):
-        check(half, lambda d_out, x: 2 * d_out * x, x, rng=0)
-    steps = lambda x: (np.round(100 * x), x)  # noqa: E731
-    assert not check(steps, lambda d_out, x: 100 * d_out, x, rng=0).ok
-
-
 MALFORMED = {
     "shape": (lambda g: g._replace(w=g.w.T), r"^gradient of w: expected shape \(4, 2\) like w, got \(2, 4\)"),
     "broadcast": (lambda g: g._replace(x=g.x[:1]), r"^gradient of x: expected shape"),

@@ -128,7 +128,7 @@ def failed(each: Check, trial: Trial, target: Target, by_token: list[Any]) -> Ou
             sentence = f"each row is a multiple of the right one, as with another {other}"
             several = trial.question.inputs["k"].shape[-2] > 1  # of one key every row is, whatever is wrong
             found = [("rows_off_by_a_factor", sentence, 0.0)] * several
-        elif not found and (sentence := multiples(trial, arrays)):
+        elif not found and "out" not in arrays and (sentence := multiples(trial, arrays)):
             found = [("gradients_off_by_a_factor", sentence, 0.0)]
         elif not found and target.dtype == "float32" and keeps_ten_bits(trial):
             found = [("products_in_tf32", "products keep 10 bits, as those of TF32 and float16 do", 0.0)]
@@ -159,7 +159,7 @@ def multiples(trial: Trial, arrays: set[str]) -> str:
         factor = (got * right).sum() / size if size else np.nan
         if right.size < 3 or not np.linalg.norm(got - factor * right) < FITS * np.linalg.norm(got - right):
             return ""
-        said.append(f"the gradient of {name.removeprefix('d_')} is multiplied by {factor:.3g}")
+        said.append(f"the gradient of {name.removeprefix('d_')} is multiplied by {factor:.5g}")
     return " and ".join(said)
 
 

@@ -30,7 +30,6 @@ class Pair:
     u: Array  # in place of d_out, the shape of out
     size: Array  # |u| |out|
     moving: NDArray[np.bool_]  # where out has changed so far
-    fine: NDArray[np.bool_]  # and where it was then no number of float16, or a whole one
 
     @classmethod
     def run(
@@ -67,7 +66,7 @@ class Pair:
             raise ValueError("forward: expected the same out for the same inputs, got another in a second call")
         with np.errstate(invalid="ignore"):  # 0 times infinity, of masked scores
             size = np.asarray(abs(u) * abs(before))
-        return cls(forward, copies, matched, constants, u, size, np.zeros(u.shape, bool), np.zeros(u.shape, bool))
+        return cls(forward, copies, matched, constants, u, size, np.zeros(u.shape, bool))
 
     def out(self) -> Array:
         return np.array(self.forward(*self.inputs)[0])  # a copy: out may be a view of an input that moves on
@@ -78,14 +77,7 @@ class Pair:
         moved = np.asarray(high != low)
         np.subtract(high, low, out=change, where=moved)
         self.moving[...] |= moved
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.fine[...] |= moved & ((np.float16(high) != high) | (high % 1 == 0))
         return float((self.u * change).sum())
-
-    def check_fine(self) -> None:
-        """Not all numbers that ``forward`` returned are of float16, whose steps no difference sees through."""
-        if self.moving.any() and not self.fine.any():
-            raise TypeError("out: expected float64 (anything less is too coarse), got numbers of float16, converted")
 
     @property
     def magnitude(self) -> float:

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +25,9 @@ import numpy as np
 from linattn_ref.homework import child, values
 from linattn_ref.homework.sheet import Sheet
 
-__all__ = ["NOTHING", "Apart", "Failed", "Lent", "bubblewrap", "protection"]
+__all__ = ["Apart", "Failed", "bubblewrap", "protection"]
 
 LONGEST = 16  # MiB of an answer
-LARGE = re.compile(r".{131072}|(?<![\d.])\d{4,}(?![\d.e])")  # of a call as JSON: many numbers, or 1000 rows
 ALL = 55.0  # seconds of the processor for each process
 IMPORTING = 30.0  # and for importing answer.py, beside the limit of an item
 PATIENCE = 8  # we wait at most this many times as long; a submission may sleep, and the machine may be busy
@@ -41,10 +38,6 @@ LATE = "too late: the time limit has passed"
 TIMERS = {code for x in (signal.SIGPROF, signal.SIGXCPU) for code in (-x, 128 + x)}  # how a process ends by one
 ENVIRONMENT = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")} | {"TRITON_INTERPRET": "1"}
 START = "import sys; sys.path.append(sys.argv[1]); import child; child.main(sys.argv[2])"
-
-
-Lent = Mapping[str, Callable[[Any], Any]]  # functions of the solution, by name, that are called with packed calls
-NOTHING: Lent = {}
 
 
 class Failed(Exception):
@@ -99,39 +92,20 @@ class Apart:
         self.kill()
         shutil.rmtree(self.place, ignore_errors=True)
 
-    def begin(self, peak: float = 0.0, lent: Lent = NOTHING) -> None:
-        """An item begins: from now on it has its seconds of the processor, for all that is asked.
+    def begin(self, peak: float = 0.0) -> None:
+        """An item begins: from now on it has its seconds of the processor, for all that is asked."""
+        self.peak, self.timer, self.item_left = peak, self.sheet.seconds, PATIENCE * self.sheet.seconds
 
-        Functions that are ``lent`` stand in for the submission's. They are computed here, where nobody can read them.
-        """
-        self.lent, self.peak, self.timer, self.item_left = lent, peak, self.sheet.seconds, PATIENCE * self.sheet.seconds
-
-    def call(self, request: dict[str, Any]) -> Any:
+    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function of the submission returns, as JSON has it."""
         if self.broken or self.all_left <= 0:
             raise Failed(self.broken or LATE)
         if self.process is None:
             self.start()
-            self.begin(self.peak, self.lent)  # a new process has a new timer
-        limits = {"peak": self.peak, "lent": [*self.lent], "seconds": self.timer}
+            self.begin(self.peak)  # a new process has a new timer
+        request = values.pack(name, args, options, self.peak) | {"seconds": self.timer}
         self.timer = 0.0  # it is running
-        found = self.ask({**request, **limits}, self.item_left)
-        while "ask" in found:
-            found = self.ask({"value": self.lend(found["ask"])}, self.item_left)
-        return found["value"]
-
-    def lend(self, asked: Any) -> Any:
-        """What a lent function returns; a submission may ask for anything, as often as it has time."""
-        begun = time.monotonic()
-        try:
-            if LARGE.search(json.dumps(asked)):
-                raise ValueError("arguments larger than those of the tests")
-            return self.lent[asked["call"]](asked)
-        except Exception as error:
-            self.kill()
-            raise Failed(one_line(f"asking for a function of ours: {type(error).__name__}: {error}")) from None
-        finally:
-            self.item_left -= time.monotonic() - begun
+        return self.ask(values.dumps(request) + "\n", self.item_left)
 
     def start(self) -> None:
         """Begin, and wait until the submission is imported."""
@@ -149,7 +123,7 @@ class Apart:
         )
         theirs.close()
         try:
-            self.ask(None, PATIENCE * IMPORTING)
+            self.ask("", PATIENCE * IMPORTING)
         except Failed as error:
             self.broken = f"answer.py could not be imported: {error}"
             raise Failed(self.broken) from None
@@ -168,14 +142,14 @@ class Apart:
             words += ["--ro-bind", place, place]
         return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(self.place), "--"]
 
-    def ask(self, question: Any, left: float) -> dict[str, Any]:
-        """Send a line, or nothing, and wait for one; a process that does not answer in time is ended."""
+    def ask(self, line: str, left: float) -> Any:
+        """Send a line and wait for one; a process that does not answer in time is ended."""
         process, answer, late, begun = self.process, bytearray(), False, time.monotonic()
         assert process is not None
         ends = begun + min(left, self.all_left)
         try:
             self.wire.settimeout(max(ends - time.monotonic(), TICK))
-            self.wire.sendall(f"{values.dumps(question)}\n".encode() if question else b"")
+            self.wire.sendall(line.encode())
             while not answer.endswith(b"\n") and len(answer) < LONGEST << 20:
                 self.wire.settimeout(max(ends - time.monotonic(), TICK))
                 if not (more := self.wire.recv(1 << 16)):
@@ -198,9 +172,9 @@ class Apart:
             found = dict(json.loads(answer))
         except (ValueError, TypeError, RecursionError):
             raise Failed("what was answered is not JSON") from None
-        if not {"value", "ask"} & {*found}:
+        if "value" not in found:
             raise Failed(one_line(found.get("error")))
-        return found
+        return found["value"]
 
     def kill(self) -> None:
         """End the process, and all that it started in its session."""

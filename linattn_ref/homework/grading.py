@@ -2,8 +2,7 @@
 
 An item has several trials, each with numbers and sizes of its own. Where it is wrong, the solution is run with each
 mistake that the sheet knows, to see which one gives this answer; the judge (`linattn_ref.conform`) adds what it finds.
-Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points. The
-solution is run with the wrong function; or, if that raises an error, the submission with the solution's in its place.
+Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points.
 """
 
 import functools
@@ -23,7 +22,7 @@ from linattn_ref.homework.apart import Failed, one_line
 from linattn_ref.homework.checking import flatten, off
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
-from linattn_ref.homework.values import asking, call, finder, within
+from linattn_ref.homework.values import decode, finder, within
 
 __all__ = ["Result", "grade", "module_of", "questions"]
 
@@ -76,9 +75,9 @@ def larger(sizes: dict[str, int], rng: np.random.Generator) -> dict[str, int]:
 
 
 @functools.cache
-def expected(sheet: Sheet, item: Item, seed: int, trial: int, mistake: Mistake | None = None) -> Any:
+def expected(sheet: Sheet, number: int, seed: int, trial: int, mistake: Mistake | None = None) -> Any:
     """What the solution answers; with a mistake that makes it raise an error, that error."""
-    names = vars(solution(sheet, mistake))
+    names, item = vars(solution(sheet, mistake)), sheet.items[number]
     try:
         with np.errstate(all="ignore"):
             limited = {name: within(item.peak, names[name]) for name in item.functions}
@@ -97,9 +96,13 @@ def right(sheet: Sheet) -> Callable[..., Any]:
 def proxy(sheet: Sheet, submission: Any, name: str) -> Callable[..., Any]:
     """A function of the submission, that looks like the solution's."""
     module = solution(sheet)
+    find, function = finder(lambda: [module]), getattr(module, name)
     dropped = {x for part in sheet.parts for x in part.drop}
-    asked = asking(name, submission.call, finder(lambda: [module]))
-    return without(asked, dropped, inspect.signature(getattr(module, name)))
+
+    def asked(*args: Any, **options: Any) -> Any:
+        return decode(submission.call(name, args, options), find)
+
+    return without(asked, dropped, inspect.signature(function))
 
 
 def without(function: Callable[..., Any], names: Iterable[str], signature: inspect.Signature) -> Callable[..., Any]:
@@ -130,18 +133,14 @@ def grade(sheet: Sheet, submission: Any, *, seed: int = 1) -> tuple[Result, ...]
         solution(sheet, mistake)
     proxies = {name: proxy(sheet, submission, name) for name in sheet.functions}
     results = list[Result]()
-    for item in sheet.items:
-        right_answers = [expected(sheet, item, seed, trial) for trial in range(item.trials)]
-        lost = [x for x in results if not x.points]
+    for number, item in enumerate(sheet.items):
+        right_answers = [expected(sheet, number, seed, trial) for trial in range(item.trials)]
         submission.begin(item.peak)
         try:
-            results.append(graded(sheet, item, proxies, seed, right_answers, lost))
+            results.append(graded(sheet, item, proxies, seed, right_answers, [x for x in results if not x.points]))
         except Failed as error:
-            if found := with_ours(sheet, item, proxies, submission, seed, right_answers, lost):
-                results.append(found)
-                continue
             known = [x for x in sheet.mistakes if item.peak and x.item == item.name and "MemoryError" in str(error)]
-            fits = [x for x in known if isinstance(expected(sheet, item, seed, 0, x), MemoryError)]
+            fits = [x for x in known if isinstance(expected(sheet, number, seed, 0, x), MemoryError)]
             results.append(Result(item, 0.0, str(error), *named(fits)))
         except Exception as error:  # the check met something that it did not expect
             why = f"what came back is not what was asked for ({type(error).__name__}: {error})"
@@ -153,67 +152,23 @@ def graded(
     sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int, right_answers: list[Any], lost: list[Result]
 ) -> Result:
     """One item; ``lost`` are the earlier ones without points."""
-    names = {**vars(solution(sheet)), **proxies}
+    number, names = sheet.items.index(item), {**vars(solution(sheet)), **proxies}
     answers = [questions(sheet, item, names, right(sheet), seed, trial) for trial in range(item.trials)]
     found = [off(got, asked, TOLERANCE) for got, asked in zip(answers, right_answers, strict=True)]
     why = next(filter(None, found), "")
     if not why:
         return judged(sheet, item, proxies, seed)
     for x in (x for x in sheet.mistakes if any(x.name in each.named for each in lost)):
-        if fits_mistake(sheet, item, seed, answers, x):
+        if fits_mistake(sheet, number, seed, answers, x):
             return Result(item, item.points, f"the mistake {x.name} again, which has cost points already")
-    wrong = earlier(item, lost)
+    wrong = sorted({name for each in lost for name in each.item.functions} - {*item.functions})
     if wrong and (theirs := follows(sheet, item, proxies, seed, wrong, answers)):
         return Result(item, item.points, f"right, given your {' and '.join(theirs)}, where points are lost already")
-    fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, item, seed, answers, x)]
+    fits = [x for x in sheet.mistakes if x.item == item.name and fits_mistake(sheet, number, seed, answers, x)]
     if fits:
         return Result(item, 0.0, why, *named(fits))
     by_judge = judged(sheet, item, proxies, seed)
     return Result(item, 0.0, why, by_judge.named, by_judge.says or general(answers, right_answers))
-
-
-def with_ours(
-    sheet: Sheet, item: Item, proxies: dict[str, Any], submission: Any, seed: int, right_answers: list[Any], lost: Any
-) -> Result | None:
-    """An item that raised an error, again with the solution's functions in place of earlier ones that it calls.
-
-    Of these are only those that the solution calls as well: another one may be what the item asks for.
-    """
-    module = solution(sheet)
-    find = finder(lambda: [module])
-    noting, called = noted(sheet, {name: getattr(module, name) for name in earlier(item, lost)})
-
-    def ours(name: str) -> Callable[[Any], Any]:
-        return lambda asked: call(module, {**asked, "call": name, "peak": 0.0, "lent": ()}, find, lambda x: x)
-
-    try:
-        questions(sheet, item, vars(noting), right(sheet), seed, 0)
-        submission.begin(item.peak, {name: ours(name) for name in called})
-        found = graded(sheet, item, proxies, seed, right_answers, []) if called else None
-    except Exception:
-        return None
-    told = f"right, with our {' and '.join(sorted(called))} in place of yours, where points are lost already"
-    return found._replace(why=told) if found and found.points else None
-
-
-def earlier(item: Item, lost: list[Result]) -> list[str]:
-    """The functions of items that are lost, but for those that this one asks for."""
-    return sorted({name for each in lost for name in each.item.functions} - {*item.functions})
-
-
-def noted(sheet: Sheet, functions: dict[str, Callable[..., Any]]) -> tuple[ModuleType, set[str]]:
-    """The solution with these functions in place of its own, and the names of those that will have been called."""
-    module, called = module_of(texts(sheet, solved=True, alone=False).answer), set[str]()
-
-    def noting(name: str) -> Callable[..., Any]:
-        def function(*args: Any, **options: Any) -> Any:
-            called.add(name)
-            return functions[name](*args, **options)
-
-        return function
-
-    vars(module).update({name: noting(name) for name in functions})
-    return module, called
 
 
 def judged(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int) -> Result:
@@ -239,7 +194,17 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
 
     An answer that is 0 everywhere, or has a NaN or infinity, follows from nothing: it would be right too easily.
     """
-    module, called = noted(sheet, {name: proxies[name] for name in wrong})
+    module = module_of(texts(sheet, solved=True, alone=False).answer)
+    called = set[str]()
+
+    def noted(name: str) -> Callable[..., Any]:
+        def function(*args: Any, **options: Any) -> Any:
+            called.add(name)
+            return proxies[name](*args, **options)
+
+        return function
+
+    vars(module).update({name: noted(name) for name in wrong})
     try:
         for trial, got in enumerate(answers):
             asked = questions(sheet, item, vars(module), right(sheet), seed, trial)
@@ -252,9 +217,9 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
     return sorted(called)
 
 
-def fits_mistake(sheet: Sheet, item: Item, seed: int, answers: list[Any], mistake: Mistake) -> bool:
+def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
     """Whether the answer is that of the solution with this mistake, in every trial."""
-    pairs = [(got, expected(sheet, item, seed, trial, mistake)) for trial, got in enumerate(answers)]
+    pairs = [(got, expected(sheet, number, seed, trial, mistake)) for trial, got in enumerate(answers)]
     return all(not isinstance(x, Exception) and not off(got, x, 10 * TOLERANCE) for got, x in pairs)
 
 

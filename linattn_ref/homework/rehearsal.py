@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from linattn_ref.homework.apart import NOTHING, Apart, Failed, Lent
+from linattn_ref.homework.apart import Apart, Failed
 from linattn_ref.homework.grading import grade, module_of
 from linattn_ref.homework.handout import write
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Mistake, Sheet
-from linattn_ref.homework.values import arrays_of, call, finder
+from linattn_ref.homework.values import arrays_of, call, finder, pack
 
 __all__ = ["Here", "rehearse"]
 
@@ -30,16 +30,15 @@ class Here:
         self.module = module_of(text)
         self.find, self.array = finder(lambda: [self.module]), arrays_of(self.module, [])
 
-    def begin(self, peak: float = 0.0, lent: Lent = NOTHING) -> None:
+    def begin(self, peak: float = 0.0) -> None:
         """An item begins; there is no limit here but of what a call holds at once."""
-        self.peak, self.lent = peak, lent
+        self.peak = peak
 
-    def call(self, request: dict[str, Any]) -> Any:
+    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What a function returns, as JSON has it."""
-        request = {**request, "peak": self.peak, "lent": [*self.lent]}
         try:
             with np.errstate(all="ignore"):
-                return call(self.module, request, self.find, self.array, lambda x: self.lent[x["call"]](x))
+                return call(self.module, pack(name, args, options, self.peak), self.find, self.array)
         except Exception as error:
             raise Failed(f"{type(error).__name__}: {error}") from None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays_of", "asking", "call", "decode", "dumps", "encode", "finder", "pack", "within"]
+__all__ = ["arrays_of", "call", "decode", "dumps", "encode", "finder", "pack", "within"]
 
 DTYPES = "bool", "int32", "int64", "float32", "float64"
 
@@ -94,38 +94,18 @@ def arrays_of(module: Any, allowed: tuple[str, ...] | list[str]) -> Callable[[np
     return lambda x: x
 
 
-def pack(name: str, /, *args: Any, **options: Any) -> dict[str, Any]:
-    """A call as JSON has it: without a limit of memory, and with no function that is lent."""
+def pack(name: str, args: tuple[Any, ...], options: dict[str, Any], peak: float) -> dict[str, Any]:
+    """A call as JSON has it."""
     packed = {"args": [encode(x) for x in args], "options": {name: encode(x) for name, x in options.items()}}
-    return {"call": name, "peak": 0.0, "lent": [], **packed}
+    return {"call": name, "peak": peak, **packed}
 
 
-def asking(
-    name: str, ask: Callable[[Any], Any], find: Callable[[str], Any], array: Callable[..., Any] = lambda x: x
-) -> Callable[..., Any]:
-    """A function of that name which is computed elsewhere: ``ask`` is called with the packed call."""
-    return lambda *args, **options: decode(ask(pack(name, *args, **options)), find, array)
-
-
-def call(
-    module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any], ask: Any = None
-) -> Any:
-    """Call a function of the module with arguments that came as JSON; what it returns, as JSON.
-
-    Meanwhile, in place of the functions that are ``lent`` stand those for which somebody else can be ``ask``ed.
-    """
+def call(module: Any, request: dict[str, Any], find: Callable[[str], Any], array: Callable[..., Any]) -> Any:
+    """Call a function of the module with arguments that came as JSON; what it returns, as JSON."""
     args = [decode(x, find, array) for x in request["args"]]
     options = {name: decode(x, find, array) for name, x in request["options"].items()}
     peak = request["peak"] * isinstance(array(np.empty(0)), np.ndarray)  # the memory of others cannot be measured
-    names, lent = vars(module), {name: asking(name, ask, find, array) for name in request["lent"]}
-    own = {name: x for name, x in names.items() if name in lent}
-    names.update(lent)
-    try:
-        return encode(within(peak, getattr(module, request["call"]))(*args, **options))
-    finally:
-        for name in lent:
-            del names[name]
-        names.update(own)
+    return encode(within(peak, getattr(module, request["call"]))(*args, **options))
 
 
 def within(peak: float, function: Callable[..., Any]) -> Callable[..., Any]:

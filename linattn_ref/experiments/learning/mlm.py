@@ -46,6 +46,7 @@ HELD_OUT = 65_536  # tokens of the validation part that are read at each evaluat
 TOKENIZER = "tokenizer.json"
 RATIO = "of linformer's projections, times the others' (default: 1 / N)"
 ADAM = {"betas": (0.9, 0.98), "weight_decay": 0.01, "decoupled": True}
+K = 64  # mixtures, unless told otherwise
 QUICK = {"width": 32, "hidden": 64, "heads": 2, "layers": 2, "length": 64, "tokens": 512, "vocabulary": 500, "k": 0}
 QUICK |= {"cut": 300}  # texts
 
@@ -212,7 +213,7 @@ def begin(
     *,
     text: TextFile = None,
     attention: Annotated[str, Option(choices=encoder_attention.NAMES)] = "softmax",
-    k: Price = 64,
+    k: Price = K,
     sharing: Shared = "headwise",
     pooled: Annotated[bool, Option("linformer's projections begin as mean pooling; drawn, otherwise")] = False,
     own_rate: Annotated[float | None, Option(RATIO, "R")] = None,
@@ -250,7 +251,7 @@ def begin(
     for name, asked in (("pooled", pooled), ("own_rate", own_rate is not None)):
         if asked and attention != "linformer":
             raise ValueError(f"{name}: linformer alone has projections, got attention {attention!r}")
-    if attention in encoder_attention.WITHOUT_K and k not in (0, 64):  # what it is where nobody asks
+    if attention in encoder_attention.WITHOUT_K and k not in (0, K):  # what it is where nobody asks
         raise ValueError(f"k (--k): {attention} attention has none, got {k}; leave it out")
     head_width, is_linformer = shape.width // shape.heads, attention == "linformer"
     k = encoder_attention.price(k, shape.length)

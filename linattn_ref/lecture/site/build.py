@@ -136,11 +136,12 @@ def _build(root: Path, folder: Path, run: bool, sentence: bool, without: Collect
 
 @contextlib.contextmanager
 def _alone_at_the_end() -> Iterator[None]:
-    """After an error, or Ctrl-C, end the processes beside this one: they would write the removed folder anew."""
+    """After an error, or Ctrl-C, end the processes begun meanwhile: they would write the removed folder anew."""
+    before = {*multiprocessing.active_children()}
     try:
         yield
     except BaseException:
-        for process in multiprocessing.active_children():
+        for process in {*multiprocessing.active_children()} - before:
             process.terminate()
             process.join()
         raise
