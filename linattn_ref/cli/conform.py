@@ -112,7 +112,7 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
     for field in ("names", "fixed", "given"):
         said[field] = said.get(field, {}) | dict(getattr(arguments, field) or ())
     said["declares"] = (*said.get("declares", ()), *(arguments.declares or ()))
-    fields = ("layout", "mask", "gate", "state", "arrays", "device")
+    fields = ("layout", "mask", "gate", "state", "widths", "arrays", "device")
     said |= {field: x for field in fields if (x := getattr(arguments, field))}
     return Mapping(**said)
 
@@ -160,6 +160,7 @@ def add(commands: Any) -> None:
     option("--mask", choices=("BHL", "BL"), help="whether masks have heads (default: BHL)")
     option("--gate", choices=("head", "channel"), help="one number per head, or per channel (default: head)")
     option("--state", choices=("CM", "MC"), help="MC: its states are transposed")
+    option("--widths", choices=("any", "same"), help="same: its values have to be as wide as its keys")
     told = "library of its arrays (default: what its module imports)"
     option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help=told)
     option("--device", help="device of PyTorch and JAX (default: cpu)")

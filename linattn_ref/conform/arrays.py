@@ -121,6 +121,8 @@ class Torch(Library):
         if d_state is not None and last is not None:
             ends += last if isinstance(last, tuple) else (last,)
             cotangents += d_state if isinstance(d_state, tuple) else (d_state,)
+        attached = [(x, d_x) for x, d_x in zip(ends, cotangents, strict=False) if x.requires_grad]
+        ends, cotangents = zip(*attached, strict=True)
         found = torch.autograd.grad(ends, [*leaves.values(), *parts], cotangents, allow_unused=True)
         grads = dict(zip(leaves, found, strict=False))
         if parts:
@@ -168,9 +170,11 @@ def library_of(function: Any) -> Library:
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    home = str(getattr(function, "__module__", None) or getattr(type(function), "__module__", ""))
-    module = sys.modules.get(home)
+    owner = getattr(function, "__self__", None)  # of a method: a class of PyTorch's Function, say
+    homes = [getattr(x, "__module__", None) or type(x).__module__ for x in (function, owner) if x is not None]
+    module = sys.modules.get(homes[-1])
     names = getattr(function, "__globals__", None) or (vars(module) if module else {})
     found = {str(getattr(x, of, None)).partition(".")[0] for x in names.values() for of in ("__name__", "__module__")}
-    found.add(home.partition(".")[0])
+    found |= {str(home).partition(".")[0] for home in homes}
+    found |= {base.__module__.partition(".")[0] for base in getattr(owner, "__mro__", ())}
     return next((LIBRARIES[name] for name in ("torch", "jax", "cupy") if name in found), LIBRARIES["numpy"])

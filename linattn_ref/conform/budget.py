@@ -1,9 +1,9 @@
 """How far off an answer may be: what an honest implementation in the kernel's precision is, and no more.
 
-The question is answered again in float32 (or float64), several times: by our pages as they are (softmax also in tiles,
-causal linear attention also in chunks), with the channels in another order, so that sums are rounded otherwise, and
-with inputs that are off by a unit in the last place, as a product that is rounded on the way is. What is allowed is
-:data:`FACTOR` times the sum of
+The question is answered again in float32 (or float64), several times: by our pages as they are (softmax also in tiles
+and as fused kernels have it, causal linear attention also in chunks), with the channels in another order, so that sums
+are rounded otherwise, and with inputs that are off by a unit in the last place, as a product that is rounded on the way
+is. What is allowed is :data:`FACTOR` times the sum of
 
 - the largest error that any of these makes, of the entries that are computed together (a row of channels);
 - one rounding of the largest number of its head, since another order of a sum leaves something where ours leaves 0; for
@@ -11,7 +11,8 @@ with inputs that are off by a unit in the last place, as a product that is round
 - for softmax, one rounding of the largest score: ``exp(a - logsumexp(a))`` keeps that much of it.
 
 So a kernel at strong gates, where all gradients are small, is judged by what its precision can do there. A kernel of 16
-bits computes in float32 and rounds once, so it is also allowed twice the error of one rounding.
+bits adds in float32 and rounds what it returns, so it is also allowed twice the error of one rounding. Softmax
+attention in 16 bits may also round what it multiplies (`recomputed`); no other sum may be kept in 16 bits.
 
 Zeros never pass: an array of which most entries are allowed to be off by their own size cannot be judged, which fails.
 """
@@ -21,12 +22,14 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.attention import chunked_linear, online_softmax
+from linattn_ref.conform import recomputed
 from linattn_ref.conform.questions import Arrays, Question, answer
 
 __all__ = ["FACTOR", "allowed", "is_blind", "rounding"]
 
 FACTOR = 8.0
 ORDERS = 2  # further orders of the channels
+GRIDS = 1.0, 1.2, 1.4  # on which 16 bits are rounded in other directions
 
 UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # the relative error of one rounding
 SMALLEST = {"float16": 2.0**-24}  # the smallest number above 0, where gradients may be smaller
@@ -39,8 +42,10 @@ def allowed(question: Question, right: Arrays, dtype: str) -> Arrays:
     unit, tiny = (2.0**-52, 0.0) if dtype == "float64" else (2.0**-23, 2.0**-126)
     unit = 2.0**-10 if dtype == "tfloat32" else unit  # products of float32 that keep 10 bits
     off = {name: np.zeros(x.shape) for name, x in right.items()}
-    tiled = {"softmax": online_softmax, "linear": chunked_linear if question.causal else None}
-    for page in (None, tiled.get(question.op)):  # which computes the same a tile or a chunk at a time
+    fused = (recomputed.page(dtype, grid) for grid in (GRIDS if dtype in UNIT else (1.0,)))
+    others: dict[str, tuple[Any, ...]] = {"softmax": (online_softmax, *fused)}
+    others["linear"] = (chunked_linear,) if question.causal else (None,)
+    for page in (None, *others.get(question.op, (None,))):  # which compute the same; None, as our page does
         for order in range(1 + ORDERS):
             d, m = question.inputs["q"].shape[-1], question.inputs["v"].shape[-1]
             of_d, of_m = (rng.permutation(width) if order else np.arange(width) for width in (d, m))

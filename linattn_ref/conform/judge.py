@@ -72,6 +72,8 @@ class Judge:
             given["causal"] = True
         if self.target.mapping.layout == "packed":
             given.setdefault("leading", (1, 4))
+        if self.target.mapping.widths == "same":
+            given["m"] = given.get("d", 8)
         if groups := fixed.get("groups"):
             *batch, heads = given.get("leading", (2, 4))
             given["leading"] = (*batch, groups * max(1, heads // groups))

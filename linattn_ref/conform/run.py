@@ -103,6 +103,8 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
             alone = run_check(each, target._replace(forward_alone=True), seed, full)
             if alone.verdict in (PASSED, FAILED):  # what can be judged is
                 return alone._replace(where=f"{alone.where}; without gradients, which raised: {told(error)}")
+        if wrong is None and isinstance(error, NotImplementedError):
+            return Outcome(each.name, each.why, NOT_OFFERED, where=told(error))
         if wrong is None:
             way = tuple(line for frame in frames_of(error).format() for line in frame.rstrip().split("\n"))
             return Outcome(each.name, each.why, RAISED, where=told(error), traceback=way)
@@ -110,6 +112,8 @@ def run_check(each: Check, target: Target, seed: int = 0, full: bool = False) ->
         return failed(each, wrong, target, by_token)
     if not places:
         return Outcome(each.name, each.why, NOT_OFFERED, where="nothing to compare")
+    if {"gradients", "d_state"} & {*each.needs} and not any(place.array.startswith("d_") for place in places):
+        return Outcome(each.name, each.why, NOT_OFFERED, where="its output has no gradient: is it detached?")
     worst = max(places, key=lambda place: place.worst)
     where = f"{worst.array} {worst.trial}".strip()
     return Outcome(each.name, each.why, PASSED, worst.worst, where, by_token=tuple(by_token))
@@ -159,7 +163,8 @@ def multiples(trial: Trial, arrays: set[str]) -> str:
         factor = (got * right).sum() / size if size else np.nan
         if right.size < 3 or not np.linalg.norm(got - factor * right) < FITS * np.linalg.norm(got - right):
             return ""
-        said.append(f"the gradient of {name.removeprefix('d_')} is multiplied by {factor:.5g}")
+        name = name.removeprefix("d_")
+        said.append(f"the gradient of {name} is {f'multiplied by {factor:.5g}' if got.any() else '0'}")
     return " and ".join(said)
 
 

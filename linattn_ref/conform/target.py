@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import operator
 import sys
 from collections.abc import Callable
 from collections.abc import Mapping as Table
@@ -31,10 +32,13 @@ __all__ = ["Answer", "Mapping", "NotATarget", "Target", "load"]
 
 OPTIONS = "causal", "scale", "key_mask", "state", "offsets", "groups", "normalise"
 CHOICES = {"layout": ("BHND", "BNHD", "packed"), "mask": ("BHL", "BL"), "gate": ("head", "channel")}
-CHOICES |= {"state": ("CM", "MC"), "arrays": ("", *LIBRARIES)}
+CHOICES |= {"state": ("CM", "MC"), "widths": ("any", "same"), "arrays": ("", *LIBRARIES)}
 # Options that a kernel can have built in, with the type of their values.
 BUILT_IN: dict[str, Any] = {"causal": bool, "normalise": bool, "scale": Real, "eps": Real, "groups": Integral}
 TYPES = {bool: "true or false", Real: "a number", Integral: "a whole number of at least 1"}
+
+
+NO_STATE = "a state was given and none came back: return (out, state)"
 
 
 class NotATarget(ValueError):
@@ -52,6 +56,7 @@ class Mapping(NamedTuple):
     mask: str = "BHL"  # or BL: one mask for all heads
     gate: str = "head"  # or channel
     state: str = "CM"  # or MC: the state transposed
+    widths: str = "any"  # or same: its values have to be as wide as its keys
     arrays: str = ""  # numpy, torch, jax or cupy; by default what the target's module imports
     device: str = "cpu"
 
@@ -139,12 +144,24 @@ class Target(NamedTuple):
         for name in OPS[op].inputs[3:]:
             if not target.open_ended and (called := target.name_of(name)) not in target.named:
                 raise NotATarget(f"the target has no argument {called!r}; say which is {name}: --map {name}=...")
+        by_position, by_name = target.arguments(dict.fromkeys(OPS[op].inputs))
+        known = {*by_name, *mapping.given, *map(target.name_of, OPTIONS)}
+        lacking = [name for name in target.required[len(by_position) :] if name not in known]
+        if lacking:
+            told = f"--give {lacking[0]}=VALUE, or --map OURS={lacking[0]} where it is an option of ours"
+            raise NotATarget(f"the target needs {', '.join(lacking)}; say what that is: {told}")
         return target
 
     @property
     def named(self) -> list[str]:
         """The names in the signature."""
         return [x.name for x in parameters(self.forward)]
+
+    @property
+    def required(self) -> list[str]:
+        """Those without a default."""
+        kinds = *POSITIONAL, inspect.Parameter.KEYWORD_ONLY
+        return [x.name for x in parameters(self.forward) if x.default is x.empty and x.kind in kinds]
 
     @property
     def open_ended(self) -> bool:
@@ -205,6 +222,8 @@ class Target(NamedTuple):
             out, last, grads = self.by_pair(call, given, d_out, d_state, gradients)
         else:
             out, last, grads = lib.ask(call, given, wanted, (d_out, d_state) if gradients else None)
+        if last is None and d_state is not None and grads is not None:
+            raise ValueError(NO_STATE)
         asked = [*given, *["state"] * (wanted is not None)]
         if grads is not None and (lacking := [name for name in asked if name not in grads]):
             raise ValueError(f"backward gave no gradient of {', '.join(lacking)}")
@@ -263,6 +282,8 @@ class Target(NamedTuple):
         found = {self.name_of(name): x for name, x in question.options.items() if self.offers(name)}
         if self.offers("causal"):  # a kernel's own default may be the other one
             found[self.name_of("causal")] = question.causal
+        if self.offers("scale") and self.name_of("scale") in self.required:
+            found[self.name_of("scale")] = question.scale
         mask = question.options.get("key_mask")
         if mask is not None:
             mask = self.outward(question, "key_mask", mask)
@@ -322,6 +343,8 @@ POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 def parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     """Those of the signature; of a compiled function without one, arguments of any name."""
+    if not inspect.isroutine(function):  # a module of PyTorch shows its own at `forward`
+        function = getattr(function, "forward", function)
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -348,7 +371,7 @@ def load(text: str) -> Any:
     if not names:
         return module
     try:
-        found = tuple(getattr(module, name.strip()) for name in names.split(","))
+        found = tuple(operator.attrgetter(name.strip())(module) for name in names.split(","))
     except AttributeError as error:
         raise NotATarget(f"target: {error}") from None
     return found if len(found) > 1 else found[0]

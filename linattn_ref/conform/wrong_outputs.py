@@ -117,7 +117,9 @@ def feature_map(name: str, sentence: str, features: Map) -> None:
 
 feature_map("feature_map_elu", "the feature map is elu, without the + 1", lambda a: phi(a) - 1)
 feature_map("feature_map_relu", "the feature map is relu", lambda a: np.maximum(a, 0))
-feature_map("feature_map_exp", "the feature map is exp", np.exp)
+output("feature_map_exp", "the feature map is exp", ("linear",))(  # as elu + 1 is of what is negative
+    lambda x: weighted(x, features=np.exp) if (x.inputs["q"] > 0).mean() > 0.1 else None
+)
 feature_map("feature_map_missing", "no feature map is applied", lambda a: a)
 
 # The rule: decay, read, erase, write.

@@ -282,7 +282,8 @@ def test_float16_where_a_gradient_is_smaller_than_its_numbers():
     assert judged((forward, functools.partial(backward, size=0)))["gates"].verdict == "FAILED"
 
 
-def test_bfloat16_is_judged_by_one_rounding():
+def test_bfloat16_is_judged_by_what_is_rounded_and_by_sums_in_float32():
+    """Tensor cores multiply 16 bits, so weights are rounded; nothing that is added to may be."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
 
     def rounds_once(q, k, v):
@@ -294,5 +295,99 @@ def test_bfloat16_is_judged_by_one_rounding():
         sums = weights.astype(ml_dtypes.bfloat16).astype(np.float32) @ np.asarray(v, np.float32)
         return sums.astype(ml_dtypes.bfloat16)
 
+    def adds_in_16_bits(q, k, v):
+        weights, out = softmax.matrix(*(np.asarray(x, np.float32) for x in (q, k))), np.zeros_like(q, shape=v.shape)
+        for j in range(k.shape[-2]):
+            term = weights[..., j : j + 1] * np.asarray(v[..., j : j + 1, :], np.float32)
+            out = (np.asarray(out, np.float32) + term).astype(ml_dtypes.bfloat16)
+        return out
+
     conform.check(rounds_once, "softmax", dtype="bfloat16").assert_ok()
-    assert not conform.check(rounds_weights, "softmax", dtype="bfloat16", only=("output",)).ok
+    conform.check(rounds_weights, "softmax", dtype="bfloat16", only=("output", "lengths", "large_scores")).assert_ok()
+    assert not conform.check(adds_in_16_bits, "softmax", dtype="bfloat16", only=("lengths",)).ok
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_are_made_again_from_a_logarithm(seed):
+    """As fused kernels do. At scores of 1000 in float32, that costs some digits of P, and more of q's gradient."""
+
+    def backward(d_out, saved):
+        p, scores = saved.p, saved.scale * saved.q @ saved.k.mT
+        row_sums = (d_out * (p @ saved.v)).sum(axis=-1, keepdims=True)
+        largest = scores.max(axis=-1, keepdims=True)
+        logarithm = largest + np.log(np.exp(scores - largest).sum(axis=-1, keepdims=True, where=p > 0))
+        p = np.where(p > 0, np.exp(scores - logarithm), p)
+        d_scores = saved.scale * p * (d_out @ saved.v.mT - row_sums)
+        return d_scores @ saved.k, d_scores.mT @ saved.q, p.mT @ d_out
+
+    conform.check((softmax.forward, backward), "softmax", only=("large_scores", "gradients"), seed=seed).assert_ok()
+
+
+def test_a_mask_that_adds_a_large_number():
+    """Where a query sees no key at all it takes the mean of all values: that is wrong, and nothing else is."""
+
+    def forward(q, k, v, *, key_mask=None, causal=False):
+        seen = np.tril(np.ones((q.shape[-2], k.shape[-2]), bool), k.shape[-2] - q.shape[-2]) if causal else True
+        seen = np.broadcast_to(
+            seen if key_mask is None else seen & key_mask[..., None, :], (*q.shape[:-1], k.shape[-2])
+        )
+        scores = q.shape[-1] ** -0.5 * q @ k.mT + np.where(seen, 0, np.finfo(q.dtype).min).astype(q.dtype)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+    report = conform.check(forward, "softmax")
+    assert [x.name for x in report.outcomes if not x.ok] == ["sees_nothing"]
+
+
+def test_values_that_have_to_be_as_wide_as_keys():
+    def forward(q, k, v, causal=False):
+        assert v.shape[-1] == k.shape[-1]
+        return softmax.forward(q, k, v, causal=causal)[0]
+
+    conform.check(forward, "softmax", mapping=conform.Mapping(widths="same"), full=True).assert_ok()
+    assert conform.check(forward, "softmax", only=("output",))["output"].verdict == "RAISED"
+
+
+def test_a_shape_that_is_not_offered():
+    def square(q, k, v):
+        if q.shape[-2] != k.shape[-2]:
+            raise NotImplementedError("as many queries as keys")
+        return softmax.forward(q, k, v)[0]
+
+    report = conform.check(square, "softmax")
+    report.assert_ok()
+    assert report["other_lengths"].verdict == "not offered"
+    assert "as many queries as keys" in report["other_lengths"].where
+
+
+def test_arguments_without_a_default():
+    def tutorial(q, k, v, causal, sm_scale):
+        return softmax.forward(q, k, v, causal=causal, scale=sm_scale)[0]
+
+    report = conform.check(tutorial, "softmax", mapping=conform.Mapping(names={"scale": "sm_scale"}))
+    report.assert_ok()
+    assert report["scale"].verdict == report["causal"].verdict == "passed"
+    with pytest.raises(conform.NotATarget, match=r"the target needs sm_scale; say what that is: --give sm_scale=VALUE"):
+        conform.check(tutorial, "softmax")
+
+
+class Module:
+    """As PyTorch's: what it is called with stands at its `forward`."""
+
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+
+    def forward(self, query, key, value, causal=False):
+        return softmax.forward(query, key, value)[0]
+
+
+def test_an_object_with_a_forward_pass_shows_its_options():
+    report = conform.check(Module(), "softmax", only=("output", "causal"))
+    assert report["output"].named == ("causal_ignored",)
+    assert report["causal"].verdict == "FAILED"
+
+
+def test_a_method_is_of_its_classs_library():
+    function = type("Function", (), {"__module__": "torch.autograd.function"})
+    apply = type("Mine", (function,), {"apply": classmethod(lambda cls, q, k, v: None)}).apply
+    assert library_of(apply).name == "torch"

@@ -42,6 +42,16 @@ def test_pytorch(dtype):
     assert report["shared_is_repeated"].verdict == report["masked_is_absent"].verdict == "passed"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_pytorchs_fused_kernel(dtype):
+    """It makes P again in its backward pass, and rounds it to 16 bits."""
+    pytest.importorskip("torch")
+    report = judge("pytorch.py", "fused", "softmax", dtype, widths="same")
+    report.assert_ok()
+    assert report["gradients"].verdict == report["large_scores"].verdict == "passed"
+    assert report["fewer_queries"].verdict == "not offered"
+
+
 def test_pytorch_aligns_its_causal_mask_at_the_start():
     pytest.importorskip("torch")
     report = judge("pytorch.py", "aligned_at_the_start", "softmax")
