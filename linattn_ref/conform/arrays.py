@@ -122,7 +122,7 @@ class Torch(Library):
             ends += last if isinstance(last, tuple) else (last,)
             cotangents += d_state if isinstance(d_state, tuple) else (d_state,)
         attached = [(x, d_x) for x, d_x in zip(ends, cotangents, strict=False) if x.requires_grad]
-        ends, cotangents = zip(*attached, strict=True)
+        ends, cotangents = map(list, zip(*attached, strict=True))
         found = torch.autograd.grad(ends, [*leaves.values(), *parts], cotangents, allow_unused=True)
         grads = dict(zip(leaves, found, strict=False))
         if parts:
