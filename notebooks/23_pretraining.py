@@ -649,15 +649,17 @@ assert counts["both neighbours"] < 0.65 * reached[0, :, -1].min()
 # %% [markdown]
 # ### A window of 512
 #
-# The plan also asks whether curves of different length meet at a fixed $k$: at $k = 64$ a window of 512 may have at
-# most 1.05 times the perplexity that one of 128 has. This part of the plan was written when the run of length 128 had
-# ended, and before the one of 512. That one has ended too, and beside it stands softmax attention at length 512. The
-# rates of all four runs rise and fall alike, those of $E$ and $F$ being $1 / n$ of the others', as always, and each
-# update reads 4,096 tokens. So a row compares networks that have learned from the same number of tokens.
+# The plan asks two more things. Do curves of different length meet at a fixed $k$? At $k = 64$ a window of 512 may have
+# at most 1.05 times the perplexity that one of 128 has. And is Linformer on par with softmax attention in the longer
+# window, with $k = n / 2 = 256$? Again it may have at most 1.1 times its perplexity. These limits were written when the
+# runs of length 128 had ended; what counts lies in the folder of each run before it begins. The rates of all runs rise
+# and fall alike, those of $E$ and $F$ being $1 / n$ of the others', as always, and each update reads 4,096 tokens. So a
+# row compares networks that have learned from the same number of tokens.
 
 # %%
 pairs = {
     "softmax attention": (larger["perplexity-softmax-128-0"], larger["perplexity-softmax-512-0"]),
+    "k = n / 2": (larger["perplexity-128-64-linformer-0"], larger["perplexity-512-256-linformer-0"]),
     "k = 64": (larger["perplexity-128-64-linformer-0"], larger["perplexity-512-64-linformer-0"]),
 }
 at_masks = {}  # by updates, (n = 128, n = 512)
@@ -674,13 +676,18 @@ for t in (300, 900, 1500, 3000, 4500, 6000):
     rows.append((t, *("{1:.0f} / {0:.0f} = {2:.2f}".format(*of[t], of[t][1] / of[t][0]) for of in at_masks.values())))
 chapter.table(("updates", *(f"{name}: n = 512, over n = 128" for name in pairs)), rows)
 times = {name: np.array([long / short for short, long in of.values()]) for name, of in at_masks.items()}
-over_softmax_512 = at_masks["k = 64"][6000][1] / at_masks["softmax attention"][6000][1]
-print(f"at length 512, k = 64 over softmax attention: {over_softmax_512:.1f}")
+over = {name: np.divide(of[6000], at_masks["softmax attention"][6000]) for name, of in at_masks.items()}
+for name in ("k = n / 2", "k = 64"):
+    print(f"{name} over softmax attention: {over[name][0]:.2f} at length 128, {over[name][1]:.2f} at length 512")
 assert (abs(times["softmax attention"] - 1) < 0.06).all()
 assert 0.96 < times["softmax attention"][-1] < 0.98
-assert 4.8 < over_softmax_512 < 5
+assert 4.8 < over["k = 64"][1] < 5
+assert 1.47 < over["k = n / 2"][1] < 1.51  # the plan's limit is 1.1
+assert 1.09 < times["k = n / 2"][-1] < 1.13
 assert (np.diff(times["k = 64"]) > 0).all()
 assert times["k = 64"][-1] > 3  # the plan's limit is 1.05
+late = [half[1] / at_masks["softmax attention"][t][1] for t, half in at_masks["k = n / 2"].items() if t > 4000]
+assert np.ptp(late) < 0.02
 
 # %% [markdown]
 # With softmax attention the length of the window hardly matters: the ratio is within six percent of 1 at every
@@ -691,9 +698,13 @@ assert times["k = 64"][-1] > 3  # the plan's limit is 1.05
 # holds eight tokens in place of two; at length 128, too, fewer mixtures did worse: with four tokens in each the
 # perplexity was 1.8 times that with two. The paper speaks of perplexities "after convergence", and a network that went
 # on learning after ours stopped might still come nearer. Our runs say that at this size, and after as many tokens, a
-# fixed $k$ costs more the longer the window is. At length 512 Linformer with these 64 mixtures, an eighth of the
-# length, ends at 4.9 times the perplexity of softmax attention. (One seed of each; the plan also has 128 and 256
-# mixtures there, which have not been run.)
+# fixed $k$ costs more the longer the window is.
+#
+# With $k = n / 2$ a mixture holds two tokens at both lengths. Here the longer window ends at 1.11 times the perplexity
+# of the shorter one. That is much nearer, but softmax attention lost nothing. So what was 1.30 times softmax
+# attention's perplexity at length 128 is 1.49 times at length 512: **by the plan that is a no** as well. Over the last
+# third of the updates this ratio hardly moves. With 64 mixtures, an eighth of the length, it is 4.95. (One seed of
+# each; the plan also has 128 mixtures there, which have not been run.)
 
 # %% [markdown]
 # ## Exercises
@@ -769,8 +780,8 @@ for columns, expected in ((32, 0.0), (256, math.sqrt(1 - 128 / 256))):
 # * A sum over $n$ tokens needs a rate of its own (7).
 # * What a small network learns first is what mixtures make hard: the more tokens in a mixture, the less it has learned
 #   after the same updates. In a toy language, more width and more updates bring it nearer. On reviews, at width 256, it
-#   ends at 1.3 times softmax attention's perplexity with $k = n / 2$, and at 2.4 times with $k = n / 4$. What large
-#   networks reach in the end, only the paper can say.
+#   ends at 1.3 times softmax attention's perplexity with $k = n / 2$, and at 2.4 times with $k = n / 4$; in a window of
+#   512 with $k = n / 2$ at 1.5 times. What large networks reach in the end, only the paper can say.
 #
 # ## Sources
 #
