@@ -95,7 +95,7 @@ def test_every_gradient_is_that_of_autograd(rng, pinv, masked):
     out, saved = nystromformer.forward(q, k, v, landmarks=4, pinv=pinv, key_mask=mask)
     close(out, expected.detach().numpy())
     for gradient, theirs in zip(
-        nystromformer.backward(d_out, saved), gradients_of(expected, d_out, leaves), strict=True
+        nystromformer.backward(d_out, saved)[:3], gradients_of(expected, d_out, leaves), strict=True
     ):
         close(gradient, theirs)
 

@@ -74,7 +74,7 @@ def test_gradients_are_pytorchs(kind, causal, masked, rng):
     expected.backward(torch.from_numpy(d_out))
     out, saved = performer.forward(*qkv, omega, kind=kind, causal=causal, key_mask=key_mask)
     np.testing.assert_allclose(out, expected.detach().numpy(), **TOLERANCE)
-    for gradient, leaf in zip(performer.backward(d_out, saved), leaves, strict=True):
+    for gradient, leaf in zip(performer.backward(d_out, saved)[:3], leaves, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), **TOLERANCE)
 
 
@@ -110,7 +110,7 @@ def test_relu_features(peer, causal, rng):
     # the 1e-6 in the denominator of its causal form, beside features of about 0.3 and at least 1e-3
     tolerance = {"rtol": 0, "atol": 1e-4} if causal else TOLERANCE
     np.testing.assert_allclose(out, expected.detach().numpy(), **tolerance)
-    for gradient, leaf in zip(performer.backward(d_out, saved), leaves, strict=True):
+    for gradient, leaf in zip(performer.backward(d_out, saved)[:3], leaves, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), **tolerance)
 
 
@@ -132,7 +132,7 @@ def test_positive_features_without_its_epsilons(peer, causal, rng):
     expected.backward(torch.from_numpy(d_out))
     out, saved = performer.forward(*qkv, omega, causal=causal)
     np.testing.assert_allclose(out, expected.detach().numpy(), **TOLERANCE)
-    for gradient, leaf in zip(performer.backward(d_out, saved), leaves, strict=True):
+    for gradient, leaf in zip(performer.backward(d_out, saved)[:3], leaves, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), **TOLERANCE)
 
 

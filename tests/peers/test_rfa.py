@@ -82,5 +82,5 @@ def test_not_causal(kind):
     expected.backward(torch.tensor(d_out))
     out, saved = rfa.forward(q, k, v, omega, kind=kind, eps=EPS)
     np.testing.assert_allclose(out, expected.detach().numpy(), **TOLERANCE)
-    for ours, leaf in zip(rfa.backward(d_out, saved), leaves, strict=True):
+    for ours, leaf in zip(rfa.backward(d_out, saved)[:3], leaves, strict=True):
         np.testing.assert_allclose(ours, leaf.grad.numpy(), **TOLERANCE)
