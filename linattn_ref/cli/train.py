@@ -93,8 +93,7 @@ def run_task(name: str, arguments: argparse.Namespace) -> None:
     before = written(arguments.out)
     learned = learn.run(module.begin, arguments.out, seed=arguments.seed, shape=shape, **how, **options)
     say(*learned.ready.said(learned.run, learned.params), sep="\n")
-    if found := sorted(written(arguments.out) - before):  # else it had come to its end before
-        say("wrote", *(path for path, _ in found))
+    say("wrote", *(path for path, _ in sorted(written(arguments.out) - before)))
 
 
 def written(folder: Path) -> set[tuple[Path, int]]:
