@@ -24,7 +24,7 @@ from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, whole_rows
 from linattn_ref.kernels.jit.loops.delta.delta_gradients import add_to_keys, add_to_rows
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
 from linattn_ref.kernels.jit.loops.heads import four_heads_of, head_of
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, product, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.simd.transposed import transpose
 from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_transposed, solve_up
@@ -48,7 +48,7 @@ class Values(NamedTuple):
     noted: Any  # (chunks or 1, M rounded up, width), the gradient of the state after each chunk, transposed
 
 
-@inner
+@once
 def _new_values(m, like, chunks):
     width = rounded_up(m, lanes(like))
     rows, pairs = new_rows(3, CHUNK, width, like), new_rows(2, CHUNK, CHUNK, like)
@@ -92,7 +92,7 @@ def backward_heads(head, table, states, d_states):
 # --- From the end: R, d_k -------------------------------------------------------------------------------------------
 
 
-@inner
+@once
 def _from_the_end(room, values, q, k, e, log_gate, g, u, d_k, d_gate, d_v, d_state):
     (n, c), m, erases, per_channel = k.shape, u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1
     a = panels_of(d_state, lanes(d_state) // 2)
@@ -172,7 +172,7 @@ def _pairs_gradients(chunk, values, g, u, r, rows, m, erases, per_channel, d_gat
 # --- From the start: d_q, d_e ---------------------------------------------------------------------------------------
 
 
-@inner
+@once
 def _from_the_start(room, values, q, k, e, log_gate, g, u, d_v, d_q, d_e, d_gate, state_t):
     n, m, erases, per_channel, gated = len(k), u.shape[1], e.shape[1] > 0, log_gate.shape[1] > 1, log_gate.shape[1] > 0
     s_t, nothing = panels_of(state_t, lanes(state_t) // 2), broadcast(k.dtype.type(0))

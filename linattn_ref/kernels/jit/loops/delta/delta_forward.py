@@ -20,7 +20,7 @@ from linattn_ref.kernels.jit.loops.delta import delta_chunk as shared
 from linattn_ref.kernels.jit.loops.delta.delta_chunk import CHUNK, new_room
 from linattn_ref.kernels.jit.loops.delta.delta_state import fade_and_add, scale_rows
 from linattn_ref.kernels.jit.loops.heads import four_heads_of
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_rows, panels_of, rounded_up, write_back
 from linattn_ref.kernels.jit.loops.simd.triangle import add_terms, add_triangle, solve_down
 from linattn_ref.kernels.jit.loops.simd.vector import lanes
@@ -55,7 +55,7 @@ def forward_heads(head, table, states, scale):
     write_back(state, s)
 
 
-@inner(forceinline=True)
+@once
 def _forward(room, panels, s, q, k, v, e, beta, log_gate, out, u):
     (n, c), erases, per_channel = k.shape, e.shape[1] > 0, log_gate.shape[1] > 1
     faded = panels[3]

@@ -8,14 +8,14 @@ gathers what later rows send while it goes backward, by Horner's rule:
     d_k_j <- g_i * (d_k_j + dP_ij q_i + dA_ij e_i)    for i = T .. j + 1,   then + dP_jj q_j            (21)
 """
 
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.triangle import add_transposed, add_triangle
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, load, spread, store
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block, zero_block
 from linattn_ref.kernels.jit.loops.views import columns_from
 
 
-@inner
+@once
 def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
     """``x_j = ratio_Tj * x_j + sum_i ratio_ij * (dP_ij q_i + dA_ij e_i)`` (21), one Vector of channels."""
     q, e, gate = columns_from(chunk.q, column), columns_from(chunk.e, column), columns_from(chunk.room.gate, column)
@@ -37,7 +37,7 @@ def add_to_keys(x, chunk, d_p, d_a, column, rows, erases, per_channel):
         store_block(x, row, block)
 
 
-@inner
+@once
 def add_to_rows(values, chunk, column, rows, erases, per_channel):
     """``x_i = c_i * x_i + sum_j dP_ij ratio_ij * k_j`` (19); ``y_i`` with ``-c_i`` and ``dA`` (20).
 

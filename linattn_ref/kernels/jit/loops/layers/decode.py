@@ -27,7 +27,7 @@ from functools import lru_cache
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.layers.layer_norm import norm_row
 from linattn_ref.kernels.jit.loops.linear.causal_step import step_rows
 from linattn_ref.kernels.jit.loops.linear.elu_plus_one import write_features
@@ -185,7 +185,7 @@ def _part(x, i, parts):
     return rows_at(x.ctypes.data + i * rows * x.shape[1] * x.itemsize, rows, x.shape[1], x.dtype)
 
 
-@inner
+@once
 def _attend(q, k, v, first, second, number, length, kinds, out):
     """One sequence's attention in one block, ``(heads, D)`` each; ``first, second`` are its memory."""
     if kinds[2]:

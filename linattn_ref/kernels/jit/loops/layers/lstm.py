@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.rows import in_panels, widened, without_gaps
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, maximum, spread, store, where_greater
 from linattn_ref.kernels.jit.loops.simd.vector_block import ROWS, add_scaled, load_block, store_block
@@ -140,7 +140,7 @@ def _step(gates, c_before, c, h):
             store_row(a_o, b, o)
 
 
-@inner
+@once
 def _step_back(gates, d_a, c_before, c, d_h, past, d_c):
     """(5) to (7); ``d_c`` becomes that of the step before."""
     one, n = broadcast(c.dtype.type(1)), c.shape[1]

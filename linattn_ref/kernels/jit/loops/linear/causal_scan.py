@@ -35,7 +35,7 @@ from numba.extending import overload
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import four_heads_of
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import panels_of, write_back
 from linattn_ref.kernels.jit.loops.simd.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, load, prefetch_early, spread, store, total
@@ -119,7 +119,7 @@ def _scan_columns(a, b, u, out, state, step, rows, z, eps, denominator):
 # --- The loop -------------------------------------------------------------------------------------------------------
 
 
-@inner
+@once
 def _scan_panel(s, a, b, u, out, step, rows, later):
     a, b, n = unit_stride(a), unit_stride(b), a.shape[0]
     first = 0 if step > 0 else n - 1

@@ -9,7 +9,7 @@ a tenth of a microsecond to find out; states with gaps behind it (`cache.serial_
 """
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.reciprocal import reciprocal, rest
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, spread, total
 from linattn_ref.kernels.jit.loops.views import columns_from, load_row, rows_of, store_row
@@ -61,7 +61,7 @@ def _meet_z(q, k, z, head, gate):
     return total(x * load_row(q, head))
 
 
-@inner(forceinline=True)
+@once
 def _step_columns(q, k, v, s, out, head, share, more, gate):
     """Some columns of ``S``. The sums of the even and of the odd features do not wait for one another."""
     width, u = q.shape[1], load_row(v, head)

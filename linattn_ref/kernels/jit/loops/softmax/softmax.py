@@ -41,7 +41,7 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import four_heads_of, give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, pack, product, unpack, zero_panel
 from linattn_ref.kernels.jit.loops.simd.vector import keep, lanes, load, store
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
@@ -94,7 +94,7 @@ def _forward(task, table, key_mask, causal, scale, m, share):
         _forward_tile(q, k, v, key_mask[head], causal, scale, first, results, True)
 
 
-@inner
+@once
 def _forward_tile(q, k, v, key_mask, causal, scale, first, results, careful):
     """One head's queries ``first .. first + lanes - 1``; False if it has to be ``careful``."""
     n, n_keys, (out, m, share) = q.shape[0], k.shape[0], results
@@ -165,7 +165,7 @@ def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, causa
         _backward_tile(rows, k, v, key_mask[h], causal, scale, first, d_k, d_v, careful)
 
 
-@inner
+@once
 def _backward_tile(rows, k, v, key_mask, causal, scale, first, d_k, d_v, careful):
     """What one head's keys ``first .. first + lanes - 1`` give to ``d_q``, and their own ``d_k`` and ``d_v``."""
     d_out, q, shift, share, row_sum, d_q = rows

@@ -27,7 +27,7 @@ import math
 import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import serial_kernel
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel
 from linattn_ref.kernels.jit.loops.simd.row_sums import add_products, prefetch_rows, store_totals
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, lanes, largest_lane, load, maximum, spread, total
@@ -95,7 +95,7 @@ def attend(q, k, v, length, scale, out):
             _attend_head(query, k, v, first, length, of_scores, scores, own_out, True)
 
 
-@inner
+@once
 def _attend_head(query, k, v, first, length, factor, scores, out, careful):
     """A head whose rows of the cache begin at ``first``; ``out (1, M)``. ``careful``: by `_add_seen`."""
     largest, weight = query.dtype.type(np.finfo(query.dtype).min), query.dtype.type(0)  # so far

@@ -33,7 +33,7 @@ import numpy as np
 
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.heads import four_heads_of, head_of
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, fma, keep, lanes, load, maximum, store, where_greater
 from linattn_ref.kernels.jit.loops.simd.vector_exp import exp
@@ -69,7 +69,7 @@ def forward_round(task, r, table, first_head, order, chunks, seen, chunk, causal
         _forward_run(r, q, k, v, tokens, before, chunks[h], chunk, causal, scale, results)
 
 
-@inner
+@once
 def _forward_run(r, q, k, v, tokens, before, chunks, chunk, causal, scale, results):
     """The queries ``tokens[before:]``, chunk by chunk."""
     width = lanes(q)
@@ -185,7 +185,7 @@ def backward_round(
         _backward_run(r, mine, k, v, tokens, keys, chunks[h], chunk, causal, scale, d_k, d_v, careful)
 
 
-@inner
+@once
 def _backward_run(r, rows, k, v, tokens, n_keys, chunks, chunk, causal, scale, d_k, d_v, careful):
     """The keys ``tokens[:n_keys]``, chunk by chunk, and what they give to the queries ``tokens``."""
     width = lanes(k)

@@ -20,7 +20,7 @@ from linattn_ref.attention.sparse.part import TILE
 from linattn_ref.kernels.jit.loops.cache import kernel
 from linattn_ref.kernels.jit.loops.entrance import check_indices
 from linattn_ref.kernels.jit.loops.heads import four_heads_of, give, head_of, new_like, side_by_side, table_of, to_write
-from linattn_ref.kernels.jit.loops.inner import inner
+from linattn_ref.kernels.jit.loops.inner import inner, once
 from linattn_ref.kernels.jit.loops.simd.panel import new_panel, product, zero_panel
 from linattn_ref.kernels.jit.loops.simd.vector import broadcast, keep, lanes, load, store, where_greater
 from linattn_ref.kernels.jit.loops.softmax import softmax_tile as shared
@@ -112,7 +112,7 @@ def _forward(task, table, key_mask, part, scale, row_max, row_sum):
             _forward_tile(q, k, v, key_mask[head], rows, runs, scale, results, True)
 
 
-@inner
+@once
 def _forward_tile(q, k, v, key_mask, rows, runs, scale, results, careful):
     """The queries of one head that stand in ``rows``, at most ``lanes``, and the keys in ``runs``.
 
@@ -223,7 +223,7 @@ def _backward(task, table, shares, tasks, shift, share, row_sum, key_mask, part,
                 _backward_tile(rows, own_runs, keys, first, k, v, key_mask[h], scale, d_k, d_v, careful)
 
 
-@inner
+@once
 def _backward_tile(rows, runs, keys, first, k, v, key_mask, scale, d_k, d_v, careful):
     """What one head's ``keys``, the columns from ``first`` on, add to the gradients of the rows in ``runs``, and these
     to theirs."""
