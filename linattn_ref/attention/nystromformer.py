@@ -13,9 +13,10 @@ The Nyström method rebuilds a matrix from some of its columns ``F`` and rows ``
 row. So each of the three has a softmax of its own, over its own columns. Nothing is ``(N, L)``, and unless ``R = L`` no
 column of ``F`` is one of ``P``.
 
-With ``key_mask`` a key landmark is the mean of the unmasked keys of its segment. Landmark ``r`` is dropped where there
-are none: column ``r`` of ``F``, row and column ``r`` of ``A``, row ``r`` of ``B``. Then the rows and columns of ``A``
-and ``A^+`` at dropped places are 0, and all else is as if they were not there.
+With ``key_mask`` a key landmark is the mean of the unmasked keys of its segment, and with ``query_mask`` a query
+landmark that of the unmasked queries. Landmark ``r`` is dropped where there are none: column ``r`` of ``F``, row and
+column ``r`` of ``A``, row ``r`` of ``B``. Then the rows and columns of ``A`` and ``A^+`` at dropped places are 0, and
+all else is as if they were not there.
 
 :Time: ``O((N + L) R max(D, M) + iterations R^3)``
 :Memory: ``O((N + L) R + R (D + M) + iterations R^2)``
@@ -40,7 +41,7 @@ scores are ``S``:
 
 The means (1) pass their gradient to the rows of the segment in equal parts:
 
-    dq_i += dq~_r / |segment r|,   dk_j += dk~_r / |unmasked keys of segment r|, if unmasked      (13)
+    dq_i += dq~_r / |unmasked queries of segment r|,   dk_j += dk~_r / |unmasked keys|, if unmasked      (13)
 
 With as many landmarks as tokens, ``F = A = B``, and ``A A^+ A`` is softmax attention itself. With one, every query gets
 what the mean query gets from all keys.
@@ -62,6 +63,8 @@ Xiong et al. (2021), "Nyströmformer: a Nyström-based algorithm for approximati
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any, Literal, NamedTuple, get_args
 
 from linattn_ref.attention import softmax
@@ -123,17 +126,19 @@ def forward(
     pinv: PseudoInverse = "iterative",
     iterations: int = 6,
     key_mask: Bool[Array, "... L"] | None = None,
+    query_mask: Bool[Array, "... N"] | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Saved]:
     """Equations (1)-(7); ``R``, ``landmarks``, is ``min(64, N, L)`` unless given, and ``conv (H, K)`` needs ``N = L``.
 
-    Padding moves the segments' bounds, so that a padded sequence gives another approximation than the sequence alone.
+    Without ``query_mask``, the queries of padding stand in the means. With it they change no other row. But padding
+    moves the segments' bounds, so that a padded sequence gives another approximation than the sequence alone.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     landmarks = landmarks or min(LANDMARKS, q.shape[-2], k.shape[-2])
-    q_means, means_q = segment_means.forward(q, landmarks)  # (1)
+    q_means, means_q = segment_means.forward(q, landmarks, key_mask=query_mask)  # (1)
     k_means, means_k = segment_means.forward(k, landmarks, key_mask=key_mask)  # (1)
-    kept = None if key_mask is None else segment_means.occupied(key_mask, landmarks)  # (..., R)
+    kept = kept_of(landmarks, key_mask, query_mask)
     a = shown(softmax.matrix(q_means, k_means, key_mask=kept, scale=scale), kept)  # (3), rows of dropped landmarks 0
     z, inverse = pseudo_inverse(a, kept, pinv, iterations)  # (5)
     # Row r of G is left in place where landmark r is dropped: it meets a column of zeros in Z.
@@ -167,6 +172,12 @@ def backward(d_out: Float[Array, "... N M"], saved: Saved) -> Gradients:
 
 
 matrix = matrix_of(forward, without="conv")  # F Z B, of rank R at most; its entries can be negative
+
+
+def kept_of(landmarks: int, *masks: Array | None) -> Array | None:
+    """Which landmarks are not dropped, ``(..., R)``; None without a mask."""
+    found = [segment_means.occupied(mask, landmarks) for mask in masks if mask is not None]
+    return functools.reduce(operator.and_, found) if found else None
 
 
 def pseudo_inverse(a: Array, kept: Array | None, pinv: PseudoInverse, iterations: int) -> tuple[Array, Any]:

@@ -164,7 +164,7 @@ def forward(
         of_queries, of_others = cut(params.inner, parts)
         (queries, inner), (others, of_memory) = affine.forward(x, of_queries), affine.forward(memory, of_others)  # (1)
         arrays = split(queries, parts[0]) + split(others, *parts[1:])
-    o, attention, gates, own = attend(arrays, x if memory is None else memory, params, mechanism, key_mask)  # (2)
+    o, attention, gates, own = attend(arrays, x, memory, params, mechanism, key_mask)  # (2)
     y, outer = affine.forward(merge(o), params.outer)  # (3)
     return y, Saved(outer, inner, attention, mechanism.backward, gates, own, mechanism.reads, heads, of_memory)
 
@@ -193,12 +193,17 @@ def backward(d_y: Float[Array, "... Y"], saved: Saved) -> Gradients:
     return Gradients(d_x, Params(inner, outer, own), d_memory)
 
 
-def attend(arrays: Any, keys: Array, params: Params, mechanism: Mechanism, key_mask: Any, **options: Any) -> Any:
-    """Equation (2): ``o``, what the mechanism and its gates saved, and the arguments that were `Params.own`."""
+def attend(arrays: Any, x: Array, memory: Any, params: Params, mechanism: Mechanism, key_mask: Any, **more: Any) -> Any:
+    """Equation (2): ``o``, what the mechanism and its gates saved, and the arguments that were `Params.own`.
+
+    Without a memory what is no key is no query either, to a mechanism that looks at several queries at once.
+    """
     own, of_gates = split_own(params, mechanism)
-    options, gates = {**mechanism.options, **options}, []
+    options, gates, keys = {**mechanism.options, **more}, [], x if memory is None else memory
     if key_mask is not None:
         options["key_mask"] = np.broadcast_to(key_mask[:, None], arrays[-1].shape[:-1])  # (B, H, L)
+        if memory is None and "query_mask" in mechanism.accepts["forward"]:
+            options["query_mask"] = options["key_mask"]
     for (name, pair), its in zip(mechanism.gates.items(), of_gates, strict=True):
         options[name], gate = pair.forward(keys[:, None], *its)  # (B, H, L)
         gates.append((name, pair.backward, gate))

@@ -4,6 +4,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import plain_loops
 import pytest
 
 from linattn_ref import gradcheck
@@ -147,6 +148,26 @@ def test_gradients_with_dropped_landmarks(rng, pinv):
     mask[1, 7] = False
     forward = partial(nystromformer.forward, landmarks=3, pinv=pinv, key_mask=mask)
     gradcheck.check_elementwise(forward, nystromformer.backward, q, k, v, rng=rng).assert_ok()
+
+
+@each_pinv
+def test_masked_queries_have_no_part_in_landmarks(rng, pinv):
+    """Against loops, and finite differences; a row changes with its own query alone."""
+    q, k, v = draw(rng, 9, 8, leading=(2,), d=3, m=2)
+    masks = {"key_mask": np.ones((2, 8), bool), "query_mask": np.ones((2, 9), bool)}
+    masks["key_mask"][0, 3:6] = False  # landmark 1
+    masks["query_mask"][0, :3] = False  # landmark 0
+    masks["query_mask"][:, 7] = False
+    forward = partial(nystromformer.forward, landmarks=3, pinv=pinv, **masks)
+    out, _ = forward(q, k, v)
+    for i in range(2):
+        of_one = {name: mask[i] for name, mask in masks.items()}
+        expected = plain_loops.nystromformer(q[i], k[i], v[i], landmarks=3, pinv=pinv, **of_one)
+        np.testing.assert_allclose(out[i], expected, rtol=1e-8, atol=1e-10)
+    gradcheck.check_elementwise(forward, nystromformer.backward, q, k, v, rng=rng).assert_ok()
+    moved = np.where(masks["query_mask"][..., None], q, q + 1)
+    after, _ = forward(moved, k, v)
+    np.testing.assert_array_equal(after[masks["query_mask"]], out[masks["query_mask"]])
 
 
 # --- The pseudo-inverse ---------------------------------------------------------------------------------------------

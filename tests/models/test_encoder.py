@@ -149,6 +149,18 @@ def test_padded_is_truncated(name, block):
         np.testing.assert_allclose(padded, short, rtol=1e-8, atol=1e-10, err_msg=where)
 
 
+@pytest.mark.parametrize("block", BLOCKS.values(), ids=list(BLOCKS))
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_is_put_where_nothing_is_changes_nothing(name, block):
+    """Also where padding moves the parts that a mechanism mixes or looks at together."""
+    inside, mask = INSIDE[name], np.arange(TOKENS) < [[TOKENS - 2], [TOKENS - 1]]
+    model, params = model_of(inside, **block), drawn(inside)
+    others = np.where(mask, READ, (READ + 1) % len(params.embedding.table))
+    rows, changed = (encoder.forward(tokens, params, model, key_mask=mask)[0] for tokens in (READ, others))
+    np.testing.assert_array_equal(rows[mask], changed[mask])
+    assert (rows != changed).any()
+
+
 def test_where_the_norm_beside_the_blocks_stands():
     """Norms last: the rows that the first block reads are normed. Norms first: the rows that come out are."""
     for block in BLOCKS.values():

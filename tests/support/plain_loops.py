@@ -238,11 +238,14 @@ def linformer_linear(q, k, v, e, f, *, key_mask=None, eps=1e-6):
     return out
 
 
-def nystromformer(q, k, v, conv=None, *, landmarks, pinv="iterative", iterations=6, key_mask=None, scale=None):
+def nystromformer(
+    q, k, v, conv=None, *, landmarks, pinv="iterative", iterations=6, key_mask=None, query_mask=None, scale=None
+):
     kept, means_q, means_k = [True] * len(k) if key_mask is None else key_mask, [], []
     for own, others in zip(*(np.array_split(range(n), landmarks) for n in (len(q), len(k))), strict=True):
+        own = [i for i in own if query_mask is None or query_mask[i]]
         others = [j for j in others if kept[j]]
-        if others:  # a landmark without a key is left out
+        if own and others:  # a landmark without a query or a key is left out
             means_q.append(sum(q[i] for i in own) / len(own))
             means_k.append(sum(k[j] for j in others) / len(others))
     out = np.zeros((len(q), v.shape[1]))

@@ -47,7 +47,7 @@ PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
 
 FIELDS = ("Gives", "Exact", "Time", "Memory", "Causal")  # in the table's order
 # Arguments that every mechanism has, or that say how to compute and not what.
-COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "row_mask", "scale", "kernels", "state", "out"}
+COMMON = {"q", "k", "v", "qk", "causal", "key_mask", "query_mask", "row_mask", "scale", "kernels", "state", "out"}
 COMMON |= {"groups", "offsets"}  # heads that share keys, and packed sequences
 # Other forms of a mechanism, each a page of its own: they have no row of their own.
 FORMS = {"chunked_delta", "chunked_linear", "delta_rule", "exponential", "online_softmax"}

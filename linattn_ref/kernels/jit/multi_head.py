@@ -22,7 +22,7 @@ def forward(x, params, mechanism, *, heads, memory=None, key_mask=None, groups=1
         arrays += split((keys if i else x) @ w[:, some] + b[some], part)  # (1)
     if "out" in mechanism.accepts["forward"]:
         (buffers["out"],) = split(np.empty((*x.shape[:-1], width), x.dtype), Part(heads, width // heads))
-    o, attention, gates, own = attend(arrays, keys, params, mechanism, key_mask, **buffers)  # (2)
+    o, attention, gates, own = attend(arrays, x, memory, params, mechanism, key_mask, **buffers)  # (2)
     del arrays
     y, outer = affine.forward(merge(o), params.outer)  # (3)
     inner, of_memory = affine.Saved(x, params.inner), None
