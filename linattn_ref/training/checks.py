@@ -1,5 +1,6 @@
 """What optimisers are given, checked: an error names the argument."""
 
+import itertools
 import math
 from typing import Any
 
@@ -7,18 +8,19 @@ import numpy as np
 
 from linattn_ref.nested import leaves
 from linattn_ref.op.options import is_number
-from linattn_ref.op.shapes import FLOATS, Array
+from linattn_ref.op.shapes import FLOATS, Array, is_array
 
-__all__ = ["check_betas", "check_limit", "check_moved", "check_peak", "check_rate", "check_tree", "check_trees"]
-__all__ += ["check_writeable"]
+__all__ = ["check_apart", "check_betas", "check_limit", "check_moved", "check_peak", "check_rate", "check_tree"]
+__all__ += ["check_trees", "check_writeable"]
 
 
 def check_tree(name: str, tree: Any) -> dict[str, Array]:
     """Check that there are arrays in it, all of them floats, and return them by their names."""
     found = dict(leaves(tree, name))
     if not found:
-        raise TypeError(f"{name}: expected an array, or arrays in NamedTuples, got {tree!r}")
+        raise TypeError(f"{name}: expected an array with axes, or arrays in NamedTuples, got {tree!r}")
     for field, x in found.items():
+        _check_array(field, x)
         if x.dtype not in FLOATS:
             raise TypeError(f"{field}: expected float32 or float64, got {x.dtype}")
     return found
@@ -32,10 +34,32 @@ def check_trees(params: Any, grads: Any, *buffers: Any) -> None:
         if [*like] != [name.removeprefix("params") for name in found]:
             raise TypeError(f"{called}: expected the structure of params, got {called}{f', {called}'.join(like)}")
         for (name, x), (field, y) in zip(found.items(), like.items(), strict=True):
+            _check_array(f"{called}{field}", y)
             if y.dtype != x.dtype:
                 raise TypeError(f"{called}{field}: expected {x.dtype} like {name}, got {y.dtype}")
             if y.shape != x.shape:
                 raise ValueError(f"{called}{field}: expected shape of {name} = {x.shape}, got {y.shape}")
+
+
+def _check_array(name: str, x: Any) -> None:
+    """Check that ``*`` and ``**`` are by entry."""
+    if not is_array(x):
+        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(x).__name__}")
+
+
+def check_apart(name: str, tree: Any, params: Any) -> None:
+    """Check that no two arrays share memory, but for one array in all places of one parameter.
+
+    Else what is done to one in place is done to the other as well.
+    """
+    pairs = zip(leaves(params), leaves(tree, name), strict=True)
+    found = {(id(p), id(x)): (field, x) for (_, p), (field, x) in pairs}
+    for (field, x), (later, y) in itertools.combinations(found.values(), 2):
+        if np.may_share_memory(x, y) and np.shares_memory(x, y):
+            raise ValueError(
+                f"{later}: shares memory with {field}; expected an array of its own, or where the two are one"
+                " parameter, one array in both places"
+            )
 
 
 def check_writeable(**trees: Any) -> None:

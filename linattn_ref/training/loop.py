@@ -19,7 +19,7 @@ import numpy as np
 from linattn_ref.op.options import check_flags, check_sizes, plain
 from linattn_ref.op.workspace import workspace
 from linattn_ref.training import adam, folder, parameters
-from linattn_ref.training.checks import check_limit, check_rate
+from linattn_ref.training.checks import check_apart, check_limit, check_rate
 from linattn_ref.training.clip import by_global_norm
 from linattn_ref.training.failure import TrainingError, check_step, no_number
 
@@ -218,6 +218,7 @@ def run(
 def _rehearse(task: Task, settings: Settings, t: int, params: Any) -> None:
     """Take a step on copies, before the clock: Numba compiles in it."""
     _, grads = loss_and_gradients(task, settings, t, params)
+    check_apart("grads", grads, params)
     _, copies = parameters.flatten(params)
     state = settings.optimiser.init_state(params)
     settings.optimiser.step(copies, grads, state, learning_rate=0.0, **settings.options)

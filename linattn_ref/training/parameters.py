@@ -33,6 +33,7 @@ import numpy as np
 
 from linattn_ref.nested import leaves, map_arrays
 from linattn_ref.op.shapes import FLOATS, Array
+from linattn_ref.training.checks import check_apart
 
 __all__ = ["add", "distinct", "flatten", "leaves", "tied", "together", "views", "zeros_like"]
 
@@ -40,7 +41,13 @@ Tree = TypeVar("Tree")  # a NamedTuple of arrays and of such NamedTuples; None w
 
 
 def zeros_like(params: Tree) -> Tree:
-    """Return zeros in the structure of ``params``."""
+    """Return zeros in the structure of ``params``.
+
+    Raises
+    ------
+    ValueError
+        Two arrays share memory, and are not one array in two places.
+    """
     return _map_once(np.zeros_like, params)
 
 
@@ -81,6 +88,8 @@ def flatten(params: Tree) -> tuple[Array, Tree]:
     ------
     TypeError
         Arrays of two dtypes or of integers, or none at all.
+    ValueError
+        Two arrays share memory, and are not one array in two places.
     """
     dtypes = {array.dtype for _, array in leaves(params)}
     if len(dtypes) != 1 or not dtypes <= set(FLOATS):
@@ -117,5 +126,6 @@ def distinct(params: Any) -> Collection[Array]:
 
 def _map_once(function: Callable[[Array], Array], params: Tree) -> Tree:
     """``params`` with ``function`` of each array: where the same stood in two places, so does what it became."""
+    check_apart("params", params, params)
     new = {id(array): function(array) for array in distinct(params)}
     return map_arrays(lambda array: new[id(array)], params)

@@ -102,6 +102,17 @@ def test_runs_of_neighbouring_seeds_share_no_batch(tmp_path):
     assert not values[8] & values[9]
 
 
+def test_gradients_that_share_memory_are_refused(tmp_path):
+    """Each would get what is added to the other, and be made shorter with it."""
+
+    def learn(params, x, share):
+        loss, grads = small_run.learn(params, x, share)
+        return loss, grads._replace(outer=grads.outer._replace(b=grads.outer.w[0]))
+
+    with pytest.raises(ValueError, match=r"^grads\.outer\.b: shares memory with grads\.outer\.w; expected"):
+        run(tmp_path, task=small_run.TASK._replace(learn=learn))
+
+
 @pytest.mark.parametrize("each", [False, True])
 def test_a_gradient_is_clipped_as_one_or_each_array_by_itself(tmp_path, each):
     """A step of plain descent shows how much of each was left; one is short enough by itself."""

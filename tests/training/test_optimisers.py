@@ -182,7 +182,12 @@ def test_a_tree_is_stepped_array_by_array(optimiser, room):
     np.testing.assert_array_equal(tree.deeper, [e, e])
     with pytest.raises(TypeError, match=r"grads: expected the structure of params"):
         optimiser.step(tree, (w, e), state, **options)
-    with pytest.raises(TypeError, match=r"params: expected an array, or arrays in NamedTuples"):
+    for odd in (np.matrix, np.ma.MaskedArray):  # whose products and sums are others
+        wrong = tree._replace(w=w.view(odd))
+        for called, trees in (("params", (wrong, tree)), ("grads", (tree, wrong))):
+            with pytest.raises(TypeError, match=rf"{called}\.w: expected a numpy\.ndarray, got {odd.__name__}"):
+                optimiser.step(*trees, state, **options)
+    with pytest.raises(TypeError, match=r"params: expected an array with axes, or arrays in NamedTuples"):
         optimiser.step(Pair(None, None), Pair(None, None), optimiser.init_state(Pair(None, None)), **options)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from linattn_ref.nn import affine, feed_forward
-from linattn_ref.training import checkpoint, clip, folder, loop, parameters, sgd
+from linattn_ref.training import adam, checkpoint, clip, folder, loop, parameters, sgd
 
 
 def drawn(dtype=np.float64):
@@ -92,7 +92,7 @@ def test_the_length_is_of_every_number_once(size):
 @pytest.mark.parametrize("function", [clip.by_global_norm, clip.each])
 @pytest.mark.parametrize("grads", [np.array(3.0), [3.0, 4.0], (), None, np.array([3, 4]), {"w": np.ones(2)}], ids=repr)
 def test_what_cannot_be_clipped_is_refused(grads, function):
-    with pytest.raises(TypeError, match=r"^grads: expected (an array, or arrays in|float32 or|arrays in)"):
+    with pytest.raises(TypeError, match=r"^grads: expected (an array with axes, or arrays in|float32 or|arrays in)"):
         function(grads, 1.0)
 
 
@@ -190,6 +190,17 @@ def test_without_safetensors_nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"checkpoints need safetensors .*: pip install"):
         folder.check_files(tmp_path, resume=False)
+
+
+def test_what_shares_memory_is_one_array_or_refused():
+    """A head that is tied by a view would be trained apart."""
+    table = np.ones((4, 3))
+    tied = affine.Params(table.T, np.ones(4)), table
+    for function in (parameters.flatten, parameters.zeros_like, adam.init_state):
+        with pytest.raises(ValueError, match=r"^params\.1: shares memory with params\.0\.w; expected"):
+            function(tied)
+    columns = np.ones((3, 4))
+    assert parameters.flatten((columns[:, :2], columns[:, 2:], table, table))[0].size == 24
 
 
 def test_what_has_two_names_is_added_once():
