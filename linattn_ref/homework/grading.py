@@ -5,10 +5,11 @@ mistake that the sheet knows, to see which one gives this answer; the judge (`li
 Each error costs points once: an item whose only fault is to build on an earlier, wrong function gets its points.
 """
 
+import contextlib
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Item, Mistake, Sheet
 from linattn_ref.homework.values import decode, finder, within
 
-__all__ = ["Result", "grade", "module_of", "questions"]
+__all__ = ["Result", "blaming", "grade", "module_of", "questions", "solution"]
 
 TOLERANCE = 1e-4  # of the largest number of an array: float32 is enough, on questions of this size
 
@@ -46,10 +47,21 @@ def module_of(text: str) -> ModuleType:
     return module
 
 
+@contextlib.contextmanager
+def blaming(sheet: Sheet, part: str) -> Iterator[None]:
+    """Any error in here is the fault of this part of a sheet, and no student's."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{sheet.file}, {part}: {type(error).__name__}: {error}") from error
+
+
 @functools.cache
 def solution(sheet: Sheet, mistake: Mistake | None = None) -> ModuleType:
     """The solution as a module, perhaps with a mistake."""
-    return module_of(mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False).answer)
+    text = mistaken(sheet, mistake) if mistake else texts(sheet, solved=True, alone=False).answer
+    with blaming(sheet, mistake.name if mistake else "the solution"):
+        return module_of(text)
 
 
 def questions(
@@ -79,13 +91,13 @@ def expected(sheet: Sheet, number: int, seed: int, trial: int, mistake: Mistake 
     """What the solution answers; with a mistake that makes it raise an error, that error."""
     names, item = vars(solution(sheet, mistake)), sheet.items[number]
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), blaming(sheet, item.name):
             limited = {name: within(item.peak, names[name]) for name in item.functions}
             return questions(sheet, item, names | limited, right(sheet), seed, trial)
-    except Exception as error:
+    except ValueError as error:
         if mistake is None:
             raise
-        return error
+        return error.__cause__
 
 
 def right(sheet: Sheet) -> Callable[..., Any]:

@@ -91,7 +91,8 @@ def expected(sheet: Sheet) -> str:
             given.append(values.encode(x))
             return x
 
-        yields = grading.questions(sheet, item, vars(solution), remember, 0, 0)
+        with grading.blaming(sheet, item.name):
+            yields = grading.questions(sheet, item, vars(solution), remember, 0, 0)
         found[item.name] = {"given": given, "yields": [values.encode(x) for x in yields]}
     return values.dumps(found) + "\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linattn_ref.homework.apart import Apart, Failed
-from linattn_ref.homework.grading import grade, module_of
+from linattn_ref.homework.grading import grade, module_of, solution
 from linattn_ref.homework.handout import write
 from linattn_ref.homework.pages import mistaken, texts
 from linattn_ref.homework.sheet import Mistake, Sheet
@@ -49,9 +49,10 @@ def rehearse(sheet: Sheet) -> Iterator[tuple[str, str]]:
     yield from (("each mistake can be planted", f"{name}: {why}") for name, why in broken.items())
     sheet = replace(sheet, mistakes=[x for x in sheet.mistakes if x.name not in broken])
     try:
+        solution(sheet)
         solved = grade(sheet, Here(texts(sheet, solved=True, alone=False).answer))
-    except Exception as error:  # in a check, or in the solution itself
-        yield "the checks run", f"{type(error).__name__}: {error}"
+    except ValueError as error:
+        yield "the solution and the checks run", str(error)
         return
     yield "the solution has all points", "; ".join(f"{x.item.name}: {x.why}" for x in solved if not x.points)
     empty = grade(sheet, Here(texts(sheet, solved=False, alone=False).answer))

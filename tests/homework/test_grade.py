@@ -248,7 +248,7 @@ def test_no_answer_stops_the_grader(answer):
 
 def test_what_a_sheet_asks_wrongly_is_not_the_students_fault():
     wrong = replace(SOFTMAX, items=[replace(SOFTMAX.items[0], check="yield softmax(draw(N, unknown))")])
-    with pytest.raises(NameError, match="unknown"):
+    with pytest.raises(ValueError, match=r"softmax\.toml, rows: NameError: name 'unknown' is not defined"):
         grade(wrong, Here(texts(SOFTMAX, solved=True, alone=False).answer))
 
 
@@ -396,7 +396,11 @@ def test_a_sheet_that_does_not_keep_its_promises(tmp_path, capsys):
     text = text.replace("yield softmax(draw(N, L))", "yield 1 / 0")
     (tmp_path / "09_softmax.toml").write_text(text, encoding="utf-8")
     assert main(["assignment", str(tmp_path / "09_softmax.toml"), "--check"]) == 1
-    assert capsys.readouterr().out.endswith("NO  the checks run: ZeroDivisionError: division by zero\n")
+    told = "09_softmax.toml, rows: ZeroDivisionError: division by zero\n"
+    assert (found := capsys.readouterr().out).endswith(told)
+    assert "NO  the solution and the checks run: " in found
+    assert main(["assignment", str(tmp_path / "09_softmax.toml"), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_sizes_are_larger_and_no_two_equal():
