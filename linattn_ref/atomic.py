@@ -21,8 +21,9 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
     Parameters
     ----------
     writers : mapping from Path to str, bytes or callable
-        For each file its content, text as UTF-8; or what writes it: called with the path of an empty file of this
-        process's own, under a name that nobody can guess. Missing folders are made.
+        For each file its content, text as UTF-8 (what has none, such as a byte of a file's name, by its number); or
+        what writes it: called with the path of an empty file of this process's own, under a name that nobody can guess.
+        Missing folders are made.
 
     Returns
     -------
@@ -44,7 +45,7 @@ def write_all(writers: Mapping[Path, str | bytes | Callable[[Path], object]]) ->
                 if callable(write):
                     write(temporary)
                 else:
-                    temporary.write_bytes(write.encode() if isinstance(write, str) else write)
+                    temporary.write_bytes(write.encode(errors="backslashreplace") if isinstance(write, str) else write)
                 _flush(temporary)
         for temporary, path in temporaries:
             _rename(temporary, path)

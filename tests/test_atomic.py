@@ -45,6 +45,12 @@ def test_the_temporary_name_is_another_each_time(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_what_has_no_utf_8_is_written_by_its_number(tmp_path):
+    """Such as a file's name of Latin-1, which Python has as a lone surrogate."""
+    write_all({tmp_path / "file": "of k\udce9r.py"})
+    assert (tmp_path / "file").read_text(encoding="utf-8") == r"of k\udce9r.py"
+
+
 def test_a_temporary_file_is_made_anew_or_not_at_all(tmp_path, monkeypatch):
     opened, real = [], os.open
 

@@ -25,8 +25,9 @@ def run_conform(arguments: argparse.Namespace) -> int:
     """Judge an attention kernel: its output, gradients, states, masks and edges, against the pages in float64.
 
     TARGET is module:function or file.py:function, of NumPy, PyTorch, JAX or CuPy; or module:forward,backward, a pair;
-    or a module that has both. It is called with the pages' names of arguments. A conform.toml next to the file says
-    where it differs, as the options --map to --device do; if it has a table of the function's name, that one.
+    or a module that has both. It is called with the pages' names of arguments. A conform.toml next to file.py says
+    where it differs, as the options --map to --device do; if it has a table of the function's name (of a pair, the
+    first one's), that one.
 
     Exit status 0: all that is offered passes. 1: a check fails. 2: nothing could be run, or nothing that was asked
     for is offered.
@@ -101,7 +102,11 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
         except ValueError as error:  # no TOML, or not UTF-8
             raise NotATarget(f"{path}: {error}") from None
         tables = {name: x for name, x in said.items() if isinstance(x, dict) and name not in Mapping._fields}
-        said = tables.get(function, {name: x for name, x in said.items() if name not in tables})
+        said = {name: x for name, x in said.items() if name not in tables}
+        asked = next((name for name in (function, function.partition(",")[0]) if name in tables), None)
+        if asked is None and tables and not said and arguments.toml:
+            raise NotATarget(f"{path}: expected a table [{function}], got {', '.join(tables)}")
+        said = said if asked is None else tables[asked]
     unknown = {*said} - {*Mapping._fields}
     if unknown:
         raise NotATarget(f"{path}: expected {', '.join(Mapping._fields)}, got {', '.join(sorted(unknown))}")
@@ -164,7 +169,7 @@ def add(commands: Any) -> None:
     told = "library of its arrays (default: what its module imports)"
     option("--arrays", choices=("numpy", "torch", "jax", "cupy"), help=told)
     option("--device", help="device of PyTorch and JAX (default: cpu)")
-    option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to the file)")
+    option("--toml", type=Path, metavar="FILE", help="a mapping (default: conform.toml next to file.py)")
     option("--json", type=file_of(".json"), metavar="FILE.json", help="write the report")
     told = "write the report as a page, with the errors by token and by gate"
     option("--html", type=file_of(".html", ".htm"), metavar="FILE.html", help=told)

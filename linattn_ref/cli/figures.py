@@ -28,7 +28,8 @@ def add(commands: Any) -> None:
     option = command.add_argument
     option("--only", nargs="+", metavar="NAME", help="draw only these")
     option("--quick", action="store_true", help="draw small ones, for a test, into out/figures")
-    option("--redraw", action="store_true", help="draw from the records in figures/, without measuring again")
+    told = "draw from the records in --out, or else in figures/, without measuring"
+    option("--redraw", action="store_true", help=told)
     option("--parts", type=Path, metavar="DIR", help="keep what takes minutes piece by piece, and resume from there")
     option("--workers", type=at_least(1), metavar="W", help="processes (default: all cores)")
     add_drawing(command, out=None)

@@ -6,8 +6,9 @@
 Numbers are whole ones, and read as English counts; what follows a point is read digit by digit. A zero at the front
 means that all digits are, as in 007. More than twelve digits without commas are read one by one. An apostrophe at both
 ends of a word is a quotation mark. Whoever said "nineteen eighty-four" for 1984 is learned wrongly: with many numbers,
-have them in words. A sign that is spoken (%, &, $), a number that is no count up to the billions (2nd, -5, .25,
-1,50,000, 3 000) and a letter without a Latin one in it are errors, since any rule would be a guess.
+have them in words; 12 345 is read as two numbers. A sign that is spoken (%, &, $), a number that is no count up to the
+billions (2nd, -5, .25, 1,50,000, 3 000), digits of other scripts and a letter without a Latin one in it are errors,
+since any rule would be a guess.
 """
 
 import re
@@ -19,8 +20,8 @@ LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", " ")
 APOSTROPHES = str.maketrans({"‘": "'", "’": "'", "ʼ": "'", "`": " "})
 LATIN = str.maketrans({"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l"})  # which Unicode does not take apart
 NUMBER = re.compile(  # neither after a letter, a sign or a part of a number, nor before a letter or another part
-    r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?<!\d[.,])(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<rest>\d+))?"
-    r"(?![^\W_])(?![.,]\d|\s0\d\d\b)"
+    r"(?<![^\W_])(?<!\W[-.])(?<!^[-.])(?<!\d[.,٫٬])(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.(?P<rest>[0-9]+))?"
+    r"(?![^\W_])(?![.,٫٬]\d|\s0\d\d\b)"
 )
 QUOTED = re.compile("^'+(.*[^'])'+$")
 SPOKEN = "%&@#*/§"  # signs of punctuation, to Unicode, that stand for a word

@@ -136,9 +136,16 @@ def is_alive(stat):
         return False
 
 
-def test_a_mapping_beside_the_file(kernels):
+def test_a_mapping_beside_the_file(kernels, capsys):
     kernels.with_name("conform.toml").write_text('[unscaled]\nnames = {q = "query"}\nfixed = {scale = 1.0}\n')
     assert conform(f"{kernels}:unscaled", "--op", "softmax", "--only", "output") == 0
+    kernels.with_name("conform.toml").write_text("[pair_forward]\nlayout = 3\n")  # the first of a pair
+    assert conform(f"{kernels}:pair_forward,pair_backward", "--op", "softmax", "--only", "output") == 2
+    assert capsys.readouterr().err.endswith("layout: expected a word, got 3\n")
+    named = kernels.with_name("named.toml")
+    named.write_text("[unscalde]\nfixed = {scale = 1.0}\n")
+    assert conform(f"{kernels}:unscaled", "--op", "softmax", "--toml", named) == 2
+    assert capsys.readouterr().err.endswith("named.toml: expected a table [unscaled], got unscalde\n")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from linattn_ref.data import transcripts
         ("y'all'd say I'd've", "y'all'd say i'd've", ()),
         ("'don't' ''really''", "don't really", ("punctuation",)),
         ("'tis the dogs'", "'tis the dogs'", ()),
+        ("12 345 films", "twelve three hundred forty five films", ("digits",)),
         ("at 10:30", "at ten thirty", ("digits", "punctuation")),
         ("9999999999999 a", " ".join(["nine"] * 13) + " a", ("digits",)),
         ("999999999999 a", "nine hundred ninety nine billion nine hundred ninety nine million nine hundred ninety nine"
@@ -58,6 +59,9 @@ def test_by_rule(text, letters, unlike):
         ("10,000,00", "how '10,000,00'"),
         ("on 1.5.2", "how '1.5.2'"),
         ("3 000 films", "how '3'"),
+        ("００７ agents", "how '００７'"),
+        ("٠٠٧ agents", "how '٠٠٧'"),
+        ("5٫5 per cent", "how '5'"),
         ("1,000,000,000,000 of them", "how '1,000,000,000,000'"),
         ("фильм", "got 'ф'"),
         ("世界", "got '世'"),

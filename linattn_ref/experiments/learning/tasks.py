@@ -25,7 +25,6 @@ class Task(NamedTuple):
 TASKS = {
     "characters": Task(
         "Train a small transformer to write, a character at a time, and let it.",
-        "last.safetensors and best.safetensors",
     ),
     "duplication": Task('Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).'),
     "images": Task(

@@ -52,7 +52,7 @@ def make(
     workers : int
         Processes, where a figure can use them.
     redraw : bool
-        From the records in ``out``: only the drawing is new, nothing is measured.
+        From the records in ``out``, or where it has none, in ``figures``: only the drawing is new, nothing is measured.
     parts : Path, optional
         A folder for the measurements of figures that take minutes, each as it comes; those that are there are taken.
     say : callable
@@ -76,7 +76,8 @@ def make(
     for name in names:
         left -= MINUTES.get(name, 0)
         if redraw:
-            _draw_record(record.read(out / f"{name}.json"), out, style_name)
+            folder = out if (out / f"{name}.json").exists() else Path("figures")
+            _draw_record(record.read(folder / f"{name}.json"), out, style_name)
             say(f"{name}: {out / name}.svg, .png, .pdf, from its record")
         elif reason := _missing(name, out):
             say(f"{name}: left as it is, since {reason}")

@@ -104,6 +104,10 @@ def test_drawing_again_measures_nothing_and_keeps_who_measured(tmp_path, monkeyp
     gallery.make(["eckart_young"], out=tmp_path, redraw=True)
     assert json.loads(path.read_text(encoding="utf-8")) == {**measured, "caption": before["caption"]}
     assert (tmp_path / "eckart_young.png").read_bytes() == drawn
+    monkeypatch.chdir(tmp_path.parent)
+    tmp_path.rename("figures")
+    gallery.make(["eckart_young"], out=Path("slide"), redraw=True, style_name="projector")
+    assert json.loads(Path("slide", path.name).read_text(encoding="utf-8"))["machine"] == {"processor": "another"}
 
 
 def test_a_bench_drawn_again_gets_its_table_anew(tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+from quick import assert_comes_back
+
 from linattn_ref import cli
 from linattn_ref.experiments.publishing import catalogue, gallery
 
@@ -20,6 +22,7 @@ def test_the_page_draws_a_figure(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "linattn_ref.experiments.rank.attended", importlib.import_module("attended"))
     monkeypatch.setitem(catalogue.FIGURES, "attended", "rank")
     monkeypatch.setattr(gallery, "ALL", (*catalogue.ALL, "attended"))
+    assert_comes_back("attended", gallery.compute("attended", quick=True))
     out = tmp_path / "figures"
     for words in (["--quick"], ["--redraw"]):
         assert cli.main(["figures", "--only", "attended", "--out", str(out), "--workers", "1", *words]) == 0
