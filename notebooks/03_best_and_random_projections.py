@@ -644,7 +644,8 @@ print(f"f is at least {(-(eps**2 - eps**3) / 4 - tail).min():.1e} on (0, 1)")
 #
 # The second way: $t_k(P) = \lVert P - B \rVert_F^2$ at the best $B = P_k$. When $P$ moves, $B$ moves too. But at a
 # minimum a small move of $B$ changes nothing to first order. So only the $P$ in the formula counts, and the gradient is
-# $2 (P - B)$. Where $\sigma_k = \sigma_{k+1}$ the best $B$ is not unique, and neither is the gradient: the kink again.
+# $2 (P - B)$. Where $\sigma_k = \sigma_{k+1} > 0$ the best $B$ is not unique, and neither is the gradient: the kink
+# again.
 #
 # A step of length $\frac12$ against the gradient leads to $P - (P - P_k) = P_k$: right at the goal.
 #

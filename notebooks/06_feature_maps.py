@@ -863,7 +863,7 @@ print(f"{phi_x[0] @ phi_y[0]:.4f}")
 #   the series is right for scores from near 0 to well below $p$. Odd orders go negative.
 # - The quadratic kernel has about $D^2 / 2$ features and pays from about as many tokens on.
 # - $\mathrm{elu} + 1$ has $D$ and approximates nothing. Among keys that share a positive entry with the query, its
-#   attention is soft at any temperature.
+#   sharpness has a limit, however low the temperature is.
 # - Exponential features need a scale: one maximum per feature for the keys, then one per query. This is exact, and
 #   constant in the backward pass. $\varepsilon$ must then be 0.
 #

@@ -962,8 +962,8 @@ print("numbers of size 1, one maximum:", one_maximum(q, k, v)[-1].round(4), " by
 # **Second trap: a constant on every feature.** It is meant to prevent the first trap: features of $\varepsilon$ are
 # not 0. But once a late key has pushed $e^{a(k_j) - r}$ below $\varepsilon$ for all earlier $j$, *all earlier keys
 # have the same features*, $\varepsilon$ in every entry, and with them the same weight. The first output does not move,
-# whatever $\varepsilon$ is: it has one key to average over. Every later one drifts to the plain mean of the values so
-# far:
+# whatever $\varepsilon$ is: it has one key to average over. All others before the late key drift to the plain mean of
+# the values so far:
 #
 # $$o_i = \frac{\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)\, v_j}
 # {\sum_{j \le i} \tilde\phi(q_i)^\top \tilde\phi(k_j)}

@@ -1110,7 +1110,7 @@ for R in (1, 2, 4, 12):
     ):
         similarities, denominators, least, largest = np.array(found).T
         rows.append((R, name, similarities.mean(), denominators.mean(), least.min(), largest.max()))
-    assert 0.3 < rows[-3][2] < 0.7  # claim 32: about half of them; with R = 1 a draw has all of them or none
+    assert 0.3 < rows[-3][2] < 0.7  # claim 32: about half of them
     assert 0.3 < rows[-3][3] < 0.7
     assert rows[-3][4] < 0.01  # of some draws and queries hardly anything is left
     for row in rows[-2:]:  # an E that is not negative keeps similarities positive
@@ -1210,10 +1210,10 @@ for reduced in (2, 4, 12):
 # $$\underbrace{L C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}} \quad\text{against}\quad
 # \underbrace{R L (C + M)}_{\text{mixing}} + \underbrace{R C M}_{S} + \underbrace{N C (M + 1)}_{\text{reading}}$$
 #
-# Both are linear in the length. The reading is the same, so at best half of the cost could be saved. And the mixing
-# alone costs more than the $S$ it replaces, unless $R < C M / (C + M)$: 32 rows for $C = M = 64$, a handful for smaller
-# heads. What is kept for the backward pass grows, by $E$, $F$ and the mixed rows. We count with 256 and 512 random
-# tokens:
+# Both are linear in the length. The reading is the same, so with $N = L$ at best half of the cost could be saved. And
+# the mixing alone costs more than the $S$ it replaces, unless $R < C M / (C + M)$: 32 rows for $C = M = 64$, a handful
+# for smaller heads. What is kept for the backward pass grows, by $E$, $F$ and the mixed rows. We count with 256 and
+# 512 random tokens:
 
 # %%
 rows, L, width = [], 256, 16
@@ -1247,8 +1247,9 @@ chapter.table(
 )
 
 # %% [markdown]
-# The lecture's conclusion stands: there is no gain in the order of time or space, and there are new problems. The
-# possible gain is a factor below two, for a handful of mixed rows. Then the rank of $S$ is at most that handful.
+# The lecture's conclusion stands: there is no gain in the order of time or space, and there are new problems. In
+# self-attention the possible gain is a factor below two, for a handful of mixed rows. Then the rank of $S$ is at most
+# that handful.
 #
 # ## Exercises
 #

@@ -840,8 +840,8 @@ for way, fewest in (("positive, orthogonal", 256), ("positive, independent", 512
 # orthogonal positive features need 256, and independent ones 512.) On the right the scores spread by $\pm 1.8$ within a
 # row, and the formulas predict what follows. $\lVert x + y \rVert^2$ is 9 to 36, from layer to layer, for the pairs
 # that matter, and (b) has it in the exponent. There the mean of the values has an error of 0.82. A thousand orthogonal
-# positive features have one of 0.61, and with equal lengths 0.45. The error of trig features is more than thirty times
-# as large as what they estimate.
+# positive features have one of 0.61, and with equal lengths 0.45. The error of trig features is about thirty times as
+# large as what they estimate, or more.
 #
 # So a Performer does not *replace* softmax attention in a network that was trained with it. Its authors fine-tune such
 # networks (section 4.3), or train them with it from the start: then the network learns queries and keys that its

@@ -417,7 +417,7 @@ report.assert_ok()
 # $$da_t = \frac{\partial \ell}{\partial g_t}\, g_t (1 - g_t), \qquad dx_t = da_t\, w_g, \qquad
 # dw_g = \sum_t da_t\, x_t, \qquad db_g = \sum_t da_t \qquad (11)$$
 #
-# In float32 the sigmoid of 17 is exactly 1. By (11) a gate of 1 has no gradient, so `gate.forward` stops at the last
+# In float32 the sigmoid of 18 is exactly 1. By (11) a gate of 1 has no gradient, so `gate.forward` stops at the last
 # number below 1, and at the smallest normal number above 0. With $w_g = (-1, -0.8, 0, 1)$ and $b_g = 1$, things and
 # what is done get low gates, and small words high ones. To one decimal, these are the gates above:
 
@@ -452,10 +452,10 @@ def layer_backward(d_out, saved):
 report = gradcheck.check_elementwise(layer_forward, layer_backward, k, w_g, b_g, q, rng=np.random.default_rng(6))
 print(report)
 report.assert_ok()
-saturated, _ = gate.forward(np.array([[-1e4], [17.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
+saturated, _ = gate.forward(np.array([[-1e4], [18.0], [1e4]], np.float32), np.ones(1, np.float32), np.float32(0))
 assert saturated[0] == np.finfo(np.float32).tiny
 assert (saturated[1:] == np.nextafter(np.float32(1), np.float32(0))).all()
-assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-17))) == 1
+assert np.float32(1) / (np.float32(1) + np.exp(np.float32(-18))) == 1
 
 # %% [markdown]
 # ### A gate that learns when to forget

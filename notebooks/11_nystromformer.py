@@ -289,9 +289,9 @@ assert approximated(8).min() < 0
 # without any key is dropped, from $F$, $A$ and $B$: row and column $r$ of $A$ are 0, and so are those of $A^+$, as if
 # they were not there. The contents of a masked key change nothing.
 #
-# One thing is different from all other mechanisms of this package: **padded is not truncated.** Padding moves the
-# bounds of the segments, so that the landmarks are means over other tokens. The cell masks the four words of the second
-# segment:
+# One thing is different from nearly all other mechanisms of this package: **padded is not truncated.** Padding moves
+# the bounds of the segments, so that the landmarks are means over other tokens. (BigBird's last block, which everybody
+# sees, moves with padding too.) The cell masks the four words of the second segment:
 
 # %%
 mask = np.ones(L, bool)

@@ -884,7 +884,7 @@ print(f"{len(compiled.rows)} rows of the record: shared memory and warps as coun
 #
 # ## Which part waits for what: the roofline
 #
-# A kernel that does $F$ operations (two per multiply-add) and moves $B$ bytes takes at least
+# A kernel that does $F$ operations (a product and a sum count as two) and moves $B$ bytes takes at least
 #
 # $$t \ge \max\Big(\frac{F}{\text{rate}}, \frac{B}{\text{bandwidth}}\Big)$$
 #
@@ -911,7 +911,7 @@ def parts(t, c, m, size=4):
     return {
         "a thread per number": (2 * t * c * m, size * 2 * t * c * m),  # of the sums, as in the chapter's first kernel
         "sums": (2 * t * c * m, size * (t * c * across + t * m * down) + 4 * state),
-        "scan": (2 * state, 4 * 2 * state),
+        "scan": (state, 4 * 2 * state),
         "forward": (
             2 * (t * t * c * across + t * c * m + t * t * m),
             size * (2 * t * c * across + 2 * t * m) + 4 * state,
@@ -934,7 +934,7 @@ chapter.table(
     rows,
 )
 intensity = {row[0]: row[3] for row in rows}
-assert intensity["a thread per number"] == intensity["scan"] == 0.25
+assert (intensity["a thread per number"], intensity["scan"]) == (0.25, 0.125)
 ratio = intensity["sums"] / intensity["a thread per number"]
 assert ratio == 2 * 64**3 / (3 * 64**2)  # 2 T C M numbers against T C + T M + C M: two thirds of T
 

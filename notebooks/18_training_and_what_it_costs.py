@@ -592,8 +592,9 @@ assert of_pairs < 0.5  # packed, softmax attention needs kernels that skip what 
 
 # %% [markdown]
 # **What a mask does, and what it costs.** A causal network needs no mask: padding stands at the end, and no query looks
-# ahead. Whatever is put there, no score of the sentence changes. A bidirectional network needs `key_mask`. The
-# mask saves nothing: the products are computed all the same.
+# ahead. Whatever is put there, no score of the sentence changes. (LSH attention is the exception: later keys move those
+# before them into other chunks, chapter 14.) A bidirectional network needs `key_mask`. The mask saves nothing: the
+# products are computed all the same.
 
 # %%
 rng = np.random.default_rng(7)
