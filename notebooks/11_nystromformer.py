@@ -287,7 +287,8 @@ assert approximated(8).min() < 0
 #
 # A landmark key is the mean over the *unmasked* keys of its segment; $B$ has no weight on masked keys. A landmark
 # without any key is dropped, from $F$, $A$ and $B$: row and column $r$ of $A$ are 0, and so are those of $A^+$, as if
-# they were not there. The contents of a masked key change nothing.
+# they were not there. The contents of a masked key change nothing. (In self-attention its query is padding as well, and
+# would stand in a query landmark. `query_mask` keeps it out; the layers of this package pass it.)
 #
 # One thing is different from nearly all other mechanisms of this package: **padded is not truncated.** Padding moves
 # the bounds of the segments, so that the landmarks are means over other tokens. (BigBird's last block, which everybody

@@ -29,6 +29,11 @@ def each_head(
     groups: int = 1, offsets: Any = None, key_mask: Any = None, state: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """The output of every head and sequence by itself, and the last states where one was given."""
+    if fault == "tokens_and_heads_exchanged":
+        turned = [x.swapaxes(-2, -3) for x in (q, k, v)]
+        more = {"beta": beta, "log_gate": log_gate} | options
+        more |= {name: x.swapaxes(-1, -2) for name, x in more.items() if isinstance(x, np.ndarray)}
+        return each_head(rows, "", *turned, **more).swapaxes(-2, -3)
     out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     *batch, heads = q.shape[:-2]
     cuts = [0, k.shape[-2]] if offsets is None or fault == "packed_as_one" else [int(x) for x in offsets]
@@ -202,8 +207,10 @@ def pair_of(op: str, fault: str) -> tuple[Callable[..., Any], Callable[..., Any]
             found["q"], found["k"] = found["k"], found["q"]
         if fault == "feature_map_as_identity":
             found |= {name: found[name] / np.where(x[name] > 0, 1, np.exp(np.minimum(x[name], 0))) for name in "qk"}
-        if fault in ("row_sum_missing", "softmax_as_constant", "denominator_as_constant", "denominator_sign"):
-            found |= by_pairs(fault, d_out, scale, **{name: x[name] for name in "qkv"}, causal=bool(x.get("causal")))
+        by_weights = "row_sum_missing", "softmax_as_constant", "denominator_as_constant", "denominator_sign"
+        if fault in (*by_weights, *AGAIN):
+            arrays = {name: x[name] for name in "qkv"}
+            found |= by_pairs(fault, d_out, scale, **arrays, causal=bool(x.get("causal")), soft=op == "softmax")
         if fault == "gate_not_its_logarithm":
             found["log_gate"] = found["log_gate"] / np.exp(x["log_gate"])
         if fault == "beta_of_values_gradient":
@@ -230,27 +237,35 @@ class Kept(NamedTuple):
     groups: int
 
 
-def by_pairs(fault: str, d_out: Any, scale: float, q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
-    """Gradients of q and k, of softmax or linear attention, pair by pair."""
-    d_q, d_k = np.zeros_like(q), np.zeros_like(k)
-    soft = fault in ("row_sum_missing", "softmax_as_constant")
+AGAIN = {"backward_ahead": "causal_ahead", "backward_behind": "causal_behind"}
+
+
+def by_pairs(fault: str, d_out: Any, scale: float, q: Any, k: Any, v: Any, causal: bool, soft: bool) -> dict[str, Any]:
+    """Gradients of softmax or linear attention, pair by pair."""
+    d_q, d_k, d_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     slope = [1.0 if soft else np.where(x > 0, 1, np.exp(np.minimum(x, 0))) for x in (q, k)]
     f_q, f_k = (q, k) if soft else (phi("", q), phi("", k))
     n, keys = q.shape[-2], k.shape[-2]
     for at in np.ndindex(*q.shape[:-2]):
         for i in range(n):
-            visible = np.array([sees("", i, j, n, keys, causal) for j in range(keys)])
-            raw = np.where(visible, np.exp(scale * (k[at] @ q[at][i])) if soft else f_k[at] @ f_q[at][i], 0)
-            weights = raw / (raw.sum() + (0 if soft else 1e-6))
+            first, visible = (
+                np.array([sees(x, i, j, n, keys, causal) for j in range(keys)]) for x in ("", AGAIN.get(fault, ""))
+            )
+            raw = np.exp(scale * (k[at] @ q[at][i])) if soft else f_k[at] @ f_q[at][i]
+            total = raw @ first + (0 if soft else 1e-6)
+            weights = visible * raw / total
             d_weights = v[at] @ d_out[at][i]
-            mean = weights @ d_weights
+            mean = first * raw / total @ d_weights
             if soft:
-                d_pairs = scale * (weights * d_weights if fault == "row_sum_missing" else visible * (d_weights - mean))
+                less = 0 if fault == "row_sum_missing" else mean
+                d_pairs = scale * (visible if fault == "softmax_as_constant" else weights) * (d_weights - less)
             else:
-                d_pairs = visible * (d_weights + (mean if fault == "denominator_sign" else 0)) / (raw.sum() + 1e-6)
+                less = {"denominator_sign": -mean, "denominator_as_constant": 0}.get(fault, mean)
+                d_pairs = visible * (d_weights - less) / total
             d_q[at][i] = d_pairs @ f_k[at]
             d_k[at] += np.outer(d_pairs, f_q[at][i])
-    return {"q": d_q * slope[0], "k": d_k * slope[1]}
+            d_v[at] += np.outer(weights, d_out[at][i])
+    return {"q": d_q * slope[0], "k": d_k * slope[1], "v": d_v}
 
 
 def of_the_rule(fault: str, x: Any, saved: Any, d_out: Any, d_state: Any) -> dict[str, Any]:
@@ -287,7 +302,7 @@ def question_of(name: str, op: str, shape: int, dtype: str) -> Question:
     """A question whose answer shows this mistake."""
     options: dict[str, Any] = dict(SHAPES[shape])
     n = options["n"]
-    causal = "causal", "aligned", "normalised_over", "packed", "state", "last_state", "first_state"
+    causal = "causal", "backward", "aligned", "normalised_over", "packed", "state", "last_state", "first_state"
     if op in PAIRS and name.startswith(causal) and name != "causal_unasked":
         options["causal"] = True
     if name == "aligned_at_the_start":

@@ -6,9 +6,9 @@ import numpy as np
 
 from linattn_ref.attention.delta import unit_backward
 from linattn_ref.attention.features.feature_maps import elu_plus_one
-from linattn_ref.conform.formulas import rule_gradients, rule_saved, sees, weights
+from linattn_ref.conform.formulas import rule_gradients, rule_saved, seen, sees, weights
 from linattn_ref.conform.hypotheses import gradient
-from linattn_ref.conform.questions import ALL, DELTAS, GATED, SCALED, STATES, Arrays, Question, answer
+from linattn_ref.conform.questions import ALL, DELTAS, GATED, PAIRS, SCALED, STATES, Arrays, Question, answer
 
 __all__: list[str] = []
 
@@ -84,6 +84,28 @@ def _(x: Question, right: Arrays) -> Arrays:
     slopes = {name: np.where(x.inputs[name] > 0, 1.0, np.exp(np.minimum(x.inputs[name], 0))) for name in "qk"}
     return {f"d_{name}": right[f"d_{name}"] / slope for name, slope in slopes.items()}
 
+
+def computed_again(name: str, sentence: str, ahead: int) -> None:
+    """The backward pass computes the weights again, by the denominators of the forward pass but with another mask."""
+
+    @gradient(name, sentence, PAIRS, "causal")
+    def _(x: Question, right: Arrays) -> Arrays:
+        see, q, k, v = seen(x, ahead), *(x.inputs[name] for name in "qkv")
+        w = weights(x, seen(x) | see)
+        d = (w * seen(x)).sum(axis=-1, keepdims=True)
+        d = np.where(d == 0, np.inf, d + (0.0 if x.op == "softmax" else x.options.get("eps", 1e-6)))
+        p = w * see / d
+        d_p = x.d_out @ v.mT - (x.d_out * right["out"]).sum(axis=-1, keepdims=True)
+        d_v = p.mT @ x.d_out
+        if x.op == "softmax":
+            return {"d_q": x.scale * p * d_p @ k, "d_k": x.scale * (p * d_p).mT @ q, "d_v": d_v}
+        d_w, ((phi_q, of_q), (phi_k, of_k)) = see * d_p / d, (elu_plus_one.forward(a) for a in (q, k))
+        d_q, d_k = elu_plus_one.backward(d_w @ phi_k, of_q), elu_plus_one.backward(d_w.mT @ phi_q, of_k)
+        return {"d_q": d_q, "d_k": d_k, "d_v": d_v}
+
+
+computed_again("backward_ahead", "in the backward pass query i sees key i + 1 as well", 1)
+computed_again("backward_behind", "in the backward pass a query does not see its own key", -1)
 
 gradient("last_state_ignored", "the gradient of the last state is ignored", STATES, "d_state")(
     lambda x, right: gradients(answer(x.change(d_state=None)))

@@ -77,7 +77,23 @@ ZEROED = "masked keys and values are set to 0 instead of left out (before phi, o
 output("mask_zeroes_keys", ZEROED, PAIRS, "key_mask")(zeroed)
 output("mask_lets_fade", "a masked token still lets the state decay", GATED, "key_mask")(zeroed)
 
-# States, packed sequences, shared heads.
+# Axes, states, packed sequences, shared heads.
+
+
+@output(
+    "tokens_and_heads_exchanged",
+    "the axes of tokens and of heads are exchanged, BNHD for BHND: see --layout",
+    without="key_mask state offsets groups",
+)
+def _(x: Question) -> Any:
+    def exchanged(a: Any, axis: int = -2) -> Any:
+        return a.swapaxes(axis, axis - 1)
+
+    if x.d_out.ndim < 3 or x.inputs["q"].shape[:-1] != x.inputs["k"].shape[:-1]:
+        return None
+    inputs = {name: exchanged(a, x.axis(name)) for name, a in x.inputs.items()}
+    return exchanged(answer(x.change(**inputs, d_out=exchanged(x.d_out)))["out"])
+
 
 output("state_ignored", "the state that it was given is ignored", needs="state")(
     lambda x: x.change(state=None, d_state=None)
