@@ -4,7 +4,7 @@ import numpy as np
 
 from linattn_ref.attention import online_softmax
 
-__all__ = ["backward", "forward", "log_sum_exp", "reciprocal"]
+__all__ = ["backward", "forward", "log_sum_exp", "reciprocal", "step"]
 
 
 def forward(q, k, v, key_mask, causal, scale):
@@ -15,6 +15,11 @@ def forward(q, k, v, key_mask, causal, scale):
 def backward(d_out, q, k, v, out, m, share, key_mask, causal, scale):
     saved = online_softmax.forward(q, k, v, causal=causal, key_mask=key_mask, scale=scale)[1]
     return online_softmax.backward(d_out, saved)
+
+
+def step(q, k, v, length, scale):
+    seen = np.s_[..., :length, :]
+    return online_softmax.forward(q[..., None, :], k[seen], v[seen], scale=scale)[0][..., 0, :]
 
 
 def reciprocal(s):
