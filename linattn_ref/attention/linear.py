@@ -8,7 +8,7 @@ not negative will do. If the similarity is an inner product of features, ``phi(q
     out_i = phi(q_i)^T S / (phi(q_i)^T Z + eps)              (3)  (M,)
 
 This is associativity, ``(phi(Q) phi(K)^T) V = phi(Q) (phi(K)^T V)``: ``O(N C M)`` time instead of ``O(N^2 max(C, M))``.
-Causal, ``j`` runs up to ``i``, and the sums grow by one key from query to query, as a recurrent network's state does:
+Causal, for ``N = L``, ``j`` runs up to ``i``: the sums grow by a key from query to query, as a recurrent state does:
 
     S_i = S_{i-1} + phi(k_i) v_i^T,   Z_i = Z_{i-1} + phi(k_i)                               (4)
 

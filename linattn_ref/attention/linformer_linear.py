@@ -21,7 +21,7 @@ it can be negative where ``phi`` is positive (:func:`negative_similarity_fractio
 any more, and the denominator may come out negative or close to 0. Nor can it be causal, for the reason in
 ``linformer.py``.
 
-:Time: ``O(N C M + L R (C + M))``
+:Time: ``O((N + R) C M + L R (C + M))``
 :Memory: ``O((N + L + R) C + (N + R) M)``
 :Causal: no
 :Exact: no

@@ -18,7 +18,7 @@ landmark that of the unmasked queries. Landmark ``r`` is dropped where there are
 column ``r`` of ``A``, row ``r`` of ``B``. Then the rows and columns of ``A`` and ``A^+`` at dropped places are 0, and
 all else is as if they were not there.
 
-:Time: ``O((N + L) R max(D, M) + iterations R^3)``
+:Time: ``O((N + L) R max(D, M) + iterations R^3 + N w M)``
 :Memory: ``O((N + L) R + R (D + M) + iterations R^2)``
 :Causal: no
 :Exact: no

@@ -4,8 +4,8 @@
     n = (x - m) / s                                          (2)
     y = gain * n + bias                                      (3)
 
-Numbers above about 1e19 have an infinite square in float32: a row of such numbers becomes ``bias``. Where their sum is
-beyond float32 too, above 3e38, it becomes NaN.
+In float32 the square of ``x - m`` is infinite from about 1e19 on: a row that spreads so far becomes ``bias``. Where its
+sum is beyond float32 too, above 3e38, it becomes NaN.
 
 The gradient, by hand
 ---------------------

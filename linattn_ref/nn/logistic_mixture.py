@@ -33,7 +33,7 @@ A term of the infinite ``a`` or ``b`` is 0. With ``r_k = pi_k P_k / sum_l pi_l P
     dw_k = pi_k - r_k,   dmu_k = -r_k dlog P_k / dmu_k,   dlog s_k = -r_k dlog P_k / dlog s_k      (7)
 
 ``log s`` is held at ``LOWEST`` where it is below, and has gradient 0 there. Above 88 in float32, and above 709 in
-float64, ``s`` is infinite and the loss NaN.
+float64, ``s`` is infinite: a component without a share in the values 1 to 254. If all are, the loss is NaN.
 
 >>> params = np.array([[0.0, 0.0, -2.0]])  # w, mu and log s of one component
 >>> loss, saved = forward(params, np.array([127]))
@@ -131,8 +131,8 @@ def _log_probability(values: Any, mu: Array, log_s: Array, switch: bool) -> tupl
     log_p = np.where(highest, 0, -softplus(-a)) + np.where(lowest, 0, -softplus(b))
     log_p = log_p + np.where(inside, np.log(-np.expm1(-t)), 0)  # (2) by (4)
     slope_mu = (below - above) / s  # (5)
-    with np.errstate(over="ignore"):
-        spread = t / np.expm1(t)  # 0 where e^t is infinite
+    with np.errstate(over="ignore"):  # 0 where e^t is infinite, 1 where t is 0
+        spread = np.divide(t, np.expm1(t), out=np.ones_like(t), where=t > 0)
     slope_log_s = b * below - a * above - np.where(inside, spread, 0)  # (6)
     if switch:
         small = inside & (np.exp(log_p) <= SMALL)

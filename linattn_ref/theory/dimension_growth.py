@@ -30,7 +30,7 @@ WIDTH = 64  # of the queries and keys of `random_action`
 class Needed(NamedTuple):
     """The reduced dimension that a failure probability requires: the proof's, and the measured one."""
 
-    stated: int  # 5 log(n) / (eps^2 - eps^3)
+    stated: int  # 5 log(n) / (eps^2 - eps^3), of n rows
     measured: int  # the smallest k at which the share of failures is at most the target
     low: int  # the smallest k at which the lower end of the confidence interval is at most the target
     high: int  # likewise its upper end

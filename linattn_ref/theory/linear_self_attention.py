@@ -168,13 +168,14 @@ def query_dependence(
 ) -> float:
     """How far the construction's weights are from ``1/k``: the largest ``|k softmax(w E^T)_r - 1|`` over all rows.
 
-    Where it is exactly 0, as for the paper's ``delta``, no output depends on its query.
+    ``1/k`` is rounded as the weights are. Where it is exactly 0, as for the paper's ``delta``, no output depends on its
+    query.
     """
     check_array("q", q)
     check_array("k", k)
     e, _, _ = projections(reduced, len(k), delta, rng, dtype=q.dtype)
     weights = linformer.matrix(q, k, e, scale=scale)  # (N, reduced)
-    return float(np.max(np.abs(reduced * weights - 1)))
+    return float(np.max(np.abs(weights / weights.dtype.type(1 / reduced) - 1)))
 
 
 # --- The proof's steps, measured ------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Linformer's Theorem 1, "self-attention is low rank": what it states, what its proof gives, what is measured.
 
-Let ``P (N, n)`` be a context mapping matrix with rows ``p_i``. The paper states that for each column ``v`` of the
+Let ``P (n, n)`` be a context mapping matrix with rows ``p_i``. The paper states that for each column ``v`` of the
 values there is a ``P~`` of rank ``Theta(log n)`` with
 
     Pr(|P~ v - P v| <= eps |P v|) > 1 - o(1)                                      (1)

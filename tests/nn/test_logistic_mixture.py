@@ -105,6 +105,15 @@ def test_float32_is_finite(log_s):
         assert np.isfinite(logistic_mixture.backward(np.float32(1), saved).params).all()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_component_that_is_infinitely_wide_has_no_share():
+    both, alone = np.array([[0.5, 0.5, 0.2, 0.1, 800.0, -2.0]]), np.array([[0.5, 0.1, -2.0]])
+    (loss, saved), (of_one, saved_alone) = (logistic_mixture.forward(x, np.array([127])) for x in (both, alone))
+    assert loss == pytest.approx(of_one + np.log(2), rel=1e-14)
+    found, expected = (logistic_mixture.backward(1.0, x).params[0] for x in (saved, saved_alone))
+    np.testing.assert_allclose(found, [0.5, -0.5, 0, expected[1], 0, expected[2]], rtol=1e-14)
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"params: expected w, mu and log s of K components, \(..., 3 K\)"):
         logistic_mixture.forward(PARAMS[:, :4], np.array([0, 1]))

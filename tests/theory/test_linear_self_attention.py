@@ -82,6 +82,8 @@ def test_tiny_deltas_lose_the_query(dtype, digits):
     # The paper's delta itself: all rows of weights equal to the last bit.
     e = theorem2.projections(8, 64, 2.0**-64, rng, dtype=dtype).e
     assert (linformer.matrix(q, k, e) == dtype(1 / 8)).all()
+    for reduced in (49, 61):  # 49 fl(1/49) is not 1, nor is 61 fl(1/61) in float32
+        assert theorem2.query_dependence(q, k, reduced, 2.0**-64, rng=rng) == 0
     # It is 0 from n = 150 and n = 1075 on, and 1/2^n was not just before.
     vanishes = {24: 150, 53: 1075}[digits]
     assert dtype(2.0**-vanishes) == 0 < dtype(2.0 ** -(vanishes - 1))

@@ -134,6 +134,22 @@ def test_orthogonal_is_never_worse_for_positive_features(width):
         np.testing.assert_allclose(hyperbolic, gain, atol=rounding.max())
 
 
+@pytest.mark.parametrize("kind", ["trig", "hyperbolic"])
+@pytest.mark.parametrize("length", [1e-5, 1e-3, 0.01])
+def test_the_orthogonal_error_of_near_points_has_all_digits(kind, length):
+    """By the first terms of (4), (6) and (8): ``|s|^4 / 2m`` and ``|s|^4 / (2D + 4)``, of which a part is left."""
+    x, m = np.r_[length, np.zeros(63)], 64
+    expected = length**4 / 2 * (1 / m - m * (m - 1) / m**2 / 66)
+    found = rf.relative_mse(kind, x, np.zeros(64), m, orthogonal=True)
+    assert found == pytest.approx(expected, rel=length**2 + 1e-12)
+
+
+def test_the_gain_is_one_where_its_two_formulas_meet():
+    for edge in (-0.05, 0.05):
+        inside, outside = (rf.orthogonal_gain(np.array(edge * (1 + to)), 6) for to in (-1e-12, 1e-12))
+        assert inside == pytest.approx(outside, rel=1e-10)
+
+
 def test_orthogonal_trig_features_can_be_worse():
     near, far = pair(0.5, math.pi), pair(2.0, math.pi)  # |x - y| = 1 and 4
     assert rf.mse("trig", *near, D, orthogonal=True) < rf.mse("trig", *near, D)

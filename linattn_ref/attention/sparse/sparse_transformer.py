@@ -14,11 +14,11 @@ and ``strided_only`` are the two of (1), ``fixed_summary`` is the second of (2),
 `block_local` with ``causal=True``. With ``fixed_summary`` alone, a query that has no summary up to its place
 sees nothing, and its output is 0.
 
-A row has about ``l + N / l`` pairs, which at ``l = sqrt(N)`` makes ``O(N sqrt(N))`` altogether, not ``O(N log N)``
-(``linattn_ref.theory.pattern_graphs``). The strided pattern suits what has rows, as pictures do. The fixed one suits
-text.
+A row has about ``l + N / l`` pairs, or ``l + c N / l`` with summaries. At ``l = sqrt(N)``, with few summaries, it makes
+``O(N sqrt(N))`` altogether, not ``O(N log N)`` (``linattn_ref.theory.pattern_graphs``). The strided pattern suits what
+has rows, as pictures do. The fixed one suits text.
 
-:Time: ``O(N (l + N / l) max(D, M))``
+:Time: ``O(N (l + c N / l) max(D, M))``
 :Memory: ``O(N M)``
 :Causal: always
 :Exact: over its pairs
