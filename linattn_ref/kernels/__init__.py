@@ -10,7 +10,7 @@ Numba, whose arrays may be on a GPU.
 The backend itself is the argument: ``softmax.forward(q, k, v, kernels=jit)``. Nothing is slow in silence.
 
 Anything that has the page can be a backend, yours too. To try a module ``my_softmax`` with a ``forward``, a class
-``Saved`` of what that saves, and a ``backward``::
+``Saved`` of what that saves, and a ``backward``, which is found by the module of this class::
 
     softmax.forward(q, k, v, kernels=types.SimpleNamespace(softmax=my_softmax))
 

@@ -5,7 +5,8 @@ A backend is a module, or anything with attributes, that has pages by their name
 of are looked up likewise: Linformer is fast wherever softmax attention is. A backend that has neither is refused, so
 that nothing is slow in silence.
 
-The class of what a forward pass saved identifies the backend, and so the backward pass that goes with it.
+The class of what a forward pass saved identifies the backend, and so the backward pass that goes with it: that of the
+module in which the class stands. So each page of a backend is a module of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, get_args, get_type_hints
 
 from linattn_ref.op.shapes import name_of
 
-__all__ = ["IN_FORCE", "JIT", "PAGES", "backend_of", "check_backend", "code_of", "home_of"]
+__all__ = ["IN_FORCE", "JIT", "PAGES", "backend_of", "check_backend", "code_of", "home_of", "is_own"]
 
 PAGES = "linattn_ref.kernels.reference"  # the backend that is the pages themselves
 JIT = "linattn_ref.kernels.jit"  # that of a network unless its model says another; imported when it is first used
@@ -27,6 +28,13 @@ PACKAGE = __name__.partition(".")[0]
 KERNELS = f"{dirname(dirname(__file__))}/kernels"
 
 IN_FORCE: ContextVar[Any] = ContextVar("the backend within a call; None outside", default=None)
+
+
+def is_own(x: Any) -> bool:
+    """Whether a backend or a function is the package's."""
+    x = getattr(x, "func", x)  # of a partial function
+    name = x if isinstance(x, str) else getattr(x, "__module__", None) or getattr(x, "__name__", "")
+    return name.partition(".")[0] == PACKAGE
 
 
 def code_of(backend: Any, page: str, name: str, function: Any) -> Any:
@@ -46,7 +54,8 @@ def check_backend(backend: Any, function: Any) -> None:
         needed = " or ".join(repr(page) for page in pages)
         have = [name for name in ("jit", "cuda") if any(exists(f"{KERNELS}/{name}/{page}.py") for page in pages)]
         names = ", ".join((PAGES, *(f"{PACKAGE}.kernels.{name}" for name in have)))  # found without importing them
-        raise TypeError(f"kernels: expected a backend with the page {needed} ({names}, or your own), got {backend!r}")
+        got = f"the name {backend!r} alone" if isinstance(backend, str) else repr(backend)
+        raise TypeError(f"kernels: expected a backend with the page {needed} ({names}, or your own), got {got}")
 
 
 @cache
@@ -68,14 +77,17 @@ def home_of(saved: Any, function: Any) -> Any:
         ``saved`` is not what the forward pass of this page returned.
     """
     module, name = type(saved).__module__, function.__name__
-    if module == function.__module__ and hasattr(saved, "_fields"):
+    own = module.partition(".")[0] == PACKAGE  # then another page's is not this one's
+    is_saved = hasattr(saved, "_fields") and (type(saved).__name__ == "Saved" or not own)
+    if module == function.__module__ and is_saved:
         return function
     found = getattr(sys.modules.get(module), name, None)
     if getattr(getattr(saved, "page_backward", None), "page", None) is function:  # of packed sequences, or shared heads
         return found
     kinds = saved_by(function)
-    own = module.partition(".")[0] == PACKAGE  # then another page's is not this one's
-    if not callable(found) or not hasattr(saved, "_fields") or (own and module.rpartition(".")[2] not in kinds):
+    if found is None and type(saved).__name__ == "Saved":
+        raise TypeError(f"saved: {module} has no function {name} that goes with its class Saved")
+    if not callable(found) or not is_saved or (own and module.rpartition(".")[2] not in kinds):
         raise TypeError(f"saved: expected what forward returned second, {kinds[0]}.Saved, got {name_of(type(saved))}")
     return getattr(found, "page", found)
 

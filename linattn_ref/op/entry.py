@@ -35,7 +35,7 @@ import numpy as np
 
 from linattn_ref.op import half
 from linattn_ref.op.axes import AXES, check
-from linattn_ref.op.backends import IN_FORCE, JIT, PAGES, backend_of, check_backend, code_of, home_of
+from linattn_ref.op.backends import IN_FORCE, JIT, PAGES, backend_of, check_backend, code_of, home_of, is_own
 from linattn_ref.op.extras import can_be_filled, check_extras, check_out, is_writeable, with_options
 from linattn_ref.op.gpu_arrays import is_gpu_call, to_where, with_gpu_arrays
 from linattn_ref.op.options import check_dtype, check_flags, check_made, check_options, check_rng, check_sizes, plain
@@ -121,12 +121,12 @@ def op(function: Any = None, *, look: Look | None = None, values: Look | None = 
         if known is None:
             return entry.first_call(None if key is None else tuple(key), args, options)
         latest = key, known
+        if values is not None and not known.checks_values:
+            entry.check_values(args, options)
         if known.by_run:
             return entry.run_in(known, args, options, entry.taken_out(options))
         for option in known.dropped:
             del options[option]
-        if values is not None and not known.checks_values:
-            entry.check_values(args, options)
         if known.overwrites:
             for x in args[state_at] if len(args) > state_at else options["state"]:
                 if type(x) is np.ndarray and not x.flags.writeable:
@@ -225,7 +225,8 @@ class Entry:
         said = options
         args, options, as_given = self.checked(args, options, backend, extras)
         code = self.code_for(backend, args, options)
-        if key is not None and as_given:  # so that the next call of this kind is not checked again
+        # The next call of this kind is not checked again. A function of somebody's own may be another by then.
+        if key is not None and as_given and is_own(backend) and is_own(code.function):
             if len(self.known) >= REMEMBERED:  # as of a cache that grows with every step
                 self.known.clear()
             self.known[key] = self.next_time(code, said, given)

@@ -44,9 +44,13 @@ assert results == [True] * 800
 
 # The thread that has its turn while another forks is not in the child.
 FORK_IN_THE_MIDDLE = """
+from linattn_ref.kernels.common import softmax
 from linattn_ref.kernels.jit.loops import threads
-with threads.process.turn, ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+def is_free():
+    return not softmax.TURN.locked()
+with threads.process.turn, softmax.TURN, ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
     assert same(pool.submit(features).result(timeout=20))
+    assert pool.submit(is_free).result(timeout=20)
 """
 
 

@@ -3,7 +3,7 @@
 import inspect
 import pydoc
 from itertools import product
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -201,6 +201,14 @@ def test_values_are_looked_at_every_time():
     delta.forward(X, X, X, beta)
     with pytest.raises(ValueError, match=r"^beta: expected numbers from 0 to 2"):
         delta.forward(X, X, X, beta + 2)
+    out = np.empty_like(X)
+    delta.forward(X, X, X, beta, out=out)
+    with pytest.raises(ValueError, match=r"^beta: expected numbers from 0 to 2"):
+        delta.forward(X, X, X, beta + 2, out=out)
+    state, one = delta.init_state((), 4, 4), np.array(0.5)
+    _, state = delta.step(X[0], X[0], X[0], state, one, overwrite_state=True)
+    with pytest.raises(ValueError, match=r"^beta_t: expected numbers from 0 to 2"):
+        delta.step(X[0], X[0], X[0], state, one + 2, overwrite_state=True)
 
 
 # --- Backends --------------------------------------------------------------------------------------------------------
@@ -232,6 +240,23 @@ def test_a_backend_of_your_own():
     assert (out == 7).all()
     for found, more in zip(softmax.backward(out, saved), (1, 2, 3), strict=True):
         np.testing.assert_array_equal(found, X + more)
+
+
+def test_a_function_of_your_own_that_was_replaced_is_the_new_one():
+    """As after a reload; in a module, which is the same object before and after."""
+    mine = ModuleType("mine")
+    for number in (1.0, 2.0):
+        mine.softmax = SimpleNamespace(
+            forward=lambda q, k, v, number=number, **_: (0 * v + number, Saved(q, k, v, None))
+        )
+        assert (softmax.forward(X, X, X, kernels=mine)[0] == number).all()
+
+
+def test_a_backward_pass_that_is_nowhere_is_told(monkeypatch):
+    out, saved = softmax.forward(X, X, X, kernels=SEVENS)
+    monkeypatch.delattr(f"{__name__}.backward")
+    with pytest.raises(TypeError, match=rf"saved: {__name__} has no function backward that goes with its class Saved"):
+        softmax.backward(out, saved)
 
 
 def test_what_a_backward_pass_computes_again_it_computes_where_the_forward_pass_did():
@@ -273,6 +298,19 @@ def test_one_without_the_page_is_refused(kernels):
         softmax.forward(X, X, X, kernels=kernels)
     with pytest.raises(TypeError, match=r"^kernels: expected a backend with the page 'linformer' or 'softmax'"):
         linformer.forward(X, X, X, E, E, kernels=kernels)
+
+
+def test_the_name_of_a_backend_is_none():
+    with pytest.raises(TypeError, match=r"^kernels: .* got the name 'linattn_ref.kernels.jit' alone"):
+        softmax.forward(X, X, X, kernels=jit.__name__)
+
+
+@pytest.mark.parametrize("wrong", [softmax.Gradients(X, X, X), softmax.init_state((), 4, 4)])
+def test_what_else_a_page_returns_is_not_what_it_saved(wrong):
+    with pytest.raises(
+        TypeError, match=r"^saved: expected what forward returned second, softmax\.Saved, got softmax\."
+    ):
+        softmax.backward(X, wrong)
 
 
 def test_pages_of_the_same_name_elsewhere_are_no_others():

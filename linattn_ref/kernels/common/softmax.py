@@ -4,6 +4,7 @@ A row of a cache never changes once it is written, so states share the memory of
 state that comes first; a second continuation from the same state copies what it shares.
 """
 
+import os
 import threading
 from typing import NamedTuple
 
@@ -17,6 +18,15 @@ from linattn_ref.op import Array, Bool, Float
 __all__ = ["Cache", "Saved", "backward", "forward", "init_state", "step"]
 
 TURN = threading.Lock()  # held while the next rows of a cache are taken
+
+
+def _in_a_forked_child():
+    global TURN
+    TURN = threading.Lock()  # the thread that held it does not exist here
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_forked_child)
 
 
 class Rows:
