@@ -204,15 +204,20 @@ def judged(sheet: Sheet, item: Item, proxies: dict[str, Any], seed: int) -> Resu
 def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str], answers: list[Any]) -> list[str]:
     """The student's functions, of those that were wrong, with which the solution gives this answer; or none.
 
-    An answer that is 0 everywhere, or has a NaN or infinity, follows from nothing: it would be right too easily.
+    An answer that is 0 everywhere, or has a NaN or infinity, follows from nothing, nor does one from a function whose
+    arrays are of one number each: it would be right too easily.
     """
     module = module_of(texts(sheet, solved=True, alone=False).answer)
-    called = set[str]()
+    called, constant = set[str](), set[str]()
 
     def noted(name: str) -> Callable[..., Any]:
         def function(*args: Any, **options: Any) -> Any:
             called.add(name)
-            return proxies[name](*args, **options)
+            found = proxies[name](*args, **options)
+            arrays = [x for _, x in flatten([found]) if x.size > 1]
+            if arrays and all((x == x.flat[0]).all() for x in arrays):
+                constant.add(name)
+            return found
 
         return function
 
@@ -226,7 +231,7 @@ def follows(sheet: Sheet, item: Item, proxies: Any, seed: int, wrong: list[str],
                 return []
     except Exception:
         return []
-    return sorted(called)
+    return [] if called & constant else sorted(called)
 
 
 def fits_mistake(sheet: Sheet, number: int, seed: int, answers: list[Any], mistake: Mistake) -> bool:
@@ -242,16 +247,17 @@ def named(mistakes: list[Mistake]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
     """What can be said of any numbers: zeros, another sign, a factor."""
-    pair = [[x for _, x in flatten(trials)] for trials in (answers, theirs)]
-    got, asked = (np.concatenate([np.zeros(0), *map(np.ravel, arrays)]) for arrays in pair)
-    same = [x.shape for x in pair[0]] == [x.shape for x in pair[1]]
-    if not same or not np.isfinite([got.sum(), asked.sum()]).all() or not asked.any():
+    got, asked = ([x for _, x in flatten(trials)] for trials in (answers, theirs))
+    if [x.shape for x in got] != [x.shape for x in asked] or not all(np.isfinite(x).all() for x in (*got, *asked)):
         return ()
-    if not got.any():
+    if not any(x.any() for x in asked):
+        return ()
+    if not any(x.any() for x in got):
         return ("it is 0 everywhere",)
-    factor = float(got @ asked / (asked @ asked))
-    if abs(got - factor * asked).max() > 10 * TOLERANCE * abs(asked).max():
+    pairs = [(x, y) for x, y in zip(got, asked, strict=True) if x.any() or y.any()]
+    factor = float(sum((x * y).sum() for x, y in pairs) / sum((y * y).sum() for _, y in pairs))
+    if any(abs(x - factor * y).max() > 10 * TOLERANCE * abs(y).max() for x, y in pairs):
         return ()
     if abs(factor - 1) < 1e-3:
-        return ("it is right to about three digits; compute with more",)
+        return ("it is right to about three digits: something small is missing, or it is computed with too few",)
     return ("it has the wrong sign" if abs(factor + 1) < 1e-3 else f"it is {factor:.4g} times what it should be",)

@@ -119,12 +119,14 @@ def within(peak: float, function: Callable[..., Any]) -> Callable[..., Any]:
             tracemalloc.start()
             try:
                 found = function(*args, **options)
-                _, most = tracemalloc.get_traced_memory()
+                measuring, (_, most) = tracemalloc.is_tracing(), tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            if most <= peak * 1024:
+            if measuring and most <= peak * 1024:
                 return found
         name = getattr(function, "__name__", "it")
+        if not measuring:
+            raise MemoryError(f"{name} stopped tracemalloc, so that nobody knows how much it held at once")
         raise MemoryError(f"{name} held {most / 1024:.0f} KiB at once; the limit is {peak:g} KiB")
 
     return measured if peak else function
