@@ -18,9 +18,9 @@ which on Linux keeps what is freed meanwhile (`op.workspace.workspace`).
 Decoding makes one small step after another, so that what a call costs before any arithmetic counts. ``jit`` works in
 the arrays of the state (``overwrite_state=True``); ``jit, new state`` leaves them alone, and copies.
 PyTorch's step is written in two ways: ``pytorch, new state`` as one would, with matrix products and a new state,
-``S = S + bmm(k^T, v)``; and ``pytorch, in place`` with the fewest calls, the state moved on where it is.
-fast-transformers has a module for it, ``RecurrentLinearAttention``, which takes queries and keys, also in place where
-no gradient is asked for.
+``S = S + bmm(k^T, v)``; and ``pytorch, in place`` with the fewest calls, the state moved on where it is. ONNX Runtime
+has two nodes for it, and moves the state on where it is. fast-transformers has a module for it,
+``RecurrentLinearAttention``, which takes queries and keys, also in place where no gradient is asked for.
 """
 
 import copy
@@ -118,7 +118,7 @@ def compute(
             for task, calls in _passes(inputs, torch, packages, compile):
                 yield from engine.measure({"task": task, "size": length}, calls, rounds, tolerance=TOLERANCE)
         for batch in batches:
-            for task, calls in steps(batch, heads, step_width, torch, packages.get(peers.FAST), rng):
+            for task, calls in steps(batch, heads, step_width, torch, packages, rng):
                 setting = {"task": task, "size": batch}
                 yield from engine.measure(setting, calls, repeats, tolerance=TOLERANCE, often=STEPS)
     return {"versions": peers.versions(torch, packages)}
@@ -225,8 +225,8 @@ def fla_attention(torch: Any, naive: Any, q: Any, k: Any, v: Any) -> Any:
 # --- A single token; all become tensors of the shapes that fit, before any clock starts -----------------------------
 
 
-def steps(batch: int, heads: int, width: int, torch: Any, package: Any, rng: Generator) -> Tasks:
-    """The two tasks of one token; ``package`` is fast-transformers."""
+def steps(batch: int, heads: int, width: int, torch: Any, packages: Mapping[str, Any], rng: Generator) -> Tasks:
+    """The two tasks of one token."""
     q, k, v = rng.standard_normal((3, batch, heads, width)).astype(np.float32)
     phi_q, phi_k = elu_plus_one.forward(q)[0], elu_plus_one.forward(k)[0]
     # After some tokens: from a state of 0, each output would be v, whatever the features are.
@@ -243,8 +243,10 @@ def steps(batch: int, heads: int, width: int, torch: Any, package: Any, rng: Gen
         for name, token in (("pytorch, new state", new_state), ("pytorch, in place", in_place)):
             alone[name] = step_in_pytorch(torch, token, phi_q, phi_k, v, start(), features=False)
             whole[name] = step_in_pytorch(torch, token, q, k, v, start(), features=True)
-    if package is not None:
+    if (package := packages.get(peers.FAST)) is not None:
         whole["fast-transformers"] = recurrent_module(torch, package, q, k, v, start())
+    if (runtime := packages.get(runtimes.ONNX)) is not None:
+        whole["ONNX Runtime, bound"] = runtimes.linear_step(runtime, q, k, v, *start()[:2], eps=peers.EPS)
     yield from ((STEP_KERNEL, alone), (STEP, whole))
 
 

@@ -20,7 +20,8 @@ from linattn_ref.experiments.benches import engine
 from linattn_ref.experiments.benches.peers import packed, unpacked
 from linattn_ref.op import Array
 
-__all__ = ["ONNX", "OPENVINO", "Graph", "bound", "bound_step", "find_runtimes", "linear_attention", "softmax_attention"]
+__all__ = ["ONNX", "OPENVINO", "Graph", "bound", "bound_step", "find_runtimes", "linear_attention", "linear_step"]
+__all__ += ["softmax_attention"]
 
 ONNX, OPENVINO = "ONNX Runtime", "OpenVINO"
 Run = Callable[[], Sequence[Array]]
@@ -147,6 +148,26 @@ def bound_step(runtime: Any, q: Array, *rows: Any, scale: float) -> Run:
     run, feed = _rule(runtime, scale, q, *rows)
     step = bound(runtime, run, {**feed, "out": np.empty_like(feed["v"])}, ["state"], "out")
     return lambda: (unpacked(step({}), q.shape[1]),)
+
+
+def linear_step(runtime: Any, q: Array, k: Array, v: Array, s: Array, z: Array, *, eps: float) -> Run:
+    """One token of linear attention with elu + 1 and its denominator, ``(B, H, D)``; the sums move on where they are.
+
+    A sum of values and one of ones are two nodes LinearAttention. Queries, keys and values are given anew each time.
+    """
+    graph, (b, h, m) = Graph(), v.shape
+    phi_q, phi_k = (graph.add("Add", graph.add("Elu", name), np.float32(1)) for name in "qk")
+    sums = {"s": ("v", m), "z": ("ones", 1)}
+    top, bottom = (
+        graph.add("Reshape", graph.linear_attention(phi_q, phi_k, row, state=name, heads=h), np.array([b, h, width]))
+        for name, (row, width) in sums.items()
+    )
+    graph.add("Div", top, graph.add("Add", bottom, np.float32(eps)), outputs=["out"])
+    rows = {name: packed(x[:, :, None]) for name, x in zip("qkv", (q, k, v), strict=True)}
+    held = {"ones": np.ones((b, 1, h), v.dtype), "s": s.copy(), "z": z[..., None].copy()}
+    run = graph.session(runtime, {name: x.shape for name, x in {**rows, **held}.items()}, "out")
+    step = bound(runtime, run, {**held, "out": np.empty_like(v)}, [*sums], "out")
+    return lambda: (step(rows),)
 
 
 # --- Softmax --------------------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ def draw(results: Results) -> Figure:
     fitted to; lines are medians, bars at the right the middle 80% of heads and texts at the largest k. Above left:
     error of the attention's output. Random E and F, and max pooling, are off by more than the output itself; mean
     pooling does better, fitted E and F a little better still, a fitted convolution best. Above right: ways that need
-    the answer. E and F fitted to the very sentence show that good ones exist for each sentence, but they are not the
-    same ones. Below left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right:
+    the answer. E and F fitted to the first of the texts, and measured on it alone, show that good ones exist for that
+    text. Below left: the matrix that is applied, P~ F; no rank k comes below the truncated SVD's. Below right:
     sharing, with the number of parameters; means over heads, bars from text to text.
     """
     figure, ((usable, not_usable), (matrix, sharing)) = style.figure(2, 2, height=0.8)

@@ -182,7 +182,7 @@ def test_a_step_of_other_queries_is_not_timed(monkeypatch):
         return right(2 * q if kernels is reference else q, *rest, kernels=kernels, **options)
 
     monkeypatch.setattr(bench_linear.linear, "step", wrong)
-    calls = dict(bench_linear.steps(1, 2, 3, None, None, np.random.default_rng(0)))[bench_linear.STEP]
+    calls = dict(bench_linear.steps(1, 2, 3, None, {}, np.random.default_rng(0)))[bench_linear.STEP]
     with pytest.raises(RuntimeError, match="step: reference and jit differ in out"):
         engine.measure({"task": "step"}, calls, 1, tolerance=bench_linear.TOLERANCE, often=2)
 
