@@ -105,7 +105,8 @@ def mapping_of(arguments: argparse.Namespace) -> Any:
         said = {name: x for name, x in said.items() if name not in tables}
         asked = next((name for name in (function, function.partition(",")[0]) if name in tables), None)
         if asked is None and tables and not said and arguments.toml:
-            raise NotATarget(f"{path}: expected a table [{function}], got {', '.join(tables)}")
+            expected = f"a table [{function}]" if function else "words outside of tables, for a module"
+            raise NotATarget(f"{path}: expected {expected}, got {', '.join(tables)}")
         said = said if asked is None else tables[asked]
     unknown = {*said} - {*Mapping._fields}
     if unknown:

@@ -255,8 +255,9 @@ def general(answers: list[Any], theirs: list[Any]) -> tuple[str, ...]:
     if not any(x.any() for x in got):
         return ("it is 0 everywhere",)
     pairs = [(x, y) for x, y in zip(got, asked, strict=True) if x.any() or y.any()]
-    factor = float(sum((x * y).sum() for x, y in pairs) / sum((y * y).sum() for _, y in pairs))
-    if any(abs(x - factor * y).max() > 10 * TOLERANCE * abs(y).max() for x, y in pairs):
+    with np.errstate(over="ignore", invalid="ignore"):
+        factor = float(sum((x * y).sum() for x, y in pairs) / sum((y * y).sum() for _, y in pairs))
+    if not np.isfinite(factor) or any(abs(x - factor * y).max() > 10 * TOLERANCE * abs(y).max() for x, y in pairs):
         return ()
     if abs(factor - 1) < 1e-3:
         return ("it is right to about three digits: something small is missing, or it is computed with too few",)

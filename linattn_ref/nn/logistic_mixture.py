@@ -33,7 +33,7 @@ A term of the infinite ``a`` or ``b`` is 0. With ``r_k = pi_k P_k / sum_l pi_l P
     dw_k = pi_k - r_k,   dmu_k = -r_k dlog P_k / dmu_k,   dlog s_k = -r_k dlog P_k / dlog s_k      (7)
 
 ``log s`` is held at ``LOWEST`` where it is below, and has gradient 0 there. Above 88 in float32, and above 709 in
-float64, ``s`` is infinite: a component without a share in the values 1 to 254. If all are, the loss is NaN.
+float64, ``s`` is infinite: a component without a share in the values 1 to 254. If all are, their loss is NaN.
 
 >>> params = np.array([[0.0, 0.0, -2.0]])  # w, mu and log s of one component
 >>> loss, saved = forward(params, np.array([127]))

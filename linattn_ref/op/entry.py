@@ -226,7 +226,8 @@ class Entry:
         args, options, as_given = self.checked(args, options, backend, extras)
         code = self.code_for(backend, args, options)
         # The next call of this kind is not checked again. A function of somebody's own may be another by then.
-        if key is not None and as_given and is_own(backend) and is_own(code.function):
+        own = is_own(backend) and (code.function is self.function or is_own(code.function))
+        if key is not None and as_given and own:
             if len(self.known) >= REMEMBERED:  # as of a cache that grows with every step
                 self.known.clear()
             self.known[key] = self.next_time(code, said, given)

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from linattn_ref.attention import delta, linear, linformer, performer, rfa, softmax
 from linattn_ref.kernels import jit, reference
 from linattn_ref.op.backends import PAGES, backend_of
-from linattn_ref.op.entry import Entry
+from linattn_ref.op.entry import Entry, op
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 E = linformer.mean_pool(2, 3)
@@ -167,6 +167,18 @@ def test_a_backward_pass_like_the_last_is_not_checked_again(setting, monkeypatch
     call.case.backward(out, saved)
     monkeypatch.setattr(Entry, "first_call", None)
     call.case.backward(out, saved)
+
+
+def test_a_call_of_somebodys_own_page_is_remembered(monkeypatch):
+    """What is decorated cannot become another."""
+    mine = op(forward_of_mine)
+    mine(X, scale=2.0)
+    monkeypatch.setattr(Entry, "first_call", None)
+    assert (mine(X, scale=2.0) == 2 * X).all()
+
+
+def forward_of_mine(q: np.ndarray, *, scale: float = 1.0) -> np.ndarray:
+    return scale * q
 
 
 def test_kinds_of_calls_are_not_remembered_without_end(monkeypatch):

@@ -23,9 +23,7 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "characters": Task(
-        "Train a small transformer to write, a character at a time, and let it.",
-    ),
+    "characters": Task("Train a small transformer to write, a character at a time, and let it."),
     "duplication": Task('Train a small transformer to copy a word ("Transformers are RNNs", section 4.1.1).'),
     "images": Task(
         'Train a small transformer to draw digits, a pixel at a time ("Transformers are RNNs", section 4.2).',
