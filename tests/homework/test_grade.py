@@ -206,20 +206,14 @@ def test_what_follows_from_a_wrong_function_is_paid_for_once():
     assert results["memory"].why == "right, given your update, where points are lost already"
 
 
-def test_from_numbers_that_are_none_nothing_follows():
-    """NaN is not right because an earlier function is NaN as well."""
+@pytest.mark.parametrize(
+    ("number", "attention"), [("np.nan", "np.nan"), ("1 / 7", "v.sum(axis=-2, keepdims=True) / 7")]
+)
+def test_from_one_number_everywhere_nothing_follows(number, attention):
+    """NaN is not right because an earlier function is NaN as well, nor a mean of the values that knows no scores."""
     text = texts(SOFTMAX, solved=True, alone=False).answer
-    text += "\n\ndef softmax(a):\n    return a * np.nan\n\n\ndef forward(q, k, v, **_):\n"
-    text += "    return np.full((*q.shape[:-1], v.shape[-1]), np.nan), None\n"
-    results = grade(SOFTMAX, Here(text))
-    assert {x.item.name for x in results if not x.points} >= {"rows", "stable", "forward", "causal"}
-
-
-def test_from_one_number_everywhere_nothing_follows():
-    """Attention by a softmax that is constant is a mean of the values, which is written without scores."""
-    text = texts(SOFTMAX, solved=True, alone=False).answer
-    text += "\n\ndef softmax(a):\n    return np.full(a.shape, 1 / 7)\n\n\ndef forward(q, k, v, **_):\n"
-    text += "    return (0 * q[..., :1] + v.sum(axis=-2, keepdims=True)) / 7, None\n"
+    text += f"\n\ndef softmax(a):\n    return np.full(a.shape, {number})\n\n\ndef forward(q, k, v, **_):\n"
+    text += f"    return np.zeros((*q.shape[:-1], v.shape[-1])) + {attention}, None\n"
     results = grade(SOFTMAX, Here(text))
     assert {x.item.name for x in results if not x.points} >= {"rows", "stable", "forward", "causal"}
 

@@ -1,7 +1,7 @@
 """What a second thread gains: causal and full attention on one thread and on two, float32, batch size 1.
 
 Heads are shared out among the threads. Beside each stands what two threads gain that share nothing but the memory, each
-with matrix products of its own, measured in the same rounds: what that processor gives then. On the wall, and the
+with matrix products of its own, measured in the same rounds: about the most that it gives. On the wall, and the
 least time of all rounds: what other processes take in between says nothing of threads.
 """
 
